@@ -1,0 +1,60 @@
+# Every target sets up its own environment in .venv; it is quick when nothing changed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+EXTRAS := --extra data --extra torch --extra local --group dev
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+          --no-emit-index-url --no-header --custom-compile-command "make lock"
+export HF_HUB_OFFLINE = 1
+export TOKENIZERS_PARALLELISM = false
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format lock model clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (once; about 3 GB of packages)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@$(BIN)/uv pip install --require-hashes -r requirements/dev.txt
+	@$(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
+
+.venv-bench/.installed: $(VENV)/.installed requirements/bench.txt
+	@$(BIN)/uv venv --quiet --allow-existing .venv-bench
+	@$(BIN)/uv pip install --python .venv-bench --require-hashes -r requirements/bench.txt
+	@touch $@
+
+demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a few minutes
+	@$(BIN)/rljob run manifests/examples/chain-sum.yaml --output runs/demo $(ARGS)
+	@$(BIN)/rljob audit runs/demo
+
+test: $(VENV)/.installed  ## all tests (real nats-server, real processes, real models)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+
+check: $(VENV)/.installed  ## format, lint, types and import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.installed  ## rewrite the sources in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: .venv-bench/.installed  ## benchmarks, side by side, as a table and JSON in bench/out
+	@$(BIN)/python -m bench $(ARGS)
+
+model: $(VENV)/.installed  ## make the example model again
+	@$(BIN)/python manifests/examples/models/make_chain_sum.py
+
+lock:  ## resolve the requirement files again
+	@test -x $(BIN)/uv || ($(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv)
+	@echo uv | $(COMPILE) - -o requirements/bootstrap.txt
+	@$(COMPILE) $(EXTRAS) pyproject.toml -o requirements/dev.txt
+	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
+
+clean:  ## remove what was built
+	@rm -rf $(VENV) .venv-bench runs bench/out .pytest_cache .mypy_cache .ruff_cache

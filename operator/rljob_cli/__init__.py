@@ -1,0 +1,1 @@
+"""The `rljob` command: composes operator and workers, imported by nothing."""

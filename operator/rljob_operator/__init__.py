@@ -1,0 +1,1 @@
+"""Level-triggered reconcile of an RLJob: observe, desired, plan, apply, status."""

@@ -1,0 +1,1 @@
+"""The job's words, protocol and decisions: pure, standard library and pydantic only."""

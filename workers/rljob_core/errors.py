@@ -1,0 +1,80 @@
+"""Every error of ours, in one tree.
+
+RLJobError
+├── SpecError             the user's manifest or flags; carries the field's path and what to write instead
+├── ProtocolViolation     an invariant of the consistency protocol would break (a bug: never caught and ignored)
+│   └── StalenessExceeded what is about to be consumed is past the bound stamped on its buffer
+├── Fenced                this writer (coordinator epoch, trainer attempt) was replaced by a newer one
+├── CorruptPayload        bytes from a stream that do not decode (counted as a dead letter)
+│   └── UnknownVersion    … because they were written by a newer release
+├── WeightsRejected       stored weights whose digests do not match their manifest
+├── StoreUnavailable      the message store does not answer
+├── StoreFull             the message store refuses a payload until something is consumed
+├── GenerationFailed      an engine could not finish a trajectory
+├── RewardFailed          a reward function raised or ran past its limit
+└── JobFailed             the job cannot go on; its message is the user's
+"""
+
+from __future__ import annotations
+
+
+class RLJobError(Exception):
+    """Root of the errors that this project raises on purpose."""
+
+
+class SpecError(RLJobError):
+    """A field of the user's input is wrong.
+
+    Args:
+        path: where, as the user wrote it, for instance ``spec.pipeline.maxStaleness``.
+        message: what is wrong and what to write instead.
+    """
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+        self.message = message
+
+
+class ProtocolViolation(RLJobError):
+    """An invariant of the consistency protocol would break."""
+
+
+class StalenessExceeded(ProtocolViolation):
+    """Something past its staleness bound was about to be consumed."""
+
+
+class Fenced(RLJobError):
+    """A newer coordinator epoch or trainer attempt has taken over; this one must stop."""
+
+
+class CorruptPayload(RLJobError):
+    """Bytes that do not decode."""
+
+
+class UnknownVersion(CorruptPayload):
+    """A payload written by a newer release than this one."""
+
+
+class WeightsRejected(RLJobError):
+    """Stored weights do not match the digests in their manifest."""
+
+
+class StoreUnavailable(RLJobError):
+    """The message store does not answer."""
+
+
+class StoreFull(RLJobError):
+    """The message store is at its limit: try again once something was consumed."""
+
+
+class GenerationFailed(RLJobError):
+    """An engine could not finish a trajectory."""
+
+
+class RewardFailed(RLJobError):
+    """A reward function raised or exceeded its time limit."""
+
+
+class JobFailed(RLJobError):
+    """The job cannot go on."""

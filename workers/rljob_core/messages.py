@@ -1,0 +1,321 @@
+"""What roles tell one another, besides payloads and the ledger.
+
+Work queues: `Generate | Cancel` to an engine; `Hello | Resume | MicroBatch | Finish` to the trainer; the
+`CoordinatorEvent`s to the coordinator. Streams: `RewardResult`, `VersionAnnounced`, `StepMetrics`. Signals
+(key-value): `EngineSignal`. All are JSON; payloads of tokens have their own format (`rljob_runtime.wire`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from rljob_core.records import StepCommitted
+from rljob_core.trajectory import VersionSpan
+
+# ---- coordinator → engine
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Generate one trajectory.
+
+    Attributes:
+        text: the rendered prompt; the engine's worker tokenizes it.
+        min_version: an engine whose weights are older waits for new ones before it starts.
+        sample: `sampled` (spec.rollout.sampling) or `greedy`.
+        seed: of this sample's random draws.
+    """
+
+    trajectory: str
+    attempt: int
+    prompt: int
+    text: str
+    min_version: int
+    sample: Literal["sampled", "greedy"]
+    seed: int
+    kind: Literal["generate"] = "generate"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop generating these."""
+
+    trajectories: tuple[str, ...]
+    kind: Literal["cancel"] = "cancel"
+
+
+EngineWork = Generate | Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWorkBatch:
+    """One message of an engine's queue."""
+
+    epoch: int
+    items: tuple[Annotated[EngineWork, Field(discriminator="kind")], ...]
+
+
+# ---- coordinator → trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A coordinator with this writer epoch is in charge: answer with `TrainerReady`."""
+
+    epoch: int
+    kind: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Start step `version` from the weights at `key` (and the newest optimizer state), dropping what was accumulated.
+
+    `key` is None for version 0: the initial model.
+    """
+
+    attempt: int
+    epoch: int
+    version: int
+    key: str | None
+    manifest: str
+    checkpoint: str | None
+    checkpoint_version: int | None
+    kind: Literal["resume"] = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingItem:
+    """One trajectory of a micro-batch, and where its payload is."""
+
+    trajectory: str
+    attempt: int
+    group: str
+    reward: float
+    advantage: float
+    span: VersionSpan
+    tokens: int
+    digest: str
+    sequence: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Groups to feed to forward and backward, whole."""
+
+    step: int
+    micro_batch: int
+    attempt: int
+    epoch: int
+    max_staleness: int
+    items: tuple[TrainingItem, ...]
+    last: bool
+    kind: Literal["micro_batch"] = "micro_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Attempts up to this one are over: stop."""
+
+    attempt: int
+    epoch: int
+    kind: Literal["fence"] = "fence"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job is over: exit with 0."""
+
+    epoch: int
+    outcome: str
+    kind: Literal["finish"] = "finish"
+
+
+TrainerWork = Hello | Resume | MicroBatch | Fence | Finish
+
+# ---- → coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEnded:
+    """An engine gives a trajectory up: it failed, or it hands it back because it drains or restarts it."""
+
+    engine: str
+    trajectory: str
+    attempt: int
+    reason: str
+    failure: bool
+    detail: str = ""
+    kind: Literal["generation_ended"] = "generation_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGone:
+    """An engine has drained and stops."""
+
+    engine: str
+    kind: Literal["engine_gone"] = "engine_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReady:
+    """A trainer gang asks to be taken on.
+
+    Attributes:
+        attempt: the gang's, from the operator.
+        epoch: the writer epoch that it answers to (0: none seen yet).
+        version: of the weights in memory; None before any were loaded.
+        proposal: a step that it has finished, durable in the weight store, and that may not be committed.
+    """
+
+    attempt: int
+    epoch: int
+    version: int | None
+    proposal: StepCommitted | None = None
+    kind: Literal["trainer_ready"] = "trainer_ready"
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """What a step did; for people. Losses are per the algorithm's normaliser, times in seconds."""
+
+    loss: float = 0.0
+    kl: float = 0.0
+    clip_fraction: float = 0.0
+    importance_mean: float = 1.0
+    grad_norm: float = 0.0
+    learning_rate: float = 0.0
+    tokens: int = 0
+    staleness_mean: float = 0.0
+    staleness_max: int = 0
+    seconds_waiting: float = 0.0
+    seconds_training: float = 0.0
+    seconds_publishing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepProposed:
+    """A step's weights and manifest are durable: commit it."""
+
+    proposal: StepCommitted
+    stats: StepStats
+    kind: Literal["step_proposed"] = "step_proposed"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """Optimizer state is durable."""
+
+    attempt: int
+    version: int
+    key: str
+    kind: Literal["checkpoint_written"] = "checkpoint_written"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFailed:
+    """A role cannot go on and says why, for the user; the job fails."""
+
+    role: str
+    message: str
+    kind: Literal["role_failed"] = "role_failed"
+
+
+CoordinatorEvent = GenerationEnded | EngineGone | TrainerReady | StepProposed | CheckpointWritten | RoleFailed
+
+# ---- streams and signals
+
+
+@dataclass(frozen=True, slots=True)
+class RewardResult:
+    """A trajectory's score, or why it has none."""
+
+    trajectory: str
+    attempt: int
+    payload_digest: str
+    reward: float
+    parts: dict[str, float]
+    digest: str
+    error: str = ""
+    sample: str = "sampled"
+    kind: Literal["reward"] = "reward"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardBatch:
+    """One message of the reward stream."""
+
+    results: tuple[RewardResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionAnnounced:
+    """A committed version: engines may swap to it."""
+
+    version: int
+    key: str | None
+    manifest: str
+    final: bool = False
+    kind: Literal["version"] = "version"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSignal:
+    """An engine's heartbeat: what it is and how it does.
+
+    Attributes:
+        slots: trajectories that it generates at once.
+        running, waiting: trajectories generating, and held until weights or a slot are there.
+        tokens: generated since it started.
+        seconds: since it started, on its own clock.
+    """
+
+    engine: str
+    pool: str
+    version: int
+    slots: int
+    running: int
+    waiting: int
+    tokens: int
+    seconds: float
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One line of metrics.jsonl; published by the coordinator at a commit or an evaluation."""
+
+    step: int
+    version: int
+    seconds: float
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    heldout_sampled: float | None = None
+    heldout_greedy: float | None = None
+    response_tokens_mean: float | None = None
+    tokens_generated: int = 0
+    tokens_per_second: float = 0.0
+    trajectories: dict[str, int] = field(default_factory=dict)
+    aborted: dict[str, int] = field(default_factory=dict)
+    attempts_failed: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, int] = field(default_factory=dict)
+    engines: int = 0
+    trainer_attempt: int = 0
+    epoch: int = 0
+    stats: StepStats | None = None
+    finished: str = ""
+    message: str = ""
+
+
+ENGINE_WORK: TypeAdapter[EngineWorkBatch] = TypeAdapter(EngineWorkBatch)
+TRAINER_WORK: TypeAdapter[TrainerWork] = TypeAdapter(Annotated[TrainerWork, Field(discriminator="kind")])
+COORDINATOR_EVENT: TypeAdapter[CoordinatorEvent] = TypeAdapter(
+    Annotated[CoordinatorEvent, Field(discriminator="kind")]
+)
+REWARD_BATCH: TypeAdapter[RewardBatch] = TypeAdapter(RewardBatch)
+VERSION_ANNOUNCED: TypeAdapter[VersionAnnounced] = TypeAdapter(VersionAnnounced)
+ENGINE_SIGNAL: TypeAdapter[EngineSignal] = TypeAdapter(EngineSignal)
+STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

@@ -1,0 +1,232 @@
+"""Staleness buffers: the bound is kept by reserving a place before anything is generated (StaleFlow, MECHANISMS §2).
+
+The trainer is *at* version `v` while it computes the step that turns `v` into `v + 1`. Buffer `v` holds the
+groups that this step will consume, one entry per group. A group with base `b` (the minimum version over its
+siblings) may be in buffer `v` only if `v − b ≤ η_v`, where `η_v` was stamped when the buffer opened.
+
+Every method that would break this raises `ProtocolViolation` and changes nothing; `consume` checks once more and
+raises `StalenessExceeded`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rljob_core.errors import ProtocolViolation, StalenessExceeded
+
+
+class EntryState(StrEnum):
+    """What a buffer's entry holds."""
+
+    RESERVED = "reserved"
+    OCCUPIED = "occupied"
+    TRAINING = "training"
+
+
+@dataclass(slots=True)
+class Entry:
+    """A group's place in a buffer.
+
+    Attributes:
+        base: minimum version over the group's siblings; while they are generating, the minVersion they were
+            sent with counts, since no engine starts below it.
+    """
+
+    group: str
+    base: int
+    state: EntryState = EntryState.RESERVED
+
+
+@dataclass(slots=True)
+class Buffer:
+    """The coming step's batch: `capacity` entries under the stamp `max_staleness`."""
+
+    step: int
+    max_staleness: int
+    mode: str
+    capacity: int
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """Entries that can still be reserved."""
+        return self.capacity - len(self.entries)
+
+    @property
+    def min_version(self) -> int:
+        """The oldest weights that may produce anything for this buffer."""
+        return max(0, self.step - self.max_staleness)
+
+    def admits(self, base: int) -> bool:
+        """Whether a group of this base is within the stamp: `step − base ≤ max_staleness`."""
+        return self.step - base <= self.max_staleness
+
+    def groups(self, state: EntryState) -> list[str]:
+        """Groups whose entries are in that state, in order of reservation."""
+        return [e.group for e in self.entries.values() if e.state is state]
+
+
+class StalenessBuffers:
+    """All open buffers, from the trainer's current step on."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.buffers: dict[int, Buffer] = {}
+        self.next_step = 0
+        self._where: dict[str, int] = {}
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._where
+
+    def openable(self, max_staleness: int, steps: int) -> range:
+        """Steps whose buffers may open now under `max_staleness`: their oldest admissible weights exist."""
+        return range(self.next_step, min(steps, self.version + max_staleness + 1))
+
+    def open(self, *, step: int, max_staleness: int, mode: str, capacity: int) -> None:
+        """Open the next buffer and stamp it."""
+        if step != self.next_step:
+            raise ProtocolViolation(f"buffer {step} cannot open: the next one is {self.next_step}")
+        if step - max_staleness > self.version:
+            raise ProtocolViolation(f"buffer {step} cannot open at version {self.version} with bound {max_staleness}")
+        self.buffers[step] = Buffer(step, max_staleness, mode, capacity)
+        self.next_step = step + 1
+
+    def reserve(self, *, group: str, step: int, base: int) -> None:
+        """Give a group an entry before its generation starts."""
+        buffer = self._buffer(step)
+        if group in self._where:
+            raise ProtocolViolation(f"{group} already has an entry in buffer {self._where[group]}")
+        if buffer.free <= 0:
+            raise ProtocolViolation(f"buffer {step} is full: {group} cannot be reserved")
+        self._admit(buffer, group, base)
+        buffer.entries[group] = Entry(group, base)
+        self._where[group] = step
+
+    def rebase(self, *, group: str, base: int) -> None:
+        """The minimum version over a reserved group's siblings is now known to be `base`."""
+        buffer, entry = self._entry(group, EntryState.RESERVED)
+        self._admit(buffer, group, base)
+        entry.base = base
+
+    def occupy(self, *, group: str, base: int) -> None:
+        """All siblings are rewarded; `base` is the minimum version that really produced a token of them."""
+        buffer, entry = self._entry(group, EntryState.RESERVED)
+        self._admit(buffer, group, base)
+        entry.base = base
+        entry.state = EntryState.OCCUPIED
+
+    def reopen(self, *, group: str, base: int) -> None:
+        """A sibling of an occupied group must be generated again: the entry is only reserved."""
+        buffer, entry = self._entry(group, EntryState.OCCUPIED)
+        self._admit(buffer, group, base)
+        entry.base = base
+        entry.state = EntryState.RESERVED
+
+    def move(self, *, group: str, target: int) -> None:
+        """Move a group that is not in training into a free entry of another buffer whose stamp it satisfies."""
+        source = self.buffer_of(group)
+        entry = source.entries[group]
+        if entry.state is EntryState.TRAINING:
+            raise ProtocolViolation(f"{group} is in training: it does not move")
+        buffer = self._buffer(target)
+        if buffer.free <= 0:
+            raise ProtocolViolation(f"buffer {target} is full: {group} cannot move there")
+        self._admit(buffer, group, entry.base)
+        del source.entries[group]
+        buffer.entries[group] = entry
+        self._where[group] = target
+
+    def swap(self, *, group: str, displaced: str) -> None:
+        """Exchange the places of two groups; each must satisfy the stamp of the buffer it lands in."""
+        one, other = self.buffer_of(group), self.buffer_of(displaced)
+        mover, yielder = one.entries[group], other.entries[displaced]
+        if EntryState.TRAINING in (mover.state, yielder.state):
+            raise ProtocolViolation(f"{group} or {displaced} is in training: neither moves")
+        self._admit(other, group, mover.base)
+        self._admit(one, displaced, yielder.base)
+        del one.entries[group], other.entries[displaced]
+        one.entries[displaced], other.entries[group] = yielder, mover
+        self._where[group], self._where[displaced] = other.step, one.step
+
+    def train(self, *, group: str) -> None:
+        """The group goes to the trainer; from here it does not move."""
+        buffer, entry = self._entry(group, EntryState.OCCUPIED)
+        if buffer.step != self.version:
+            raise ProtocolViolation(f"{group} is in buffer {buffer.step}, the trainer is at {self.version}")
+        self._check_staleness(buffer, entry)
+        entry.state = EntryState.TRAINING
+
+    def give_back(self, *, group: str) -> None:
+        """What was in training and not committed is ready again."""
+        self._entry(group, EntryState.TRAINING)[1].state = EntryState.OCCUPIED
+
+    def consume(self, step: int) -> list[str]:
+        """The step is committed: its groups are consumed and the trainer is at `step + 1`.
+
+        Raises:
+            StalenessExceeded: a group is past the stamp of its buffer.
+            ProtocolViolation: the step is not the current one, or not its whole batch is in training.
+        """
+        buffer = self._buffer(step)
+        if step != self.version:
+            raise ProtocolViolation(f"step {step} cannot be consumed: the trainer is at {self.version}")
+        if buffer.free or any(e.state is not EntryState.TRAINING for e in buffer.entries.values()):
+            raise ProtocolViolation(f"step {step} cannot be consumed: its batch is not whole in training")
+        for entry in buffer.entries.values():
+            self._check_staleness(buffer, entry)
+        del self.buffers[step]
+        for group in buffer.entries:
+            del self._where[group]
+        self.version = step + 1
+        return list(buffer.entries)
+
+    def abort(self, group: str) -> None:
+        """The group ends without being consumed; only this frees its entry."""
+        buffer = self.buffer_of(group)
+        del buffer.entries[group]
+        del self._where[group]
+
+    def buffer_of(self, group: str) -> Buffer:
+        """The buffer that holds the group."""
+        try:
+            return self.buffers[self._where[group]]
+        except KeyError:
+            raise ProtocolViolation(f"{group} has no entry in any buffer") from None
+
+    def entry_of(self, group: str) -> Entry:
+        """The group's entry."""
+        return self.buffer_of(group).entries[group]
+
+    @property
+    def current(self) -> Buffer | None:
+        """The buffer that the trainer consumes next, if it is open."""
+        return self.buffers.get(self.version)
+
+    def _buffer(self, step: int) -> Buffer:
+        try:
+            return self.buffers[step]
+        except KeyError:
+            raise ProtocolViolation(f"buffer {step} is not open") from None
+
+    def _entry(self, group: str, state: EntryState) -> tuple[Buffer, Entry]:
+        buffer = self.buffer_of(group)
+        entry = buffer.entries[group]
+        if entry.state is not state:
+            raise ProtocolViolation(f"{group} is {entry.state}, not {state}")
+        return buffer, entry
+
+    @staticmethod
+    def _admit(buffer: Buffer, group: str, base: int) -> None:
+        if not buffer.admits(base):
+            raise ProtocolViolation(
+                f"{group} with base {base} is not admissible in buffer {buffer.step} (bound {buffer.max_staleness})"
+            )
+
+    @staticmethod
+    def _check_staleness(buffer: Buffer, entry: Entry) -> None:
+        if not buffer.admits(entry.base):
+            raise StalenessExceeded(
+                f"{entry.group}: staleness {buffer.step - entry.base} exceeds the bound {buffer.max_staleness} "
+                f"of step {buffer.step}"
+            )
