@@ -15,6 +15,9 @@ from pydantic import Field, TypeAdapter
 from rljob_core.records import StepCommitted
 from rljob_core.trajectory import VersionSpan
 
+Sample = Literal["sampled", "greedy"]
+"""How an answer is drawn: by spec.rollout.sampling, or the likeliest token each time."""
+
 # ---- coordinator → engine
 
 
@@ -34,7 +37,7 @@ class Generate:
     prompt: int
     text: str
     min_version: int
-    sample: Literal["sampled", "greedy"]
+    sample: Sample
     seed: int
     kind: Literal["generate"] = "generate"
 
@@ -224,7 +227,26 @@ class RoleFailed:
     kind: Literal["role_failed"] = "role_failed"
 
 
-CoordinatorEvent = GenerationEnded | EngineGone | TrainerReady | StepProposed | CheckpointWritten | RoleFailed
+@dataclass(frozen=True, slots=True)
+class PayloadMissing:
+    """The trainer could not get payloads of a micro-batch, or they do not match their digests."""
+
+    attempt: int
+    epoch: int
+    step: int
+    trajectories: tuple[str, ...]
+    kind: Literal["payload_missing"] = "payload_missing"
+
+
+CoordinatorEvent = (
+    GenerationEnded
+    | EngineGone
+    | TrainerReady
+    | StepProposed
+    | CheckpointWritten
+    | PayloadMissing
+    | RoleFailed
+)
 
 # ---- streams and signals
 
@@ -286,7 +308,10 @@ class EngineSignal:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One line of metrics.jsonl; published by the coordinator at a commit or an evaluation."""
+    """One line of metrics.jsonl: a commit (it has `reward_mean`), an evaluation (it has `heldout_sampled`) or the end.
+
+    `tokens_generated` and `seconds` count from this coordinator's start, `trajectories` and `aborted` over the job.
+    """
 
     step: int
     version: int

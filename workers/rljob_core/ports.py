@@ -175,7 +175,12 @@ class WeightStore(Protocol):
     """Versions of the policy's weights. Blocking; call it off the event loop."""
 
     def write(
-        self, *, version: int, parent: str, proposal: StepCommitted | None, key: str,
+        self,
+        *,
+        version: int,
+        parent: str,
+        proposal: StepCommitted | None,
+        key: str,
         tensors: Iterable[tuple[str, Any]],
     ) -> Manifest:
         """Store tensors (NumPy arrays or torch CPU tensors), then the manifest; durable on return.

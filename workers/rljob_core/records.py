@@ -122,11 +122,15 @@ class GroupReady:
 
 @dataclass(frozen=True, slots=True)
 class GroupMoved:
-    """A group takes an entry of another buffer, whose stamp it satisfies."""
+    """A group takes an entry of another buffer, whose stamp it satisfies.
+
+    `displaced`, if any, takes the place that it leaves in `source`, whose stamp it satisfies.
+    """
 
     group: str
     source: int
     target: int
+    displaced: str = ""
     kind: Literal["moved"] = "moved"
 
 

@@ -83,7 +83,9 @@ def _enum(kind: type[StrEnum]) -> Any:
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.:-]*$", max_length=253)]
 Text = Annotated[str, StringConstraints(max_length=65536)]
-Uri = Annotated[str, StringConstraints(pattern=r"^([a-z][a-z0-9+.-]*://.+|/.+|\.{0,2}[^:]*)$", max_length=2048)]
+Uri = Annotated[
+    str, StringConstraints(pattern=r"^([a-z][a-z0-9+.-]*://.+|/.+|\.{0,2}[^:]*)$", max_length=2048)
+]
 Price = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)]
 Options = dict[str, Any]
 
@@ -118,7 +120,8 @@ class DataSpec(ApiModel):
     options: Options = Field(default_factory=dict)
     """Passed to the source, for instance the task's difficulty."""
     prompt_template: Text | None = "{{ question }}"
-    """Jinja over the item's fields and `metadata`; null renders the item's `messages` (or its question) with the tokenizer's chat template."""
+    """Jinja over the item's fields and `metadata`; null: the tokenizer's chat template over the item's `messages`
+    (or its question)."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65536)] = 16
     """Groups in one training step."""
     group_size: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -170,7 +173,8 @@ class AlgorithmSpec(ApiModel):
     name: Literal["GRPO"] = "GRPO"
     """Advantages are group-relative."""
     loss: Literal["GRPO", "DrGRPO", "DAPO"] = "GRPO"
-    """How token losses are averaged: per sequence then over sequences (GRPO), by a constant (DrGRPO), over all tokens (DAPO)."""
+    """How token losses are averaged: per sequence then over sequences (GRPO), by a constant (DrGRPO), over all
+    tokens (DAPO)."""
     learning_rate: Annotated[float, Field(ge=0, le=10, strict=False)] = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -239,7 +243,9 @@ class SamplingSpec(ApiModel):
     """Nucleus: draw from the smallest set of tokens with this probability."""
     max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
     """Tokens of a response at most."""
-    stop: Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)] = []
+    stop: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)
+    ] = []
     """Strings that end a response (besides the end-of-sequence token)."""
 
 
@@ -312,7 +318,8 @@ class PoolSpec(ApiModel):
     rules = (
         Rule(
             "!(has(self.replicas) && has(self.scaling))",
-            "replicas and scaling exclude each other: keep replicas for a fixed number, or scaling to let an autoscaler set it",
+            "replicas and scaling exclude each other: keep replicas for a fixed number, or scaling to let an "
+            "autoscaler set it",
             lambda s: s.replicas is None or s.scaling is None,
         ),
     )
@@ -334,7 +341,9 @@ class RolloutSpec(ApiModel):
     """A multi-turn environment; absent for single-turn."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
-    pools: Annotated[list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})]
+    pools: Annotated[
+        list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})
+    ]
     """At least one."""
 
     rules = (

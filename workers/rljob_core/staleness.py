@@ -88,7 +88,9 @@ class StalenessBuffers:
         if step != self.next_step:
             raise ProtocolViolation(f"buffer {step} cannot open: the next one is {self.next_step}")
         if step - max_staleness > self.version:
-            raise ProtocolViolation(f"buffer {step} cannot open at version {self.version} with bound {max_staleness}")
+            raise ProtocolViolation(
+                f"buffer {step} cannot open at version {self.version} with bound {max_staleness}"
+            )
         self.buffers[step] = Buffer(step, max_staleness, mode, capacity)
         self.next_step = step + 1
 

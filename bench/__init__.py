@@ -1,0 +1,1 @@
+"""Benchmarks: each module has `main() -> dict`; `python -m bench` runs them."""

@@ -1,0 +1,169 @@
+"""Tokens/s of the torch engine against plain `model.generate`, on the same tiny model and threads.
+
+Every figure counts the response tokens that were asked for. `generate` runs a batch until its longest response is
+done; the engine lets each leave when it is done and gives its slot to the next. Both sample at temperature 1; the
+engine also computes log-probabilities, which `generate` is not asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VOCABULARY = 13
+PROMPT = 16
+ROUNDS = 3
+
+
+def make_model(folder: Path) -> Path:
+    """Write a Qwen2 of 0.86 M parameters with random weights."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+class Generate:
+    """Plain `model.generate`, in batches of `slots`."""
+
+    def __init__(self, model: Path, *, slots: int) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self._model = AutoModelForCausalLM.from_pretrained(model).eval()
+        self._slots = slots
+
+    def __call__(self, lengths: Sequence[int]) -> None:
+        """Generate responses of at least these lengths."""
+        import torch
+
+        for first in range(0, len(lengths), self._slots):
+            batch = lengths[first : first + self._slots]
+            prompts = torch.randint(VOCABULARY, (len(batch), PROMPT))
+            longest = max(batch)
+            self._model.generate(
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                do_sample=True,
+                top_k=0,
+                min_new_tokens=longest,
+                max_new_tokens=longest,
+            )
+
+
+class Ours:
+    """The engine with `slots` slots."""
+
+    def __init__(self, model: Path, *, slots: int) -> None:
+        from rljob_runtime.engines import create_engine
+
+        self._loop = asyncio.new_event_loop()
+        self._engine = create_engine("Torch", model_path=model, options={"slots": slots})
+        self._loop.run_until_complete(self._engine.start())
+
+    def __call__(self, lengths: Sequence[int]) -> None:
+        """Generate responses of these lengths."""
+        self._loop.run_until_complete(self._generate(lengths))
+
+    async def _generate(self, lengths: Sequence[int]) -> None:
+        from rljob_core.ports import Request
+
+        random = np.random.default_rng()
+        self._engine.submit(
+            [
+                Request(
+                    id=str(number),
+                    tokens=random.integers(VOCABULARY, size=PROMPT, dtype=np.int32),
+                    temperature=1.0,
+                    top_p=1.0,
+                    max_tokens=length,
+                    stop_tokens=frozenset(),
+                    stop=(),
+                    seed=number,
+                )
+                for number, length in enumerate(lengths)
+            ]
+        )
+        done = 0
+        while done < len(lengths):
+            done += len(await self._engine.events())
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._loop.run_until_complete(self._engine.close())
+        self._loop.close()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Wall-clock of one call."""
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def compare(name: str, model: Path, *, slots: int, lengths: Sequence[int]) -> dict[str, Any]:
+    """Both on the same lengths, in turn, after a round to warm up; medians."""
+    theirs, ours = Generate(model, slots=slots), Ours(model, slots=slots)
+    times = [(seconds(lambda: theirs(lengths)), seconds(lambda: ours(lengths))) for _ in range(1 + ROUNDS)][1:]
+    ours.close()
+    tokens = sum(lengths)
+    generate, engine = (tokens / statistics.median(column) for column in zip(*times, strict=True))
+    return {
+        "case": name,
+        "slots": slots,
+        "responses": len(lengths),
+        "tokens": tokens,
+        "generate_tokens_per_second": round(generate),
+        "engine_tokens_per_second": round(engine),
+        "ratio": round(engine / generate, 2),
+    }
+
+
+def main() -> dict[str, Any]:
+    """Run all cases and print them as a table.
+
+    Returns:
+        `cases`: one row each, with tokens/s of both and their ratio.
+    """
+    random = np.random.default_rng(0)
+    varied = [int(length) for length in np.linspace(16, 256, 64)]
+    shuffled = [int(length) for length in random.permutation(np.linspace(16, 256, 256))]
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(Path(folder))
+        cases = [
+            compare("one batch, equal lengths", model, slots=64, lengths=[128] * 64),
+            compare("one batch, equal lengths", model, slots=256, lengths=[128] * 256),
+            compare("one batch, lengths 1:16", model, slots=64, lengths=varied),
+            compare("four batches, lengths 1:16", model, slots=64, lengths=shuffled),
+        ]
+    print(f"{'engine against model.generate':32}{'slots':>6}{'generate':>12}{'engine':>12}{'ratio':>8}")
+    for case in cases:
+        print(
+            f"{case['case']:32}{case['slots']:6}{case['generate_tokens_per_second']:12,}"
+            f"{case['engine_tokens_per_second']:12,}{case['ratio']:8.2f}"
+        )
+    return {"cases": cases}
+
+
+if __name__ == "__main__":
+    main()

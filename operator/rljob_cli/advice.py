@@ -1,0 +1,172 @@
+"""What to write instead: pydantic's error details in a user's words."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+_NEEDED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def dotted(location: Sequence[str | int]) -> str:
+    """A field's path: `spec.rollout.pools[0].replicas`."""
+    text = ""
+    for step in location:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def advice(root: type[BaseModel], content: Any, detail: ErrorDetails) -> str:
+    """One sentence: what is wrong at `detail["loc"]` and what to write instead.
+
+    Args:
+        root: the model of the whole document.
+        content: the document.
+        detail: one of the errors that validating the one against the other gave.
+    """
+    kind, location, given = detail["type"], detail["loc"], detail["input"]
+    context: Mapping[str, Any] = detail.get("ctx", {})
+    if kind == "rule":
+        return str(context["message"])
+    if kind == "extra_forbidden":
+        return _unknown(root, content, location)
+    field = _field(root, location)
+    if kind == "missing":
+        return f"is required{_meaning(field)}"
+    if kind in {"literal_error", "enum"}:
+        return _choice(str(context["expected"]), given)
+    if kind in _NEEDED:
+        return f"{_NEEDED[kind]} is needed, not {_shown(given)}{_unquoted(kind, given)}{_meaning(field)}"
+    if kind in _BOUNDS:
+        name, key = _BOUNDS[kind]
+        return f"must be {name} {context[key]}, not {_shown(given)}"
+    if kind in {"too_short", "too_long"}:
+        least = kind == "too_short"
+        count = context["min_length" if least else "max_length"]
+        return f"must have {'at least' if least else 'at most'} {count} {'item' if count == 1 else 'items'}"
+    if kind in {"string_too_short", "string_too_long"}:
+        least = kind == "string_too_short"
+        count = context["min_length" if least else "max_length"]
+        return f"must have {'at least' if least else 'at most'} {count} characters, not {len(given)}"
+    if kind == "string_pattern_mismatch":
+        return f"{_shown(given)} does not match {context['pattern']}{_meaning(field)}"
+    return f"{detail['msg']}, not {_shown(given)}{_meaning(field)}"
+
+
+_BOUNDS = {
+    "greater_than": ("greater than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+
+def _choice(expected: str, given: object) -> str:
+    options = [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(",")]
+    close = difflib.get_close_matches(str(given), options, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}? " if close and len(options) > 1 else ""
+    if len(options) == 1:
+        return f"{_shown(given)} is not possible: write {options[0]}"
+    return f"{_shown(given)} is not possible: {hint}write one of {', '.join(options)}"
+
+
+def _unknown(root: type[BaseModel], content: Any, location: Sequence[str | int]) -> str:
+    """Names close to what was written, and where the field exists otherwise."""
+    parent = _model(root, location[:-1])
+    if parent is None:
+        return "unknown field: remove it"
+    name = str(location[-1])
+    fields = [field.alias or key for key, field in parent.model_fields.items()]
+    beside: Any = content
+    for step in location[:-1]:
+        beside = beside[step]
+    free = [field for field in fields if field not in beside]
+    folded = {field.lower(): field for field in free}
+    close = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=3, cutoff=0.6)
+    if close:
+        return f"unknown field: did you mean {' or '.join(folded[field] for field in close)}?"
+    return f"unknown field: remove it, or write one of {', '.join(free or fields)}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + '…"'
+
+
+def _unquoted(kind: str, given: object) -> str:
+    if kind in {"int_type", "float_type", "bool_type"} and isinstance(given, str):
+        return ": write it without quotes" if _plain(given) else ""
+    if kind == "string_type" and isinstance(given, int | float):
+        return f': write "{given}"'
+    return ""
+
+
+def _plain(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _meaning(field: FieldInfo | None) -> str:
+    return f". {' '.join(field.description.split())}" if field is not None and field.description else ""
+
+
+# ------------------------------------------------------------------------------------------------ the models
+
+
+def _field(root: type[BaseModel], location: Sequence[str | int]) -> FieldInfo | None:
+    """The field at a location; of a list's item, the list."""
+    names = list(location)
+    while names and isinstance(names[-1], int):
+        names.pop()
+    parent = _model(root, names[:-1]) if names else None
+    if parent is None:
+        return None
+    return next((f for key, f in parent.model_fields.items() if (f.alias or key) == names[-1]), None)
+
+
+def _model(root: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel] | None:
+    """The model of the object at a location."""
+    here: type[BaseModel] | None = root
+    for step in location:
+        if isinstance(step, int):
+            continue
+        if here is None:
+            return None
+        field = next((f for key, f in here.model_fields.items() if (f.alias or key) == step), None)
+        here = None if field is None else _inside(field.annotation)
+    return here
+
+
+def _inside(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation: itself, or in `X | None`, `list[X]`, `Annotated[X, …]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in {Union, UnionType, list, Annotated}:
+        return next((found for part in get_args(annotation) if (found := _inside(part)) is not None), None)
+    return None

@@ -1,0 +1,205 @@
+"""A manifest file → a validated `RLJob`, or every reason why not, each at the field's path as the user wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+
+from rljob_cli.advice import advice, dotted
+from rljob_core.errors import SpecError
+from rljob_core.spec import DataSpec, EvaluationDataSpec, RLJob
+
+Location = tuple[str | int, ...]
+
+_STEP = re.compile(r"[^.\[\]]+")
+
+
+class InvalidManifest(ExceptionGroup[SpecError]):
+    """All that is wrong with a manifest."""
+
+
+def load_job(file: Path, overrides: Sequence[str] = ()) -> RLJob:
+    """The job that a YAML 1.2 file describes; relative paths in it start at the file's own folder.
+
+    Args:
+        file: one document, one RLJob.
+        overrides: `spec.path=value` each, the value as YAML; list items by index or by name.
+
+    Raises:
+        SpecError: the file cannot be read, or an override names no place.
+        InvalidManifest: fields are wrong.
+    """
+    root, content = _parse(_read(file), str(file))
+    if not isinstance(content, dict):
+        raise SpecError(
+            str(file),
+            f"line 1, column 1: {_kind(content)}: write a mapping with apiVersion, kind, metadata and spec",
+        )
+    changed = [override(content, text) for text in overrides]
+    try:
+        job = RLJob.model_validate(content, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InvalidManifest(
+            "the manifest is wrong",
+            [
+                SpecError(
+                    dotted(detail["loc"]) or str(file),
+                    advice(RLJob, content, detail) + _place(file, root, detail["loc"], changed),
+                )
+                for detail in error.errors(include_url=False)
+            ],
+        ) from error
+    return resolve_paths(job, file.resolve().parent)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SpecError(str(file), "there is no such file: give the path of an RLJob's YAML file") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(str(file), f"byte {error.start} is not UTF-8: save the file as UTF-8 text") from error
+    except OSError as error:
+        raise SpecError(str(file), f"cannot be read: {error.strerror}") from error
+
+
+def _parse(text: str, source: str) -> tuple[Node | None, Any]:
+    """The document's nodes, which know their lines, and its content.
+
+    Raises:
+        SpecError: it is not one YAML document with different keys.
+    """
+    # Pure Python, because only that reader is YAML 1.2, where 1e-4 is a number and `no` is a word.
+    try:
+        return YAML(typ="safe", pure=True).compose(text), YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        raise SpecError(source, place + _problem(error)) from error
+    except YAMLError as error:  # characters that YAML does not know
+        raise SpecError(source, f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def _problem(error: MarkedYAMLError) -> str:
+    problem = (error.problem or "not YAML").strip()
+    if "single document" in (error.context or ""):
+        return "a second document begins here: keep one RLJob per file"
+    if problem.startswith("found duplicate key"):
+        key = re.match(r'found duplicate key "?([^"\s]+)"?', problem)
+        return f"the key {key[1] if key else ''} is given twice: keep one of them"
+    context = f" {error.context.strip()}" if error.context else ""
+    return f"not YAML:{context}: {problem}"
+
+
+def _kind(content: object) -> str:
+    return "the file is empty" if content is None else f"the document is a {type(content).__name__}"
+
+
+def _place(file: Path, root: Node | None, location: Sequence[str | int], changed: Sequence[Location]) -> str:
+    """Where the field, or what should hold it, stands in the file; nothing for what `--set` gave."""
+    if any(tuple(location[: len(place)]) == place for place in changed):
+        return " (given by --set)"
+    node = root
+    for step in location:
+        below = _child(node, step)
+        if below is None:
+            break
+        node = below
+    return "" if node is None else f" ({file.name}, line {node.start_mark.line + 1})"
+
+
+def _child(node: Node | None, step: str | int) -> Node | None:
+    if isinstance(node, MappingNode):
+        return next((value for key, value in node.value if key.value == step), None)
+    if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.value):
+        found: Node = node.value[step]
+        return found
+    return None
+
+
+def override(content: dict[str, Any], text: str) -> Location:
+    """Put one `spec.path=value` into a manifest's content; its place.
+
+    Raises:
+        SpecError: it has no `=`, its value is no YAML, or its path leads nowhere.
+    """
+    path, equals, value = text.partition("=")
+    path = path.strip()
+    steps = _STEP.findall(path)
+    if not equals or len(steps) < 2 or steps[0] not in {"spec", "metadata"}:
+        raise SpecError(
+            "--set", f"{text!r}: write spec.path=value, for instance spec.pipeline.maxStaleness=2"
+        )
+    target: Any = content
+    location: Location = ()
+    for step in steps[:-1]:
+        key = _key(target, step, path)
+        location = (*location, key)
+        if isinstance(target, dict) and target.get(key) is None:
+            target[key] = {}
+        target = target[key]
+    key = _key(target, steps[-1], path)
+    target[key] = _parse(value, f"--set {path}")[1]
+    return (*location, key)
+
+
+def _key(target: object, step: str, path: str) -> str | int:
+    """How `step` is called in a mapping or a list."""
+    if isinstance(target, dict):
+        return step
+    if isinstance(target, list):
+        if step.isdecimal() and int(step) < len(target):
+            return int(step)
+        names = [item.get("name") if isinstance(item, dict) else None for item in target]
+        if step in names:
+            return names.index(step)
+        known = ", ".join(str(name) for name in names if name) or f"0 to {len(target) - 1}"
+        raise SpecError(f"--set {path}", f"the list has no item {step!r}: write one of {known}")
+    raise SpecError(f"--set {path}", f"{step!r} is looked for in a value that holds no fields")
+
+
+# ------------------------------------------------------------------------------------------------------ paths
+
+
+def resolve_paths(job: RLJob, folder: Path) -> RLJob:
+    """The job with relative paths made absolute, from `folder`."""
+    spec = job.spec
+    update: dict[str, object] = {
+        "model": spec.model.model_copy(update={"uri": _absolute(spec.model.uri, folder)}),
+        "data": _resolved(spec.data, spec.data.source, folder),
+    }
+    if spec.evaluation is not None:
+        held_out = spec.evaluation.data
+        resolved = _resolved(held_out, held_out.source or spec.data.source, folder)
+        update["evaluation"] = spec.evaluation.model_copy(update={"data": resolved})
+    if spec.weights.uri is not None:
+        update["weights"] = spec.weights.model_copy(update={"uri": _absolute(spec.weights.uri, folder)})
+    if (uri := spec.trainer.checkpoint.uri) is not None:
+        checkpoint = spec.trainer.checkpoint.model_copy(update={"uri": _absolute(uri, folder)})
+        update["trainer"] = spec.trainer.model_copy(update={"checkpoint": checkpoint})
+    return job.model_copy(update={"spec": spec.model_copy(update=update)})
+
+
+def _resolved(
+    data: DataSpec | EvaluationDataSpec, source: str, folder: Path
+) -> DataSpec | EvaluationDataSpec:
+    if source == "reasoning-gym" or data.dataset is None:
+        return data
+    return data.model_copy(update={"dataset": _absolute(data.dataset, folder)})
+
+
+def _absolute(uri: str, folder: Path) -> str:
+    return uri if "://" in uri else str((folder / uri).resolve())
+
+
+def as_manifest(job: RLJob) -> Mapping[str, Any]:
+    """The job as JSON, with every default written out."""
+    dumped: Mapping[str, Any] = job.model_dump(mode="json", by_alias=True)
+    return dumped

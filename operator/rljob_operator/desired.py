@@ -1,0 +1,164 @@
+"""PURE. What should exist for an RLJob: its spec and a few targets → child manifests, ready for server-side apply.
+
+| child | name |
+|---|---|
+| ConfigMap with the `JobConfig` | `<job>-config` |
+| Deployment of the coordinator (one, Recreate) and of the reward workers | `<job>-coordinator`, `<job>-reward` |
+| RolloutPool per pool, and what it owns: a ConfigMap and a Deployment | `<job>-rollout-<pool>` |
+| headless Service and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rljob_core.spec import API_VERSION, PoolSpec, RLJob
+from rljob_operator import names
+from rljob_operator.cluster import Manifest
+from rljob_operator.names import Role
+from rljob_operator.pod_template import merge
+from rljob_operator.trainer_gang import trainer_job, trainer_service
+from rljob_operator.worker_pod import (
+    Site,
+    child_metadata,
+    config_map_manifest,
+    config_text,
+    digest,
+    owner_reference,
+    pod_template,
+)
+
+# Another pod only once the old one is gone: an engine needs its accelerator for itself.
+_ONE_BY_ONE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What observation adds to the spec.
+
+    Attributes:
+        attempt: of the trainer whose Job should exist; None for none.
+        failures: attempts before it that count.
+        pools: observed RolloutPools by pool name.
+    """
+
+    attempt: int | None
+    failures: int
+    pools: Mapping[str, Manifest]
+
+
+def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
+    """All children of a running job, in the order in which they are created.
+
+    What a RolloutPool owns follows once that pool was observed, for only then it has the uid to refer to.
+
+    Raises:
+        SpecError: a pod template patch does not fit.
+    """
+    pools: list[Manifest] = []
+    owned: list[Manifest] = []
+    for pool in job.spec.rollout.pools:
+        observed = targets.pools.get(pool.name)
+        pools.append(rollout_pool(job, site, pool, observed))
+        if observed is not None:
+            owned += pool_children(pools[-1], uid=observed["metadata"]["uid"])
+    children = [
+        config_map_manifest(
+            child_metadata(job, names.config_map(job.metadata.name), None), config_text(job, site)
+        ),
+        _deployment(job, site, Role.COORDINATOR, replicas=1),
+        _deployment(job, site, Role.REWARD, replicas=job.spec.reward.replicas),
+        *pools,
+        *owned,
+        trainer_service(job),
+    ]
+    if targets.attempt is not None:
+        children.append(trainer_job(job, site, targets.attempt, targets.failures))
+    return tuple(_stamped(child) for child in children)
+
+
+# ---------------------------------------------------------------------------------------------- rollout pools
+
+
+def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | None) -> Manifest:
+    """The RolloutPool: self-contained, so that it can be handed to another cluster.
+
+    `replicas` follows the RLJob only when the RLJob's own value changes; until then it belongs to whoever scaled
+    the pool.
+    """
+    index = job.spec.rollout.pools.index(pool)
+    name = names.child(job.metadata.name, Role.ROLLOUT, pool.name)
+    own = str(pool.initial_replicas) if pool.scaling is None else "scaled"
+    replicas = pool.initial_replicas
+    if observed is not None and observed["metadata"].get("annotations", {}).get(names.SPEC_REPLICAS) == own:
+        replicas = observed["spec"].get("replicas", replicas)
+    if pool.scaling is not None:
+        replicas = min(max(replicas, pool.scaling.min_replicas), pool.scaling.max_replicas)
+    template = pod_template(job, site, Role.ROLLOUT, names.config_map(name), pool)
+    if pool.template is not None:
+        template = merge(template, pool.template, f"spec.rollout.pools[{index}].template")
+    metadata = child_metadata(job, name, Role.ROLLOUT, pool.name)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "RolloutPool",
+        "metadata": {**metadata, "annotations": {names.SPEC_REPLICAS: own}},
+        "spec": {
+            "job": job.metadata.name,
+            "pool": pool.name,
+            "replicas": replicas,
+            "config": config_text(job, site),
+            "template": template,
+        },
+    }
+
+
+def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
+    """What the RolloutPool with that uid owns, by its manifest alone."""
+    metadata, spec = pool["metadata"], pool["spec"]
+    owned = {
+        "namespace": metadata["namespace"],
+        "labels": metadata["labels"],
+        "ownerReferences": [owner_reference("RolloutPool", metadata["name"], uid)],
+    }
+    return (
+        config_map_manifest({**owned, "name": names.config_map(metadata["name"])}, spec["config"]),
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {**owned, "name": metadata["name"]},
+            "spec": {
+                "replicas": spec["replicas"],
+                "selector": {"matchLabels": names.identity(spec["job"], Role.ROLLOUT, spec["pool"])},
+                "strategy": _ONE_BY_ONE,
+                "template": spec["template"],
+            },
+        },
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+
+def _deployment(job: RLJob, site: Site, role: Role, *, replicas: int) -> Manifest:
+    patch = job.spec.coordinator.template if role is Role.COORDINATOR else job.spec.reward.template
+    template = pod_template(job, site, role, names.config_map(job.metadata.name))
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": child_metadata(job, names.child(job.metadata.name, role), role),
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": names.identity(job.metadata.name, role)},
+            # Two coordinators at once would only fence one another.
+            "strategy": {"type": "Recreate"} if role is Role.COORDINATOR else _ONE_BY_ONE,
+            "template": merge(template, patch or {}, f"spec.{role}.template"),
+        },
+    }
+
+
+def _stamped(manifest: Manifest) -> Manifest:
+    """With its own digest, by which `plan` finds that we want something else than before."""
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), names.APPLIED_HASH: digest(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}

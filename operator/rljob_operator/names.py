@@ -1,0 +1,100 @@
+"""Names that the operator gives: labels, annotations, children, exit codes, reasons.
+
+Exit codes of a worker (`rljob_runtime.main` uses the same numbers):
+
+| code | means | the operator |
+|---|---|---|
+| 0 | a trainer finished training; any other role was asked to stop | trainer: the job succeeded |
+| 2 | the user has to change something; the message says what | the job fails at once with that message |
+| 3 | fenced: a newer attempt or writer epoch took over | starts it again, not counted |
+| other, or a signal | a crash | starts it again with back-off; a trainer's is counted against `backoffLimit` |
+
+A trainer that SIGTERM ends before training is finished must not exit with 0. The message is what the worker
+wrote to `RLJOB_TERMINATION_LOG`, else its last line of output. A launcher such as torchrun hides the codes of its
+ranks behind a 1, so a message that begins with `USER_ERROR` or `FENCED` counts as code 2 or 3.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from hashlib import sha256
+
+from rljob_core.spec import GROUP
+
+
+class Role(StrEnum):
+    """A worker's role, in the order in which a job is stopped: who still needs the others goes first."""
+
+    TRAINER = "trainer"
+    ROLLOUT = "rollout"
+    REWARD = "reward"
+    COORDINATOR = "coordinator"
+
+
+EXIT_DONE = 0
+EXIT_USER_ERROR = 2
+EXIT_FENCED = 3
+USER_ERROR = "UserError: "
+FENCED = "Fenced: "
+
+LABEL_JOB = f"{GROUP}/job"
+LABEL_ROLE = f"{GROUP}/role"
+LABEL_POOL = f"{GROUP}/pool"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+
+CONFIG_HASH = f"{GROUP}/config-hash"
+"""Annotation: digest of what a role reads of the configuration; another one means other pods."""
+APPLIED_HASH = f"{GROUP}/applied-hash"
+"""Annotation: digest of the manifest as we last wanted it; finds fields that we no longer want."""
+SPEC_REPLICAS = f"{GROUP}/spec-replicas"
+"""Annotation of a RolloutPool: the RLJob's own value when `replicas` was last written from it."""
+FAILURES = f"{GROUP}/failures"
+"""Annotation of a trainer Job: failed attempts before it."""
+
+CONFIG_FILE = "config.json"
+CONFIG_FOLDER = "/etc/rljob"
+RUN_FOLDER = "/run/rljob"
+TERMINATION_LOG = "/dev/termination-log"
+
+# A Job's pods are `<name>-<index>`, which must fit into a host name of 63 characters.
+_LONGEST_NAME = 52
+
+
+def _fit(name: str) -> str:
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def child(job: str, role: Role, pool: str | None = None) -> str:
+    """Name of a role's Deployment, or of the trainer's Service."""
+    return _fit(f"{job}-{role}-{pool}" if pool is not None else f"{job}-{role}")
+
+
+def config_map(owner: str) -> str:
+    """Name of the ConfigMap that belongs to an RLJob or a RolloutPool."""
+    return _fit(f"{owner}-config")
+
+
+def trainer_job(job: str, attempt: int) -> str:
+    """Name of the Job of one trainer attempt."""
+    return _fit(f"{job}-trainer-{attempt}")
+
+
+def identity(job: str, role: Role, pool: str | None = None) -> dict[str, str]:
+    """Labels that select a role's pods; they never change, as selectors cannot."""
+    labels = {LABEL_JOB: job, LABEL_ROLE: role.value}
+    return labels if pool is None else {**labels, LABEL_POOL: pool}
+
+
+def labels(job: str, role: Role | None = None, pool: str | None = None) -> dict[str, str]:
+    """All labels of a child."""
+    common = {
+        "app.kubernetes.io/name": "rljob",
+        "app.kubernetes.io/instance": job,
+        "app.kubernetes.io/managed-by": "rljob-operator",
+        LABEL_JOB: job,
+    }
+    if role is None:
+        return common
+    return {**common, "app.kubernetes.io/component": role.value, **identity(job, role, pool)}

@@ -1,0 +1,63 @@
+"""PURE. Laying a user's pod template patch over ours, as `kubectl`'s strategic merge does.
+
+Maps are merged, lists of named things (containers, variables, volumes, …) by their key, other lists replaced;
+null removes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rljob_core.errors import SpecError
+
+# The list-map keys of a pod template (Kubernetes API reference, PodSpec: "patch merge key").
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+
+
+def merge(base: dict[str, Any], patch: dict[str, Any], path: str) -> dict[str, Any]:
+    """`patch` laid over `base`.
+
+    Args:
+        path: of the patch in the user's manifest, for messages.
+
+    Raises:
+        SpecError: a value of the patch has another type than what it is laid over, or an element lacks its key.
+    """
+    merged = dict(base)
+    for field, value in patch.items():
+        where = f"{path}.{field}"
+        if value is None:
+            merged.pop(field, None)
+        elif field in _MERGE_KEYS and isinstance(merged.get(field, []), list):
+            merged[field] = _merge_list(merged.get(field, []), value, _MERGE_KEYS[field], where)
+        elif isinstance(merged.get(field), dict):
+            if not isinstance(value, dict):
+                raise SpecError(where, f"must be a map, not {type(value).__name__}")
+            merged[field] = merge(merged[field], value, where)
+        else:
+            merged[field] = value
+    return merged
+
+
+def _merge_list(base: list[Any], patch: Any, key: str, path: str) -> list[Any]:
+    if not isinstance(patch, list):
+        raise SpecError(path, f"must be a list of elements with a {key}, not {type(patch).__name__}")
+    merged = {element[key]: element for element in base}
+    for index, element in enumerate(patch):
+        if not isinstance(element, dict) or key not in element:
+            raise SpecError(f"{path}[{index}]", f"needs a {key}: elements of this list are merged by it")
+        name = element[key]
+        merged[name] = merge(merged.get(name, {}), element, f"{path}[{name}]")
+    return list(merged.values())

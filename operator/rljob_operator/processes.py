@@ -1,0 +1,295 @@
+"""A cluster made of local processes: what `rljob run` reconciles against. A tiny API server and kubelet.
+
+    async with LocalCluster(folder, environment, on_event=print) as cluster:
+        await cluster.apply(nats_deployment)          # any Deployment, also one that belongs to no RLJob
+        outcome = await Reconciler(cluster, site).run(job)
+        await cluster.shutdown()                      # in order, within 10 s; leaving the block does it too
+
+Deployments and Jobs run (`workloads.py`), ConfigMaps and Services are kept for them, other kinds are only stored.
+In the folder: `logs/<pod>.log` (stdout and stderr of all starts), `pids.json` (`{pod: {role, pool, attempt, pid,
+restarts}}` of what runs now), `status.json` (the RLJob's status, which a later run goes on from), `pods/` (volumes).
+No process is left behind: see `process_group.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator.backoff import Backoff
+from rljob_operator.cluster import Event, Manifest, Ref
+from rljob_operator.local_pod import Launch, PodPlace, prepare
+from rljob_operator.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_POOL, LABEL_ROLE, Role
+from rljob_operator.pod_manifest import pod_manifest
+from rljob_operator.process_group import PodProcess, Termination
+from rljob_operator.workloads import Deployment, Job, Workload
+
+SHUTDOWN_SECONDS = 9.0
+"""All processes have ended this long after `shutdown` was called."""
+_LEAST_GRACE = 0.4  # seconds that each later role keeps for itself while an earlier one takes its time
+
+
+class LocalCluster:
+    """The `Cluster` protocol over processes of this machine, for one RLJob.
+
+    Args:
+        folder: for logs, volumes, process ids and status; made if missing.
+        environment: that every process starts from. The folder of this interpreter is put first on its PATH, and
+            so `nats-server` and `python` are this environment's.
+        backoff: between the starts of one pod.
+        on_event: called with every event, the cluster's own (`BackOff`, `Failed`: a process ended unasked) among them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        backoff: Backoff | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.folder = folder.resolve()
+        programs = str(Path(sys.executable).parent)
+        self._environment = {
+            **environment,
+            "PATH": f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}",
+        }
+        self._backoff = backoff or Backoff()
+        self._on_event = on_event or (lambda _: None)
+        self._objects: dict[Ref, Manifest] = {}
+        self._workloads: dict[Ref, Workload] = {}
+        self._ports: dict[tuple[Ref, int], int] = {}
+        self._changed = asyncio.Event()
+        self._pids_written: dict[str, Any] | None = None
+        self._stepping = False
+        self._step_again = False
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    # ------------------------------------------------------------------------------------------ the protocol
+
+    async def children(self, job: RLJob) -> Sequence[Manifest]:
+        """Objects labelled with this job, and their pods, with their statuses."""
+        found = []
+        for ref, manifest in self._objects.items():
+            if _labels(manifest).get(LABEL_JOB) != job.metadata.name:
+                continue
+            workload = self._workloads.get(ref)
+            if workload is None:
+                found.append(manifest)
+                continue
+            found.append({**manifest, "status": workload.status()})
+            found.extend(pod_manifest(slot.pod, slot.template, ref.namespace) for slot in workload.slots)
+        return found
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Store the object; a Deployment or Job starts or changes its processes."""
+        ref = Ref.of(manifest)
+        before = self._objects.get(ref)
+        metadata = {**manifest["metadata"], "uid": str(uuid.uuid4()), "generation": 1}
+        if before is not None:
+            if "deletionTimestamp" in before["metadata"]:
+                return  # it is on its way out; whoever wants it applies it again once it is gone
+            same = before.get("spec") == manifest.get("spec")
+            metadata["uid"] = before["metadata"]["uid"]
+            metadata["generation"] = before["metadata"]["generation"] + (0 if same else 1)
+        stored = {**manifest, "metadata": metadata}
+        self._objects[ref] = stored
+        if ref in self._workloads:
+            self._workloads[ref].update(stored)
+        elif ref.kind == "Deployment":
+            self._workloads[ref] = Deployment(stored, partial(self._start_pod, ref))
+        elif ref.kind == "Job":
+            self._workloads[ref] = Job(stored, partial(self._start_pod, ref))
+        self._step()
+
+    async def delete(self, ref: Ref) -> None:
+        """End the object's processes; it stays visible until they have ended."""
+        manifest = self._objects.get(ref)
+        if manifest is None:
+            return
+        workload = self._workloads.get(ref)
+        if workload is None:
+            del self._objects[ref]
+        else:
+            self._mark_deleted(ref)
+            workload.remove()
+        for other in [r for r, m in self._objects.items() if _owned_by(m, ref)]:
+            await self.delete(other)
+        self._step()
+
+    async def status(self, job: RLJob) -> RLJobStatus:
+        """What `status.json` holds for this very job (by its uid)."""
+        path = self.folder / "status.json"
+        if path.exists():
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["metadata"] == _identity(job):
+                return RLJobStatus.model_validate_json(json.dumps(stored["status"]))
+        return RLJobStatus()
+
+    async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
+        """Write `status.json`."""
+        stored = {
+            "metadata": _identity(job),
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        _write(self.folder / "status.json", json.dumps(stored, indent=2))
+
+    async def event(self, job: RLJob, event: Event) -> None:
+        """Hand it to `on_event`."""
+        self._on_event(event if event.about else replace(event, about=job.metadata.name))
+
+    async def changed(self) -> None:
+        """Return once something changed since the last return."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    # ------------------------------------------------------------------------------------------ shutting down
+
+    async def shutdown(self, order: Sequence[str] = tuple(Role), within: float = SHUTDOWN_SECONDS) -> None:
+        """End everything: roles in `order`, then the rest (nats-server), each once the one before has ended.
+
+        A role gets SIGTERM and what is left of `within` seconds, less a little for each role after it, then SIGKILL.
+        Cancelled, it kills at once whatever still runs.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        try:
+            stages: list[list[Ref]] = [
+                [r for r in self._workloads if self._role(r) == role] for role in order
+            ]
+            stages.append([r for r in self._workloads if self._role(r) not in order])
+            stages = [stage for stage in stages if stage]
+            for index, stage in enumerate(stages):
+                grace = deadline - loop.time() - _LEAST_GRACE * (len(stages) - index)
+                pods = []
+                for ref in stage:
+                    self._mark_deleted(ref)
+                    self._workloads[ref].remove()
+                    pods += [slot.pod for slot in self._workloads[ref].slots]
+                for pod in pods:
+                    pod.stop(max(grace, 0.0))
+                await asyncio.gather(*(pod.done.wait() for pod in pods))
+        finally:
+            pods = [slot.pod for workload in self._workloads.values() for slot in workload.slots]
+            for workload in self._workloads.values():
+                workload.remove()
+            for pod in pods:
+                if not pod.done.is_set():
+                    pod.kill()
+            self._step()
+        await asyncio.gather(*(pod.done.wait() for pod in pods))
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _step(self) -> None:
+        """Let every workload take its next step, again while that changes a pod."""
+        self._changed.set()
+        if self._stepping:
+            self._step_again = True
+            return
+        self._stepping = self._step_again = True
+        try:
+            while self._step_again:
+                self._step_again = False
+                for ref, workload in list(self._workloads.items()):
+                    workload.step()
+                    if workload.gone:
+                        del self._workloads[ref], self._objects[ref]
+        finally:
+            self._stepping = False
+        self._write_pids()
+
+    def _start_pod(self, owner: Ref, name: str, template: Manifest, restart: bool) -> PodProcess:
+        subdomain = template["spec"].get("subdomain")
+        addresses = {} if subdomain is None else {f"{owner.name}-0.{subdomain}": "127.0.0.1"}
+        for port in template["spec"]["containers"][0].get("ports", []):
+            addresses[str(port["containerPort"])] = str(self._free_port(owner, port["containerPort"]))
+
+        def launch() -> Launch:
+            maps = {r.name: m["data"] for r, m in self._objects.items() if r.kind == "ConfigMap"}
+            return prepare(template, PodPlace(name, self.folder, self._environment, maps, addresses))
+
+        def ended(end: Termination, delay: float | None) -> None:
+            again = "" if delay is None else f"; starts again in {delay:g} s"
+            reason = "Failed" if delay is None else "BackOff"
+            self._on_event(Event("Warning", reason, f"ended with code {end.code}{again}", name))
+
+        pod = PodProcess(
+            name, launch, restart=restart, backoff=self._backoff, changed=self._step, ended=ended
+        )
+        pod.start()
+        return pod
+
+    def _free_port(self, owner: Ref, port: int) -> int:
+        """The port of this machine that a gang uses for a container port: the same for all its pods."""
+        if (owner, port) not in self._ports:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self._ports[owner, port] = probe.getsockname()[1]
+        return self._ports[owner, port]
+
+    def _mark_deleted(self, ref: Ref) -> None:
+        manifest = self._objects[ref]
+        deleted = {"deletionTimestamp": datetime.now(UTC).isoformat(), **manifest["metadata"]}
+        self._objects[ref] = {**manifest, "metadata": deleted}
+
+    def _role(self, ref: Ref) -> str:
+        return str(_labels(self._objects[ref]).get(LABEL_ROLE, ""))
+
+    def _write_pids(self) -> None:
+        running = {
+            slot.pod.name: {
+                "role": _labels(slot.template).get(LABEL_ROLE),
+                "pool": _labels(slot.template).get(LABEL_POOL),
+                "attempt": _labels(slot.template).get(LABEL_ATTEMPT),
+                "pid": slot.pod.pid,
+                "restarts": max(slot.pod.starts - 1, 0),
+            }
+            for workload in self._workloads.values()
+            for slot in workload.slots
+            if slot.pod.pid is not None
+        }
+        if running != self._pids_written:
+            _write(self.folder / "pids.json", json.dumps(running, indent=2))
+            self._pids_written = running
+
+
+def _labels(manifest: Manifest) -> Mapping[str, str]:
+    labels: Mapping[str, str] = manifest["metadata"].get("labels", {})
+    return labels
+
+
+def _identity(job: RLJob) -> dict[str, str | None]:
+    return {"namespace": job.metadata.namespace, "name": job.metadata.name, "uid": job.metadata.uid}
+
+
+def _owned_by(manifest: Manifest, ref: Ref) -> bool:
+    owners = manifest["metadata"].get("ownerReferences", [])
+    return any((owner["kind"], owner["name"]) == (ref.kind, ref.name) for owner in owners)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once: a reader sees the old text or the new one."""
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)

@@ -1,0 +1,146 @@
+"""Level-triggered reconcile of one RLJob: observe → decide → write status → plan → apply.
+
+    reconciler = Reconciler(cluster, site, figures=latest_figures)
+    outcome = await reconciler.run(job)               # until it is finished and its children are gone
+
+The status is written *before* anything is done: the number of a trainer attempt before its Job exists, `Succeeded`
+before the children that prove it are removed. So a crash between any two calls repeats work, and never loses or
+doubles a decision. Every pass starts from what is there; what woke it does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rljob_core.errors import SpecError
+from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator import status as job_status
+from rljob_operator import trainer_attempts
+from rljob_operator.backoff import Backoff
+from rljob_operator.cluster import Cluster
+from rljob_operator.desired import Targets, desired
+from rljob_operator.observe import Figures, observe
+from rljob_operator.plan import Apply, plan
+from rljob_operator.status import Phase
+from rljob_operator.trainer_gang import trainer_hash
+from rljob_operator.worker_pod import Site
+
+RESYNC_SECONDS = 10.0
+"""A pass starts at least this often, and figures are written at most this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one reconcile did.
+
+    Attributes:
+        status: as written.
+        actions: how many; none means that the world is as wanted, as far as it can be.
+        settled: the job is finished or suspended, and nothing of it is left.
+        retry_at: look again then, if nothing happens before.
+    """
+
+    phase: Phase
+    status: RLJobStatus
+    actions: int
+    settled: bool
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended: `phase` is SUCCEEDED, FAILED or SUSPENDED; `reason` and `message` are its condition's."""
+
+    phase: Phase
+    reason: str
+    message: str
+    status: RLJobStatus
+
+
+class Reconciler:
+    """Brings a cluster to what an RLJob says.
+
+    Args:
+        site: what the place decides.
+        clock: the current time, with its zone.
+        backoff: between trainer attempts.
+        figures: the newest figures that workers pushed; asked for, never waited for.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        site: Site,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        backoff: Backoff | None = None,
+        figures: Callable[[], Figures | None] = lambda: None,
+    ) -> None:
+        self._cluster = cluster
+        self._site = site
+        self._clock = clock
+        self._backoff = backoff or Backoff()
+        self._figures = figures
+        self._figures_written: datetime | None = None
+
+    async def reconcile(self, job: RLJob) -> Pass:
+        """One pass."""
+        now = self._clock()
+        due = self._figures_written is None or (now - self._figures_written).total_seconds() >= RESYNC_SECONDS
+        observed = await observe(self._cluster, job, now=now, figures=self._figures())
+        try:
+            wanted_hash = trainer_hash(job, self._site)
+            attempt = trainer_attempts.decide(observed, wanted_hash=wanted_hash, backoff=self._backoff)
+            targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
+            wanted = desired(job, self._site, targets)
+            assessment = job_status.assess(observed, attempt, figures_due=due)
+        except SpecError as error:
+            wanted = ()
+            assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
+        if assessment.phase is not Phase.RUNNING:
+            wanted = ()
+        await self._write(job, observed.status, assessment.status)
+        if due:
+            self._figures_written = now
+        actions = plan(observed, wanted)
+        for action in actions:
+            if isinstance(action, Apply):
+                await self._cluster.apply(action.manifest)
+            else:
+                await self._cluster.delete(action.ref)
+        return Pass(
+            phase=assessment.phase,
+            status=assessment.status,
+            actions=len(actions),
+            settled=assessment.phase is not Phase.RUNNING and not observed.children and not observed.pods,
+            retry_at=assessment.retry_at,
+        )
+
+    async def run(self, job: RLJob) -> Outcome:
+        """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone."""
+        while True:
+            result = await self.reconcile(job)
+            if result.settled:
+                reason, message = _why(result)
+                return Outcome(result.phase, reason, message, result.status)
+            seconds = RESYNC_SECONDS
+            if result.retry_at is not None:
+                seconds = min(seconds, max((result.retry_at - self._clock()).total_seconds(), 0.0))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._cluster.changed(), seconds)
+
+    async def _write(self, job: RLJob, before: RLJobStatus, after: RLJobStatus) -> None:
+        if after == before:
+            return
+        await self._cluster.patch_status(job, after)
+        for event in job_status.events(before, after):
+            await self._cluster.event(job, event)
+
+
+def _why(result: Pass) -> tuple[str, str]:
+    found = job_status.condition(result.status, result.phase.value)
+    return ("", "") if found is None else (found.reason, found.message)

@@ -1,0 +1,229 @@
+"""PURE. What to tell about a job: `Observed` → conditions, counts, whether it runs, is suspended or is over.
+
+Conditions follow kstatus: `Ready` says that the job trains; `Reconciling` that the world is not yet as wanted;
+`Stalled` that it will not get there. `Succeeded` and `Failed` stay once they are true, whatever becomes of the
+children, unless `resumed` takes them back. The clock of `activeDeadlineSeconds` is the time at which `Suspended`
+became false: a suspended job has all its time again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Literal
+
+from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
+from rljob_operator.cluster import Event
+from rljob_operator.names import Role
+from rljob_operator.observe import Observed
+from rljob_operator.trainer_attempts import Attempt
+
+
+class Phase(Enum):
+    """What a job does; never shown, only the conditions are."""
+
+    RUNNING = "Running"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The status to write, and when to look again at the latest if nothing happens."""
+
+    phase: Phase
+    status: RLJobStatus
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    phase: Phase
+    reason: str
+    message: str = ""
+
+
+def assess(observed: Observed, attempt: Attempt, *, figures_due: bool) -> Assessment:
+    """The job's phase and status, given what its trainer does.
+
+    Args:
+        figures_due: write the figures, though the job goes on.
+    """
+    deadline = _deadline(observed)
+    verdict = _finished(observed.status) or _user_error(observed)
+    if verdict is None and attempt.complete:
+        verdict = _Verdict(
+            Phase.SUCCEEDED, "TrainingComplete", f"all {observed.job.spec.steps} steps are trained"
+        )
+    if verdict is None and attempt.failed:
+        verdict = _Verdict(Phase.FAILED, attempt.failed, attempt.message)
+    if verdict is None and deadline is not None and observed.now >= deadline:
+        limit = observed.job.spec.active_deadline_seconds
+        verdict = _Verdict(
+            Phase.FAILED, "DeadlineExceeded", f"it ran for longer than activeDeadlineSeconds, {limit}"
+        )
+    if verdict is None and observed.job.spec.suspend:
+        verdict = _Verdict(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
+    if verdict is None:
+        verdict = _progress(observed, attempt)
+    running = verdict.phase is Phase.RUNNING
+    times = [time for time in (attempt.retry_at, deadline) if time is not None]
+    return Assessment(
+        verdict.phase,
+        _status(
+            observed, verdict, attempt if running or attempt.failed or attempt.complete else None, figures_due
+        ),
+        min(times, default=None) if running else None,
+    )
+
+
+def rejected(observed: Observed, reason: str, message: str) -> Assessment:
+    """The job cannot be made into children at all."""
+    verdict = _finished(observed.status) or _Verdict(Phase.FAILED, reason, message)
+    return Assessment(verdict.phase, _status(observed, verdict, None, figures_due=True))
+
+
+def resumed(status: RLJobStatus) -> RLJobStatus:
+    """For `--resume`: as if it had never ended, with its attempts still counted up but its failures forgiven."""
+    return status.model_copy(update={"conditions": [], "failures": 0})
+
+
+def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
+    """The condition of that type."""
+    return next((c for c in status.conditions if c.type == kind), None)
+
+
+def events(before: RLJobStatus, after: RLJobStatus) -> tuple[Event, ...]:
+    """What changed between two statuses that a person should know."""
+    found = []
+    if after.trainer_attempt > before.trainer_attempt:
+        message = f"attempt {after.trainer_attempt}, {after.failures} failed before"
+        found.append(Event("Normal", "TrainerAttempt", message))
+    for new in after.conditions:
+        old = condition(before, new.type)
+        turned = new.status == "True" and (old is None or old.status != "True")
+        if turned and new.type in {"Ready", "Suspended", "Succeeded", "Failed"}:
+            bad = new.type == "Failed"
+            found.append(Event("Warning" if bad else "Normal", new.reason, new.message or new.type))
+    ready = condition(after, "Ready")
+    if ready is not None and ready.reason == "TrainerBackOff" and after.failures != before.failures:
+        found.append(Event("Warning", "TrainerBackOff", ready.message))
+    return tuple(found)
+
+
+# ---------------------------------------------------------------------------------------------- verdicts
+
+
+def _finished(status: RLJobStatus) -> _Verdict | None:
+    for phase in (Phase.SUCCEEDED, Phase.FAILED):
+        found = condition(status, phase.value)
+        if found is not None and found.status == "True":
+            return _Verdict(phase, found.reason, found.message)
+    return None
+
+
+def _user_error(observed: Observed) -> _Verdict | None:
+    for pod in observed.pods:
+        if pod.exit is not None and pod.exit.user_error is not None:
+            return _Verdict(Phase.FAILED, "UserError", f"{pod.role}: {pod.exit.user_error}")
+    return None
+
+
+def _deadline(observed: Observed) -> datetime | None:
+    seconds = observed.job.spec.active_deadline_seconds
+    since = condition(observed.status, "Suspended")
+    if seconds is None or since is None or since.status != "False" or since.last_transition_time is None:
+        return None
+    return datetime.fromisoformat(since.last_transition_time) + timedelta(seconds=seconds)
+
+
+def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
+    """Running; the reason says what it waits for, `Training` that it does not."""
+    if attempt.reason != "TrainerRunning":
+        return _Verdict(Phase.RUNNING, attempt.reason, attempt.message)
+    ready = dict.fromkeys(Role, 0)
+    wanted = dict(ready)
+    for deployed in observed.deployed:
+        ready[deployed.role] += deployed.ready
+        wanted[deployed.role] += deployed.replicas
+    gang = [pod for pod in observed.pods if pod.attempt == attempt.number]
+    ready[Role.TRAINER], wanted[Role.TRAINER] = (
+        sum(pod.ready for pod in gang),
+        observed.job.spec.trainer.num_nodes,
+    )
+    for role in (Role.COORDINATOR, Role.ROLLOUT, Role.REWARD, Role.TRAINER):
+        # One engine and one reward worker are enough to go on; a coordinator and a whole gang are needed.
+        enough = wanted[role] if role in {Role.COORDINATOR, Role.TRAINER} else 1
+        if ready[role] < max(enough, 1):
+            message = f"{ready[role]} of {wanted[role]} ready"
+            return _Verdict(Phase.RUNNING, f"{role.value.capitalize()}NotReady", message)
+    return _Verdict(Phase.RUNNING, "Training")
+
+
+def _as_wanted(observed: Observed) -> bool:
+    return all(d.current and d.ready == d.updated == d.replicas for d in observed.deployed)
+
+
+# ---------------------------------------------------------------------------------------------- status
+
+
+def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figures_due: bool) -> RLJobStatus:
+    phase, reason, message = verdict.phase, verdict.reason, verdict.message
+    ready = phase is Phase.RUNNING and reason == "Training"
+    moving = (not ready or not _as_wanted(observed)) if phase is Phase.RUNNING else bool(observed.children)
+    values: dict[str, tuple[bool, str, str]] = {
+        "Ready": (ready, reason, message),
+        "Suspended": (phase is Phase.SUSPENDED, reason if phase is Phase.SUSPENDED else "NotSuspended", ""),
+        "Reconciling": (moving, reason if moving else "AsWanted", message if moving else ""),
+        "Stalled": (phase is Phase.FAILED, reason if phase is Phase.FAILED else "NotStalled", ""),
+        "Succeeded": (phase is Phase.SUCCEEDED, reason if phase is Phase.SUCCEEDED else "NotFinished", ""),
+        "Failed": (phase is Phase.FAILED, reason if phase is Phase.FAILED else "NotFailed", ""),
+    }
+    if phase in {Phase.SUCCEEDED, Phase.FAILED}:
+        values[phase.value] = (True, reason, message)
+    update: dict[str, object] = {
+        "observed_generation": observed.job.metadata.generation or 0,
+        "conditions": _conditions(observed, values),
+        "pools": _pools(observed),
+    }
+    if attempt is not None:
+        update |= {"trainer_attempt": attempt.number, "failures": attempt.failures}
+    if observed.figures is not None and (figures_due or phase is not Phase.RUNNING):
+        figures = observed.figures
+        update |= {name: getattr(figures, name) for name in type(figures).__slots__}
+    return observed.status.model_copy(update=update)
+
+
+def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) -> list[ConditionStatus]:
+    """In the given order, those of others kept behind; the time changes with the status only."""
+    now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    result = []
+    for kind, (value, reason, message) in values.items():
+        old = condition(observed.status, kind)
+        status: Literal["True", "False"] = "True" if value else "False"
+        result.append(
+            ConditionStatus(
+                type=kind,
+                status=status,
+                reason=reason,
+                message=message,
+                observed_generation=observed.job.metadata.generation,
+                last_transition_time=old.last_transition_time if old and old.status == status else now,
+            )
+        )
+    return result + [c for c in observed.status.conditions if c.type not in values]
+
+
+def _pools(observed: Observed) -> list[PoolStatus]:
+    ready = {d.pool: d.ready for d in observed.deployed if d.pool is not None}
+    pools = observed.pools
+    return [
+        PoolStatus(
+            name=pool.name,
+            replicas=pools[pool.name]["spec"]["replicas"] if pool.name in pools else 0,
+            ready_replicas=ready.get(pool.name, 0),
+        )
+        for pool in observed.job.spec.rollout.pools
+    ]

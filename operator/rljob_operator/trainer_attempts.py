@@ -1,0 +1,110 @@
+"""PURE. Which attempt of the trainer gang there should be.
+
+Nothing here is remembered but the status' `trainerAttempt` and `failures`, both written before anything is done:
+
+* No Job and no pod of any attempt: the next attempt starts. The number grows by one even where the last one was
+  never created (or was deleted, or suspended), because an attempt is a fence: it may not be used twice.
+* The Job runs: it is left alone, unless what it was made from has changed; then it goes, uncounted.
+* The Job failed: it counts, unless its pods were evicted or fenced. After the back-off it is deleted, which leads to
+  the first case. Past `backoffLimit`, or if the user has to change something, the job fails.
+
+`failures` is not incremented but computed, as the Job's own annotation plus its outcome; looking twice counts once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rljob_operator.backoff import Backoff
+from rljob_operator.observe import Exit, Gang, GangState, Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A decision.
+
+    Attributes:
+        number: of the current attempt.
+        failures: attempts that failed and count, this one included.
+        keep: whether the Job of this number should exist.
+        reason, message: why, in CamelCase and for a person.
+        complete: training is finished.
+        failed: reason for which the whole job fails; "" if it does not.
+        retry_at: when to look again; None if something observable has to happen first.
+    """
+
+    number: int
+    failures: int
+    keep: bool
+    reason: str
+    message: str = ""
+    complete: bool = False
+    failed: str = ""
+    retry_at: datetime | None = None
+
+
+def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt:
+    """The current attempt, and what becomes of it.
+
+    Args:
+        wanted_hash: `desired.trainer_hash` of the job as it is now.
+    """
+    status = observed.status
+    gang = max(observed.gangs, key=lambda gang: gang.attempt, default=None)
+    if gang is None:
+        if any(pod.attempt is not None for pod in observed.pods):
+            return Attempt(status.trainer_attempt, status.failures, keep=False, reason="TrainerStopping")
+        return Attempt(status.trainer_attempt + 1, status.failures, keep=True, reason="TrainerStarting")
+    if gang.terminating:
+        failures = max(status.failures, gang.failures)
+        return Attempt(gang.attempt, failures, keep=False, reason="TrainerStopping")
+    if gang.state is GangState.COMPLETE:
+        return Attempt(gang.attempt, gang.failures, keep=True, reason="TrainingComplete", complete=True)
+    if gang.state is GangState.FAILED:
+        return _after_failure(observed, gang, backoff)
+    if gang.config_hash != wanted_hash:
+        return Attempt(gang.attempt, gang.failures, keep=False, reason="TrainerConfigChanged")
+    return Attempt(gang.attempt, gang.failures, keep=True, reason="TrainerRunning")
+
+
+def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
+    pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
+    exits = [pod.exit for pod in pods if pod.exit is not None]
+    for end in exits:
+        if end.user_error is not None:
+            message = f"trainer: {end.user_error}"
+            return Attempt(
+                gang.attempt,
+                gang.failures,
+                keep=True,
+                reason="UserError",
+                message=message,
+                failed="UserError",
+            )
+    counts = not any(pod.evicted for pod in pods) and not any(end.fenced for end in exits)
+    failures = gang.failures + (1 if counts else 0)
+    limit = observed.job.spec.backoff_limit
+    cause = _cause(gang, exits)
+    if failures > limit:
+        return Attempt(
+            gang.attempt,
+            failures,
+            keep=True,
+            reason="BackoffLimitExceeded",
+            message=f"{failures} trainer attempts failed, spec.backoffLimit allows {limit}; the last one: {cause}",
+            failed="BackoffLimitExceeded",
+        )
+    retry_at = (gang.ended or observed.now) + timedelta(seconds=backoff.delay(max(failures, 1)))
+    message = f"trainer attempt {gang.attempt} ended: {cause}; {failures} of {limit} failures allowed"
+    if observed.now >= retry_at:
+        return Attempt(gang.attempt, failures, keep=False, reason="TrainerRestarting", message=message)
+    return Attempt(
+        gang.attempt, failures, keep=True, reason="TrainerBackOff", message=message, retry_at=retry_at
+    )
+
+
+def _cause(gang: Gang, exits: list[Exit]) -> str:
+    """The Job's own words and the last ones of the process that most likely began it."""
+    words = next((end.last_line for end in exits if end.code not in {0, 143} and end.last_line), "")
+    return ": ".join(text for text in (gang.message, words) if text) or "no cause is known"

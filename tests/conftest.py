@@ -1,0 +1,19 @@
+"""What all suites share: one real nats-server per test process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from rljob_runtime.nats_server import EmbeddedServer
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server with the shipped configuration, on a port of its own; tests keep apart by subject."""
+    server = EmbeddedServer(tmp_path_factory.mktemp("nats"))
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.kill())

@@ -1,0 +1,349 @@
+"""The planner in a simulated world: whatever dies, nothing is lost, trained twice or trained past its bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from world import SimulatedEngine, World, job_config
+
+from rljob_core.actions import PayloadSeen, PublishMetrics, RewardsSeen, SendToTrainer, Summary
+from rljob_core.job_state import JobState
+from rljob_core.messages import (
+    Fence,
+    GenerationEnded,
+    PayloadMissing,
+    RewardResult,
+    RoleFailed,
+    StepProposed,
+    StepStats,
+    TrainerReady,
+)
+from rljob_core.records import (
+    BufferOpened,
+    EpochClaimed,
+    Generated,
+    GroupAborted,
+    GroupReserved,
+    JobFinished,
+    MicroBatchAssigned,
+    RecordBatch,
+    StepCommitted,
+    TrainerAttempt,
+    Writer,
+    decode_batch,
+    encode_batch,
+)
+from rljob_core.trajectory import VersionSpan, group_of
+
+
+def records(world):
+    return [r for b in world.ledger for r in b.records]
+
+
+def check_history(world) -> None:
+    """Invariants over the ledger alone, independent of the planner's own state."""
+    stamps, planned, spans, aborted, consumed = {}, {}, {}, Counter(), Counter()
+    for record in records(world):
+        match record:
+            case BufferOpened():
+                stamps[record.step] = record.max_staleness
+            case GroupReserved():
+                assert record.group not in planned
+                planned[record.group] = record.siblings
+            case Generated():
+                spans[record.trajectory] = record.span
+            case GroupAborted():
+                aborted[record.group] += 1
+            case StepCommitted():
+                for part in record.micro_batches:
+                    for trajectory in part:
+                        consumed[trajectory] += 1
+                        assert record.version - 1 - spans[trajectory].min <= stamps[record.version - 1]
+    assert all(n == 1 for n in consumed.values())
+    done = Counter(group_of(t) for t in consumed)
+    for group, siblings in planned.items():
+        assert done[group] in (0, siblings)
+        assert not (done[group] and aborted[group])
+        if not done[group] and not aborted[group]:
+            assert group in world.planner.state.groups  # still open: not lost
+    assert Counter(t for _, t in world.consumed) == consumed
+
+
+MODES = [
+    ({"mode": "Synchronous"}, 0),
+    ({"mode": "Streaming"}, 0),
+    ({"mode": "BoundedAsync", "maxStaleness": 1}, 1),
+    ({"mode": "BoundedAsync", "maxStaleness": 3}, 3),
+]
+
+
+@pytest.mark.parametrize(("pipeline", "bound"), MODES)
+def test_a_job_runs_to_its_end_in_every_mode(pipeline, bound):
+    world = World(job_config(steps=12, pipeline=pipeline))
+    world.start()
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+    assert [s for s, _ in world.consumed] == sorted(s for s, _ in world.consumed)
+    assert len(world.consumed) == 12 * 2 * 2
+    staleness = {
+        r.version - 1 - g.span.min
+        for r in records(world)
+        if isinstance(r, StepCommitted)
+        for g in records(world)
+        if isinstance(g, Generated) and any(g.trajectory in p for p in r.micro_batches)
+    }
+    assert max(staleness) <= bound
+    assert (max(staleness) > 0) == (bound > 0)  # the bound is used, not merely kept
+    live = {k for k in world.stored if k not in world.deleted}
+    assert all(world.planner.state.sibling(world.stored[k][0]) is not None for k in live)
+
+
+def test_synchronous_waits_for_the_whole_batch_and_streaming_does_not():
+    def first_assignment_before_last_payload(mode: str) -> bool:
+        world = World(job_config(steps=1, pipeline={"mode": mode}, data={"promptsPerStep": 4}))
+        world.start()
+        world.run()
+        kinds = [type(r) for r in records(world)]
+        return kinds.index(MicroBatchAssigned) < len(kinds) - 1 - kinds[::-1].index(Generated)
+
+    assert not first_assignment_before_last_payload("Synchronous")
+    assert first_assignment_before_last_payload("Streaming")
+
+
+FAULTS = st.lists(
+    st.tuples(st.integers(0, 60), st.sampled_from(["engine", "coordinator", "trainer", "beats", "late"])),
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(faults=FAULTS, mode=st.sampled_from([m for m, _ in MODES]), drop=st.booleans())
+def test_no_single_death_loses_or_repeats_anything(faults, mode, drop):
+    config = job_config(steps=5, pipeline={**mode, "maxResamples": 2}, algorithm={"dropUniformGroups": drop})
+    world = World(config, engines=3, slots=2, reward=lambda t: float(len(t) % 2))
+    world.start()
+    fresh = 0
+    for pause, fault in faults:
+        for _ in range(pause):
+            world.step()
+        fresh += 1
+        match fault:
+            case "engine":
+                name = next(iter(world.engines))
+                world.kill_engine(name)
+                engine = SimulatedEngine(f"n{fresh}.x", 2)
+                world.engines[engine.name] = engine
+                world.swap(engine)
+                world.signal(engine)
+                world.beat(12)  # the dead one's lease runs out
+            case "coordinator":
+                before = JobState()
+                before.replay(world.ledger)
+                world.restart_coordinator(f"c{fresh}")
+                assert before.version == world.planner.state.version
+            case "trainer":
+                world.restart_trainer()
+            case "beats":
+                world.beat(3)
+            case "late":  # results of an attempt that no longer holds its sibling
+                stale = Summary("g0.0", 99, VersionSpan(0, 0), 1, 1, "x")
+                world.observe(PayloadSeen(10_000 + fresh, (stale,)))
+                world.observe(RewardsSeen(20_000 + fresh, (RewardResult("g0.0", 99, "x", 1.0, {}, "d"),)))
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+    rebuilt = JobState()
+    rebuilt.replay(decode_batch(encode_batch(b)) for b in world.ledger)
+    assert rebuilt.version == config.spec.steps
+    assert rebuilt.counts == world.planner.state.counts
+    assert rebuilt.groups == world.planner.state.groups
+
+
+def test_records_of_a_fenced_coordinator_are_ignored():
+    world = World(job_config())
+    world.start()
+    world.run(30)
+    old = world.planner.state.writer
+    world.restart_coordinator("c2")
+    before = world.planner.state.counts["planned"]
+    zombie = GroupReserved("g999", 999, 2, 0, 0)
+    world.ledger.append(RecordBatch(Writer(old.number, old.instance), (zombie,)))
+    claim = EpochClaimed(world.planner.state.writer.number, "c3")  # a number that is taken already
+    world.ledger.append(RecordBatch(Writer(claim.number, "c3"), (claim, zombie)))
+    state = JobState()
+    state.replay(world.ledger)
+    assert state.counts["planned"] == before
+    assert state.writer.instance == "c2"
+
+
+def test_an_engine_that_falls_silent_gives_its_work_back_after_its_lease():
+    world = World(job_config(), engines=2, slots=2)
+    world.start()
+    victim = "e0.x"
+    held = [s.id for s in world.planner.state.siblings() if s.engine == victim]
+    assert held
+    world.kill_engine(victim)
+    world.beat(10)
+    assert [s.id for s in world.planner.state.siblings() if s.engine == victim] == held
+    world.beat(1)
+    assert not [s for s in world.planner.state.siblings() if s.engine == victim]
+    assert world.planner.state.attempts_failed["EngineLost"] == len(held)
+    assert all(world.planner.state.sibling(t).failures == 0 for t in held)
+
+
+def test_a_new_instance_of_a_pod_replaces_the_old_one_at_once():
+    world = World(job_config(), engines=1, slots=2)
+    world.start()
+    world.kill_engine("e0.x")
+    engine = SimulatedEngine("e0.y", 2)
+    world.engines[engine.name] = engine
+    world.swap(engine)
+    assert not [s for s in world.planner.state.siblings() if s.engine == "e0.x"]
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+
+
+def test_a_prompt_whose_sibling_keeps_failing_is_replaced_and_the_cause_is_named():
+    world = World(job_config(pipeline={"maxAttempts": 2}))
+    world.start()
+    for attempt in (1, 2):
+        sibling = world.planner.state.sibling("g0.1")
+        assert sibling.attempt == attempt
+        world.observe(GenerationEnded(sibling.engine, "g0.1", attempt, "RewardRaised", True, "boom"))
+    aborts = [r for r in records(world) if isinstance(r, GroupAborted)]
+    assert aborts == [GroupAborted("g0", "PromptExhausted", {"g0.1": "RewardRaised"})]
+    assert world.planner.state.aborted == {"PromptExhausted": 1, "RewardRaised": 1}
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+
+
+def test_a_job_whose_prompts_all_fail_ends_with_the_reason():
+    world = World(job_config(pipeline={"maxAttempts": 1}))
+    world.start()
+    for _ in range(50):
+        if world.planner.state.finished:
+            break
+        for sibling in list(world.planner.state.siblings()):
+            if sibling.engine:
+                world.observe(
+                    GenerationEnded(
+                        sibling.engine, sibling.id, sibling.attempt, "RewardRaised", True, "no such key"
+                    )
+                )
+    assert world.planner.state.finished.outcome == "Failed"
+    assert "RewardRaised: no such key" in world.planner.state.finished.message
+
+
+def test_uniform_groups_are_replaced_up_to_the_limit_and_then_used():
+    config = job_config(steps=3, pipeline={"maxResamples": 2}, algorithm={"dropUniformGroups": True})
+    world = World(config, reward=lambda trajectory: 1.0)
+    world.start()
+    world.run()
+    assert world.finished == "Succeeded"
+    aborts = [r for r in records(world) if isinstance(r, GroupAborted)]
+    assert [a.reason for a in aborts] == ["UniformGroup"] * 6  # two of each step
+    check_history(world)
+
+
+def test_an_old_trainer_attempt_is_fenced_and_its_proposal_ignored():
+    world = World(job_config(steps=2))
+    world.start()
+    while not world.planner.state.micro_batches or not world.planner.state.micro_batches[-1].last:
+        assert world.step()
+    state = world.planner.state
+    ids = tuple(tuple(s.id for g in m.groups for s in state.groups[g].siblings) for m in state.micro_batches)
+    zombie = StepCommitted(1, state.commit.manifest, 1, state.trainer.epoch, ids, "", "zombie", "zombie")
+    world.restart_trainer()
+    while world.planner.state.trainer.attempt == 1:
+        assert world.step()
+    world.observe(StepProposed(zombie, StepStats()))
+    assert world.planner.state.version == 0
+    decision = world.planner.decide([TrainerReady(1, world.planner.epoch, 0)], 0.0)
+    assert [a.message for a in decision.actions if isinstance(a, SendToTrainer)] == [
+        Fence(2, world.planner.epoch)
+    ]
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+
+
+def test_a_proposal_survives_the_coordinator_that_should_have_committed_it():
+    world = World(job_config(steps=2))
+    world.start()
+    while not world.planner.state.micro_batches or not world.planner.state.micro_batches[-1].last:
+        assert world.step()
+    state = world.planner.state
+    ids = tuple(tuple(s.id for g in m.groups for s in state.groups[g].siblings) for m in state.micro_batches)
+    proposal = StepCommitted(1, state.commit.manifest, 1, state.trainer.epoch, ids, "", "m1", "k1")
+    world.restart_coordinator("c2")
+    world.trainer_version, world.manifest = 1, "m1"
+    decision = world.planner.decide([TrainerReady(1, world.planner.epoch, 1, proposal)], 0.0)
+    assert decision.records[0] == proposal
+    assert isinstance(decision.records[1], TrainerAttempt)
+    assert world.planner.state.version == 1
+
+
+def test_a_lost_payload_aborts_its_group_and_the_step_takes_another():
+    world = World(job_config(steps=2))
+    world.start()
+    while not world.planner.state.micro_batches:
+        assert world.step()
+    group = world.planner.state.in_training()[0]
+    world.observe(PayloadMissing(1, world.planner.epoch, 0, (f"{group}.0",)))
+    assert GroupAborted(group, "PayloadLost") in records(world)
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+
+
+def test_evaluation_is_outside_the_buffers_and_scores_both_kinds_of_answer():
+    config = job_config(steps=4, evaluation={"everySteps": 2, "samples": 3})
+    world = World(config, reward=lambda t: 1.0 if t.startswith("e") and t.endswith(".1") else 0.25)
+    seen = []
+    act = world.act
+
+    def record(action):
+        if isinstance(action, PublishMetrics):
+            seen.append(action.metrics)
+        act(action)
+
+    world.act = record
+    world.start()
+    world.run()
+    assert world.finished == "Succeeded"
+    scores = {m.version: (m.heldout_sampled, m.heldout_greedy) for m in seen if m.heldout_sampled is not None}
+    assert scores == {0: (0.25, 1.0), 2: (0.25, 1.0), 4: (0.25, 1.0)}
+    assert not [r for r in records(world) if isinstance(r, GroupReserved) and r.group.startswith("e")]
+    steps = [m.step for m in seen if m.reward_mean is not None]
+    assert steps == [1, 2, 3, 4]
+    check_history(world)
+
+
+def test_a_role_that_cannot_go_on_fails_the_job_with_its_words():
+    world = World(job_config())
+    world.start()
+    world.observe(RoleFailed("rollout", "spec.model.uri: no such folder"))
+    assert JobFinished("Failed", "rollout: spec.model.uri: no such folder") in records(world)
+
+
+def test_keep_engines_are_given_only_what_their_weights_admit():
+    world = World(job_config(pipeline={"mode": "Streaming", "inflight": "Keep"}, steps=3), engines=1)
+    swap, held = world.swap, []
+    world.swap = lambda engine: held.append(engine) if world.planner.state.version else swap(engine)
+    world.start()
+    while world.planner.state.version < 1:
+        assert world.step()
+    for _ in range(5):
+        world.step()
+    assert world.engines["e0.x"].version == 0
+    assert not world.engines["e0.x"].waiting  # step 1 needs version 1: nothing was sent to wait there
+    world.swap = swap
+    swap(held[0])
+    world.run()
+    assert world.finished == "Succeeded"

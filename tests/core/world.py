@@ -1,0 +1,292 @@
+"""A world around the planner, on virtual time: engines, rewards and a trainer that do what the messages say.
+
+It is no mock of a port: it drives the pure `Planner` with the observations that real roles would make, in any
+order that a test wants, and executes its actions.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rljob_core.actions import (
+    Action,
+    Announce,
+    DeletePayloads,
+    DeleteRewards,
+    OwnHeartbeat,
+    PayloadSeen,
+    RetireEngine,
+    RewardsSeen,
+    SendToEngine,
+    SendToTrainer,
+    SignalSeen,
+    Summary,
+)
+from rljob_core.config import JobConfig
+from rljob_core.messages import (
+    CheckpointWritten,
+    EngineSignal,
+    Finish,
+    Generate,
+    Hello,
+    MicroBatch,
+    PayloadMissing,
+    Resume,
+    RewardResult,
+    StepProposed,
+    StepStats,
+    TrainerReady,
+)
+from rljob_core.planner import Planner
+from rljob_core.records import RecordBatch, StepCommitted, Writer
+from rljob_core.spec import RLJobSpec
+from rljob_core.trajectory import VersionSpan
+
+
+def job_config(**changes: Any) -> JobConfig:
+    """A small job; `changes` are laid over the spec (camelCase, nested)."""
+    spec: dict[str, Any] = {
+        "steps": 4,
+        "model": {"uri": "/model"},
+        "data": {"dataset": "chain_sum", "promptsPerStep": 2, "groupSize": 2},
+        "pipeline": {"mode": "BoundedAsync"},
+        "rollout": {"pools": [{"name": "a"}]},
+        "trainer": {"microBatchTokens": 1},
+    }
+    for key, value in changes.items():
+        spec[key] = {**spec.get(key, {}), **value} if isinstance(value, dict) else value
+    return JobConfig(
+        namespace="default",
+        job="test",
+        uid="u1",
+        spec=RLJobSpec.model_validate(spec),
+        weights_uri="/w",
+        checkpoint_uri="/c",
+        trainer_log_uri="/t",
+    )
+
+
+@dataclass
+class SimulatedEngine:
+    """A batch of slots; a trajectory of n tokens takes n steps from the moment it has a slot."""
+
+    name: str
+    slots: int
+    version: int = -1
+    running: dict[tuple[str, int], VersionSpan] = field(default_factory=dict)
+    waiting: list[Generate] = field(default_factory=list)
+
+
+class World:
+    """Planner, ledger and simulated roles; `run` goes on until nothing is left to happen."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        *,
+        engines: int = 2,
+        slots: int = 4,
+        length: Callable[[Generate], int] = lambda work: 1 + work.seed % 7,
+        reward: Callable[[str], float] = lambda trajectory: float(hash(trajectory) % 2),
+        step_seconds: float = 0.01,
+        train_seconds: Callable[[int], float] = lambda tokens: 0.001 * tokens,
+        prefetch: float = 0.25,
+    ) -> None:
+        self.config = config
+        self.length, self.reward = length, reward
+        self.step_seconds, self.train_seconds = step_seconds, train_seconds
+        self.prefetch = prefetch
+        self.now = 0.0
+        self.ledger: list[RecordBatch] = []
+        self.engines = {f"e{i}.x": SimulatedEngine(f"e{i}.x", slots) for i in range(engines)}
+        self.announced: Announce | None = None
+        self.attempt = 1
+        self.epoch = 0
+        self.trainer_version = 0
+        self.manifest = ""
+        self.fed: list[tuple[str, ...]] = []
+        self.trainer_free = 0.0
+        self.finished = ""
+        self.deleted: set[int] = set()
+        self.stored: dict[int, tuple[str, int]] = {}
+        self.streams: list[PayloadSeen | RewardsSeen] = []
+        self.consumed: list[tuple[int, str]] = []
+        self.commit_times: list[float] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._sequences = itertools.count(1)
+        self.planner = Planner(config, prefetch=prefetch)
+
+    # ---- the coordinator
+
+    def start(self) -> None:
+        """Start coordinator, engines and trainer."""
+        self.perform(self.planner.start("c1", self.now))
+        for engine in self.engines.values():
+            self.swap(engine)
+            self.signal(engine)
+        self.observe(TrainerReady(self.attempt, 0, None))
+
+    def perform(self, decision: Any) -> None:
+        if decision.records:
+            writer = self.planner.state.writer
+            self.ledger.append(RecordBatch(Writer(writer.number, writer.instance), decision.records))
+        for action in decision.actions:
+            self.act(action)
+
+    def observe(self, *observations: Any) -> None:
+        self.perform(self.planner.decide(observations, self.now))
+
+    def restart_coordinator(self, instance: str) -> None:
+        """The coordinator dies and another one starts from the ledger and what the streams still hold."""
+        self.planner = Planner(self.config, prefetch=self.prefetch)
+        self.planner.state.replay(self.ledger)
+        self.perform(self.planner.start(instance, self.now))
+        for engine in list(self.engines.values()):
+            self.signal(engine)
+        self.observe(*(m for m in self.streams if m.sequence not in self.deleted))
+
+    def act(self, action: Action) -> None:
+        match action:
+            case SendToEngine() if action.engine in self.engines:
+                engine = self.engines[action.engine]
+                engine.waiting.extend(w for w in action.items if isinstance(w, Generate))
+                self.after(0.0, lambda: self.fill(engine))
+            case SendToTrainer(attempt=self.attempt):
+                self.after(0.0, lambda: self.train(action.message))
+            case Announce():
+                self.announced = action
+                for engine in self.engines.values():
+                    self.after(0.0, lambda e=engine: self.swap(e))
+            case DeletePayloads() | DeleteRewards():
+                self.deleted.update(action.sequences)
+            case RetireEngine():
+                self.engines.pop(action.engine, None)
+            case _:
+                pass
+
+    # ---- engines
+
+    def swap(self, engine: SimulatedEngine) -> None:
+        if self.announced is not None and self.announced.version > engine.version:
+            engine.version = self.announced.version
+            for key, span in engine.running.items():
+                engine.running[key] = VersionSpan(span.min, engine.version)
+            self.signal(engine)
+            self.fill(engine)
+
+    def signal(self, engine: SimulatedEngine) -> None:
+        if engine.name in self.engines:
+            signal = EngineSignal(
+                engine.name, "a", engine.version, engine.slots, len(engine.running), 0, 0, self.now
+            )
+            self.observe(SignalSeen(engine.name, signal))
+
+    def fill(self, engine: SimulatedEngine) -> None:
+        while len(engine.running) < engine.slots:
+            work = next((w for w in engine.waiting if w.min_version <= engine.version), None)
+            if work is None:
+                return
+            engine.waiting.remove(work)
+            engine.running[work.trajectory, work.attempt] = VersionSpan(engine.version, engine.version)
+            self.after(self.length(work) * self.step_seconds, lambda w=work: self.complete(engine, w))
+
+    def complete(self, engine: SimulatedEngine, work: Generate) -> None:
+        span = engine.running.pop((work.trajectory, work.attempt), None)
+        if span is None or engine.name not in self.engines:
+            return
+        sequence, tokens = next(self._sequences), self.length(work)
+        key = (work.trajectory, work.attempt)
+        self.stored[sequence] = key
+        digest = f"{work.trajectory}/{work.attempt}"
+        summary = Summary(*key, span, tokens, tokens, digest)
+        self.fill(engine)
+        result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d")
+        for message in (PayloadSeen(sequence, (summary,)), RewardsSeen(next(self._sequences), (result,))):
+            self.streams.append(message)
+            self.observe(message)
+
+    def kill_engine(self, name: str) -> None:
+        """An engine dies; the coordinator hears nothing of it but silence."""
+        self.engines.pop(name, None)
+
+    # ---- the trainer
+
+    def train(self, message: Any) -> None:
+        match message:
+            case Hello():
+                self.epoch = message.epoch
+                self.observe(TrainerReady(self.attempt, self.epoch, self.trainer_version))
+            case Resume():
+                self.trainer_version, self.manifest = message.version, message.manifest
+                self.fed = []
+            case MicroBatch(attempt=self.attempt, epoch=self.epoch) if message.step == self.trainer_version:
+                assert all(message.step - i.span.min <= message.max_staleness for i in message.items)
+                if gone := tuple(i.trajectory for i in message.items if i.sequence in self.deleted):
+                    self.observe(PayloadMissing(self.attempt, self.epoch, message.step, gone))
+                    return
+                tokens = sum(i.tokens for i in message.items)
+                self.trainer_free = max(self.trainer_free, self.now) + self.train_seconds(tokens)
+                self.fed.append(tuple(i.trajectory for i in message.items))
+                if message.last:
+                    fed, self.fed = tuple(self.fed), []
+                    self.at(self.trainer_free, lambda: self.propose(message, fed))
+            case Finish():
+                self.finished = message.outcome
+
+    def propose(self, message: MicroBatch, fed: tuple[tuple[str, ...], ...]) -> None:
+        if (message.attempt, message.epoch, message.step) != (self.attempt, self.epoch, self.trainer_version):
+            return
+        version = message.step + 1
+        digest = f"m{version}-{self.attempt}-{self.epoch}"
+        proposal = StepCommitted(
+            version, self.manifest, self.attempt, self.epoch, fed, "", digest, f"v{version}-{self.attempt}"
+        )
+        before = self.planner.state.version
+        self.observe(StepProposed(proposal, StepStats()))
+        if self.planner.state.version > before:
+            self.trainer_version, self.manifest = version, digest
+            self.consumed += [(message.step, t) for part in fed for t in part]
+            self.commit_times.append(self.now)
+            if version == self.config.spec.steps:
+                self.observe(CheckpointWritten(self.attempt, version, "k"))
+
+    def restart_trainer(self) -> None:
+        """The gang dies and the operator starts the next attempt."""
+        self.attempt += 1
+        self.epoch = 0
+        self.trainer_free = self.now
+        self.observe(TrainerReady(self.attempt, 0, None))
+
+    # ---- time
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), what))
+
+    def after(self, delay: float, what: Callable[[], None]) -> None:
+        self.at(self.now + delay, what)
+
+    def step(self) -> bool:
+        """The next thing happens; whether there was one."""
+        if not self._events:
+            return False
+        self.now, _, what = heapq.heappop(self._events)
+        what()
+        return True
+
+    def beat(self, times: int = 1) -> None:
+        """The coordinator's heartbeats come back; live engines signal too."""
+        for _ in range(times):
+            self.observe(OwnHeartbeat())
+            for engine in list(self.engines.values()):
+                self.signal(engine)
+
+    def run(self, limit: int = 1_000_000) -> None:
+        """Until the job is finished or nothing happens any more."""
+        for _ in range(limit):
+            if self.finished or not self.step():
+                return

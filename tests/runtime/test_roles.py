@@ -1,0 +1,214 @@
+"""The real roles in one event loop, over the in-memory store, with the emulated engine and backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tiny_models import tiny_model
+
+from rljob_core.config import JobConfig
+from rljob_core.messages import STEP_METRICS, StepMetrics
+from rljob_core.ports import Channel
+from rljob_core.records import FED, GroupReserved, StepCommitted, decode_batch
+from rljob_core.spec import RLJobSpec
+from rljob_runtime.backends import create_backend
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.coordinator import Coordinator
+from rljob_runtime.data import open_prompts
+from rljob_runtime.engines import create_engine
+from rljob_runtime.memory_store import MemoryServer, MemoryStore
+from rljob_runtime.reward import run_reward
+from rljob_runtime.rollout import Rollout
+from rljob_runtime.tokenizer import Tokenizer
+from rljob_runtime.trainer import Trainer
+from rljob_runtime.weights_files import FilesWeightStore
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def job(tmp_path: Path, model: Path, **pipeline: object) -> JobConfig:
+    return JobConfig(
+        namespace="default",
+        job="roles",
+        uid="u1",
+        spec=RLJobSpec.model_validate(
+            {
+                "steps": 6,
+                "model": {"uri": str(model)},
+                "data": {"dataset": "chain_sum", "promptsPerStep": 4, "groupSize": 2},
+                "evaluation": {"everySteps": 3, "samples": 5},
+                "pipeline": pipeline,
+                "rollout": {
+                    "engine": {
+                        "name": "Emulated",
+                        "options": {
+                            "slots": 6,
+                            "stepSeconds": 0.001,
+                            "lengths": {"median": 8, "min": 1, "max": 40},
+                        },
+                    },
+                    "pools": [{"name": "a", "replicas": 2}],
+                },
+                "trainer": {"backend": "Emulated", "microBatchTokens": 200, "checkpoint": {"everySteps": 3}},
+            }
+        ),
+        weights_uri=str(tmp_path / "weights"),
+        checkpoint_uri=str(tmp_path / "checkpoints"),
+        trainer_log_uri=str(tmp_path / "trainer"),
+    )
+
+
+class Roles:
+    """Starts and kills roles of one job on one in-memory server."""
+
+    def __init__(self, config: JobConfig, model: Path) -> None:
+        self.config, self.model = config, model
+        self.server = MemoryServer()
+        self.stop = asyncio.Event()
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.attempt = 0
+        self.store = self.connect()
+
+    def connect(self) -> MemoryStore:
+        return MemoryStore(self.server, subject=self.config.subject)
+
+    def coordinator(self, instance: str) -> None:
+        training, held_out = open_prompts(self.config)
+        role = Coordinator(
+            self.config,
+            self.connect(),
+            lambda prompt, evaluation: (held_out if evaluation else training).text(prompt),
+            instance=instance,
+        )
+        self.tasks["coordinator"] = asyncio.create_task(role.run())
+
+    def rollout(self, pod: str) -> None:
+        engine = create_engine("Emulated", model_path=self.model, options=self.config.engine_options("a"))
+        role = Rollout(
+            self.config,
+            self.connect(),
+            FilesWeightStore(self.config.weights_uri),
+            engine,
+            Tokenizer(self.model),
+            pod=pod,
+            pool="a",
+        )
+        self.tasks[pod] = asyncio.create_task(role.run(self.stop))
+
+    def reward(self) -> None:
+        self.tasks["reward"] = asyncio.create_task(
+            run_reward(self.config, self.connect(), stop=self.stop, ready=lambda: None, workers=1)
+        )
+
+    def trainer(self) -> None:
+        self.attempt += 1
+        role = Trainer(
+            self.config,
+            self.connect(),
+            FilesWeightStore(self.config.weights_uri),
+            CheckpointStore(self.config.checkpoint_uri, model_path=self.model),
+            create_backend(self.config, rank=0, world_size=1, model_path=self.model),
+            attempt=self.attempt,
+            log_folder=Path(self.config.trainer_log_uri),
+        )
+        self.tasks["trainer"] = asyncio.create_task(role.run(self.stop))
+
+    async def kill(self, name: str) -> None:
+        task = self.tasks.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def until(self, done) -> StepMetrics:
+        async for messages in self.store.read(Channel.METRICS):
+            for message in messages:
+                line = STEP_METRICS.validate_json(message.data)
+                if done(line):
+                    return line
+        raise AssertionError
+
+    async def __aenter__(self) -> Roles:
+        await self.store.open()
+        self.coordinator("c1")
+        for pod in ("a-0", "a-1"):
+            self.rollout(pod)
+        self.reward()
+        self.trainer()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop.set()
+        await self.kill("coordinator")
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+async def ledger(store: MemoryStore) -> list:
+    last = await store.last_sequence(Channel.LEDGER)
+    async for messages in store.read(Channel.LEDGER):
+        return [r for m in messages if m.sequence <= last for r in decode_batch(m.data).records]
+    raise AssertionError
+
+
+async def check(roles: Roles) -> None:
+    records = await ledger(roles.store)
+    commits = [r for r in records if isinstance(r, StepCommitted)]
+    assert [c.version for c in commits] == list(range(1, 7))
+    consumed = Counter(t for c in commits for part in c.micro_batches for t in part)
+    assert set(consumed.values()) == {1}
+    assert len(consumed) == 6 * 4 * 2
+    planned = [r.group for r in records if isinstance(r, GroupReserved)]
+    assert len(planned) == len(set(planned))
+    weights = FilesWeightStore(roles.config.weights_uri)
+    manifests = {m.key: m for m in weights.manifests()}
+    for commit in commits:
+        assert manifests[commit.key].digest == commit.manifest
+    fed = Counter()
+    for log in sorted(Path(roles.config.trainer_log_uri).iterdir()):
+        for line in log.read_bytes().splitlines():
+            batch = FED.validate_json(line)
+            fed[batch.step] += len(batch.items)
+    assert all(fed[step] >= 8 for step in range(6))
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        {"mode": "Synchronous"},
+        {"mode": "Streaming", "inflight": "Keep"},
+        {"mode": "BoundedAsync", "maxStaleness": 2},
+        {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Keep"},
+        {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Restart"},
+    ],
+    ids=lambda p: "-".join(map(str, p.values())),
+)
+async def test_a_job_runs_to_its_end(tmp_path, model, pipeline):
+    async with Roles(job(tmp_path, model, **pipeline), model) as roles:
+        line = await asyncio.wait_for(roles.until(lambda m: m.finished), 60)
+        assert line.finished == "Succeeded"
+        assert line.trajectories["consumed"] == 48
+        await asyncio.wait_for(roles.tasks["trainer"], 10)
+    await check(roles)
+
+
+@pytest.mark.parametrize("victim", ["coordinator", "trainer", "reward", "a-0"])
+async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
+    async with Roles(job(tmp_path, model, mode="BoundedAsync", maxStaleness=1), model) as roles:
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 2), 60)
+        await roles.kill(victim)
+        match victim:
+            case "coordinator":
+                roles.coordinator("c2")
+            case "trainer":
+                roles.trainer()
+            case "reward":
+                roles.reward()
+            case _:
+                roles.rollout(victim)
+        line = await asyncio.wait_for(roles.until(lambda m: m.finished), 90)
+        assert line.finished == "Succeeded"
+    await check(roles)

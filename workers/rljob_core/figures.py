@@ -1,0 +1,102 @@
+"""What people want to know of a job, summed up as it goes; nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+from rljob_core.job_state import JobState, Sibling
+from rljob_core.messages import StepMetrics, StepStats
+from rljob_core.records import Evaluated
+
+
+class Figures:
+    """Sums since this coordinator started, and the newest step's."""
+
+    def __init__(self) -> None:
+        self._started = 0.0
+        self._engine_tokens: dict[str, int] = {}
+        self._tokens = 0
+        self._mark = (0.0, 0)  # time and tokens at the last line: the rate is between two lines
+        self._step = StepMetrics(step=0, version=0, seconds=0.0)
+
+    def start(self, now: float) -> None:
+        """The clock starts."""
+        self._started = now
+        self._mark = (now, 0)
+
+    def tokens(self, engine: str, total: int) -> None:
+        """An engine says how many tokens it has generated since it started."""
+        self._tokens += max(0, total - self._engine_tokens.get(engine, 0))
+        self._engine_tokens[engine] = total
+
+    def engine_gone(self, engine: str) -> None:
+        """Forget an engine's counter; its tokens stay counted."""
+        self._engine_tokens.pop(engine, None)
+
+    def consumed(self, siblings: Sequence[Sibling], *, step: int) -> None:
+        """A step is being committed."""
+        rewards = [s.reward for s in siblings if s.reward is not None]
+        lengths = [s.payload.response_tokens for s in siblings if s.payload is not None]
+        staleness = [step - s.payload.span.min for s in siblings if s.payload is not None]
+        self._step = StepMetrics(
+            step=step + 1,
+            version=step + 1,
+            seconds=0.0,
+            reward_mean=fmean(rewards),
+            reward_std=pstdev(rewards),
+            response_tokens_mean=fmean(lengths),
+            # Filled in here too, so that a commit taken over from a proposal has its staleness.
+            stats=StepStats(staleness_mean=fmean(staleness), staleness_max=max(staleness)),
+        )
+
+    def step(self, stats: StepStats) -> None:
+        """The trainer's own figures of the step just committed."""
+        known = self._step.stats or StepStats()
+        self._step = replace(
+            self._step,
+            stats=replace(stats, staleness_mean=known.staleness_mean, staleness_max=known.staleness_max),
+        )
+
+    def line(self, state: JobState, *, now: float) -> StepMetrics:
+        """Where the job stands, with nothing of a step or an evaluation."""
+        since, before = self._mark
+        rate = (self._tokens - before) / (now - since) if now > since else 0.0
+        self._mark = (now, self._tokens)
+        return StepMetrics(
+            step=state.version,
+            version=state.version,
+            seconds=now - self._started,
+            tokens_generated=self._tokens,
+            tokens_per_second=rate,
+            trajectories=dict(state.counts),
+            aborted=dict(state.aborted),
+            attempts_failed=dict(state.attempts_failed),
+            trainer_attempt=state.trainer.attempt if state.trainer else 0,
+            epoch=state.writer.number,
+            finished=state.finished.outcome if state.finished else "",
+            message=state.finished.message if state.finished else "",
+        )
+
+    def stepped(self, line: StepMetrics) -> StepMetrics:
+        """The line of the step just committed."""
+        step = self._step
+        return replace(
+            line,
+            reward_mean=step.reward_mean,
+            reward_std=step.reward_std,
+            response_tokens_mean=step.response_tokens_mean,
+            stats=step.stats,
+        )
+
+    @staticmethod
+    def evaluated(record: Evaluated, line: StepMetrics) -> StepMetrics:
+        """The line of an evaluation, under the version that it was of."""
+        return replace(
+            line,
+            step=record.version,
+            version=record.version,
+            heldout_sampled=record.sampled,
+            heldout_greedy=record.greedy,
+        )

@@ -1,0 +1,147 @@
+"""What the planner's parts share: the job's state, and the records and actions of the decision at hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from rljob_core.actions import (
+    Action,
+    DeletePayloads,
+    DeleteRewards,
+    PublishMetrics,
+    SendToEngine,
+    SendToTrainer,
+)
+from rljob_core.config import JobConfig
+from rljob_core.dispatch import EngineView
+from rljob_core.evaluation import Evaluation
+from rljob_core.figures import Figures
+from rljob_core.holdings import Holdings
+from rljob_core.job_state import JobState, Sibling
+from rljob_core.messages import Cancel, Finish, RewardResult, StepMetrics
+from rljob_core.records import GroupAborted, JobFinished, Record, SiblingReset
+from rljob_core.trajectory import State, group_of
+
+DETAIL_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Records to append, then actions to run once they are acknowledged, in order."""
+
+    records: tuple[Record, ...]
+    actions: tuple[Action, ...]
+
+
+class Desk:
+    """State, and how attempts, groups and the job end.
+
+    Attributes:
+        state: the fold of the ledger; only `emit` changes it.
+        engines, leases: who is alive, and heartbeats since each was heard.
+        payloads, reward_messages: which stored messages are still needed.
+        early_rewards: results that overtook their payload's header.
+        trainer_accepted: whether a gang has answered to this writer epoch.
+        failures: the newest failed attempts, for the message of a job that gives up.
+    """
+
+    def __init__(self, config: JobConfig, *, prefetch: float) -> None:
+        self.spec = config.spec
+        self.prefetch = prefetch
+        self.now = 0.0
+        self.state = JobState()
+        self.engines: dict[str, EngineView] = {}
+        self.leases: dict[str, int] = {}
+        self.payloads = Holdings()
+        self.reward_messages = Holdings()
+        self.early_rewards: dict[tuple[str, int], RewardResult] = {}
+        self.evaluation: Evaluation | None = None
+        self.trainer_accepted = False
+        self.failures: deque[str] = deque(maxlen=8)
+        self.figures = Figures()
+        self._records: list[Record] = []
+        self._actions: list[Action] = []
+
+    @property
+    def epoch(self) -> int:
+        """Number of the writer epoch."""
+        return self.state.writer.number
+
+    def emit(self, record: Record) -> None:
+        """Decide: the record changes the state now and goes to the ledger."""
+        self.state.apply(record)
+        self._records.append(record)
+
+    def act(self, action: Action) -> None:
+        """Have something done once the records so far are acknowledged."""
+        self._actions.append(action)
+
+    def take_decision(self) -> Decision:
+        """What was decided since the last call, and the deletions that it allows."""
+        if sequences := self.payloads.collect():
+            self.act(DeletePayloads(tuple(sequences)))
+        if sequences := self.reward_messages.collect():
+            self.act(DeleteRewards(tuple(sequences)))
+        decision = Decision(tuple(self._records), tuple(self._actions))
+        self._records, self._actions = [], []
+        return decision
+
+    # ------------------------------------------------------------------------------------------ ends
+
+    def let_go(self, sibling: Sibling) -> None:
+        """Nobody needs what is stored of the sibling's current attempt any more."""
+        key = (sibling.id, sibling.attempt)
+        self.payloads.release([key])
+        self.reward_messages.release([key])
+        self.early_rewards.pop(key, None)
+
+    def free_slot(self, engine: str) -> None:
+        """An engine has one trajectory less."""
+        view = self.engines.get(engine)
+        if view is not None:
+            view.assigned = max(0, view.assigned - 1)
+
+    def reset(self, sibling: Sibling, reason: str, *, failure: bool, detail: str = "") -> None:
+        """Have the sibling generated again."""
+        self.let_go(sibling)
+        self.emit(SiblingReset(sibling.id, sibling.attempt + 1, reason, failure, detail[:DETAIL_CHARACTERS]))
+
+    def fail(self, sibling: Sibling, reason: str, *, detail: str) -> None:
+        """An attempt failed: generate the sibling again, or give its prompt up."""
+        self.failures.append(f"{sibling.id}: {reason}: {detail[:DETAIL_CHARACTERS]}")
+        if sibling.failures + 1 < self.spec.pipeline.max_attempts:
+            self.reset(sibling, reason, failure=True, detail=detail)
+        else:
+            self.abort(group_of(sibling.id), "PromptExhausted", {sibling.id: reason})
+
+    def abort(self, group: str, reason: str, causes: dict[str, str] | None = None) -> None:
+        """End a group without training on it; its siblings' generation is cancelled."""
+        running: dict[str, list[str]] = {}
+        for sibling in self.state.groups[group].siblings:
+            if sibling.state is State.GENERATING:
+                self.free_slot(sibling.engine)
+                running.setdefault(sibling.engine, []).append(sibling.id)
+            self.let_go(sibling)
+        self.emit(GroupAborted(group, reason, causes or {}))
+        for engine, trajectories in running.items():
+            self.act(SendToEngine(engine, (Cancel(tuple(trajectories)),)))
+
+    def finish(self, outcome: JobFinished) -> None:
+        """End the job for good."""
+        if self.state.finished is not None:
+            return
+        self.emit(outcome)
+        if self.state.trainer is not None:
+            self.act(SendToTrainer(self.state.trainer.attempt, Finish(self.epoch, outcome.outcome)))
+        self.act(PublishMetrics(self.metrics_line()))
+
+    # ------------------------------------------------------------------------------------------ figures
+
+    def metrics_line(self) -> StepMetrics:
+        """Where the job stands, for people."""
+        queues: dict[str, int] = {}
+        for sibling in self.state.siblings():
+            queues[sibling.state] = queues.get(sibling.state, 0) + 1
+        line = self.figures.line(self.state, now=self.now)
+        return replace(line, queues=queues, engines=len(self.engines))

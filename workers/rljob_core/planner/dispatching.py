@@ -1,0 +1,126 @@
+"""What is generated next, and where: evaluation first, then the earliest buffer's groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rljob_core.actions import PublishMetrics, SendToEngine
+from rljob_core.dispatch import EngineView, choose
+from rljob_core.evaluation import Evaluation, prompt_of, sample_of
+from rljob_core.messages import Generate
+from rljob_core.planner.desk import Desk
+from rljob_core.records import Dispatched, Evaluated
+from rljob_core.spec import Inflight
+from rljob_core.trajectory import State, group_of
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What one round sends, by engine; siblings also by the minVersion that they are sent with."""
+
+    items: dict[str, list[Generate]] = field(default_factory=dict)
+    reserved: dict[tuple[str, int], list[Generate]] = field(default_factory=dict)
+
+    def add(self, engine: EngineView, item: Generate) -> None:
+        """Give an engine one more."""
+        engine.assigned += 1
+        self.items.setdefault(engine.engine, []).append(item)
+
+
+def dispatch(desk: Desk) -> None:
+    """Send what waits to engines with room."""
+    outbox = Outbox()
+    _dispatch_answers(desk, outbox)
+    _dispatch_siblings(desk, outbox)
+    for (engine, min_version), items in outbox.reserved.items():
+        ids, attempts = tuple(i.trajectory for i in items), tuple(i.attempt for i in items)
+        desk.emit(Dispatched(ids, attempts, engine, min_version))
+    for engine, work in outbox.items.items():
+        desk.act(SendToEngine(engine, tuple(work)))
+
+
+def _choose(desk: Desk, min_version: int) -> EngineView | None:
+    waits = desk.spec.pipeline.inflight != Inflight.KEEP
+    return choose(desk.engines.values(), min_version=min_version, waits=waits, prefetch=desk.prefetch)
+
+
+def _dispatch_answers(desk: Desk, outbox: Outbox) -> None:
+    run = desk.evaluation
+    while run is not None and run.waiting:
+        engine = _choose(desk, run.version)
+        if engine is None:
+            return
+        trajectory = run.waiting.popleft()
+        run.dispatch(trajectory, engine.engine)
+        attempt = run.attempts[trajectory]
+        outbox.add(
+            engine,
+            Generate(
+                trajectory=trajectory,
+                attempt=attempt,
+                prompt=prompt_of(trajectory),
+                text="",
+                min_version=run.version,
+                sample=sample_of(trajectory),
+                seed=sample_seed(desk.spec.data.seed, trajectory, attempt),
+            ),
+        )
+
+
+def _dispatch_siblings(desk: Desk, outbox: Outbox) -> None:
+    queue, group, engine = desk.state.waiting, "", None
+    while queue:
+        step, place, trajectory = queue.pop()
+        sibling = desk.state.sibling(trajectory)
+        if sibling is None or sibling.state is not State.RESERVED:
+            continue
+        buffer = desk.state.buffers.buffer_of(group_of(trajectory))
+        if buffer.step != step:  # its group has moved since it was queued
+            queue.push(buffer.step, place, trajectory)
+            continue
+        # Siblings stay together while their engine has room: they share a prompt.
+        if engine is None or group_of(trajectory) != group or engine.room(desk.prefetch) <= 0:
+            group, engine = group_of(trajectory), _choose(desk, buffer.min_version)
+        if engine is None:
+            queue.push(step, place, trajectory)
+            return
+        # The engine's own version costs it nothing and leaves the group room to move to a later buffer.
+        min_version = max(buffer.min_version, engine.version)
+        item = Generate(
+            trajectory=trajectory,
+            attempt=sibling.attempt,
+            prompt=desk.state.groups[group].prompt,
+            text="",
+            min_version=min_version,
+            sample="sampled",
+            seed=sample_seed(desk.spec.data.seed, trajectory, sibling.attempt),
+        )
+        outbox.add(engine, item)
+        outbox.reserved.setdefault((engine.engine, min_version), []).append(item)
+
+
+def evaluate(desk: Desk) -> None:
+    """Start the evaluation that is due, and record the one that is done."""
+    settings, version = desk.spec.evaluation, desk.state.version
+    if settings is None:
+        return
+    run = desk.evaluation
+    if run is not None and run.done:
+        record = Evaluated(run.version, run.mean("sampled"), run.mean("greedy"), run.samples)
+        desk.emit(record)
+        desk.evaluation = run = None
+        desk.act(PublishMetrics(desk.figures.evaluated(record, desk.metrics_line())))
+    due = version % settings.every_steps == 0 or version == desk.spec.steps
+    if run is None and due and version not in desk.state.evaluated:
+        desk.evaluation = Evaluation.start(version=version, samples=settings.samples)
+
+
+def sample_seed(seed: int, trajectory: str, attempt: int) -> int:
+    """A 31-bit seed for one attempt at one trajectory: FNV-1a, the same in every process and release.
+
+    A sample's random stream thus depends on the job, the trajectory and its attempt, not on who generates it.
+    """
+    value = 2166136261
+    for byte in f"{seed}/{trajectory}/{attempt}".encode():
+        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF

@@ -1,0 +1,181 @@
+"""Micro-batches, commits and the trainer's fence `(attempt, epoch)` (MECHANISMS §3a).
+
+A coordinator gives nothing out before a gang has answered to its epoch; then what was in training and not
+committed is ready again. A step is committed by its record alone, and only if it is the next one, from the current
+fence, from the committed parent, and of exactly what was assigned.
+"""
+
+from __future__ import annotations
+
+from rljob_core.actions import Announce, PublishMetrics, SendToTrainer
+from rljob_core.advantage import group_advantages
+from rljob_core.job_state import GroupState
+from rljob_core.messages import (
+    CheckpointWritten,
+    Fence,
+    Finish,
+    Hello,
+    MicroBatch,
+    PayloadMissing,
+    Resume,
+    StepProposed,
+    TrainerReady,
+    TrainingItem,
+)
+from rljob_core.planner.desk import Desk
+from rljob_core.records import CheckpointSaved, MicroBatchAssigned, StepCommitted, TrainerAttempt
+from rljob_core.spec import Mode
+from rljob_core.staleness import EntryState
+from rljob_core.trajectory import group_of
+
+
+def take_ready(desk: Desk, event: TrainerReady) -> None:
+    """A gang asks to be taken on, or answers to this coordinator's `Hello`."""
+    trainer = desk.state.trainer
+    if trainer is not None and event.attempt < trainer.attempt:
+        desk.act(SendToTrainer(event.attempt, Fence(trainer.attempt, desk.epoch)))
+        return
+    if event.epoch != desk.epoch:
+        desk.act(SendToTrainer(event.attempt, Hello(desk.epoch)))
+        return
+    if event.proposal is not None and _commit(desk, event.proposal):
+        desk.act(PublishMetrics(desk.figures.stepped(desk.metrics_line())))
+    _resume(desk, event.attempt)
+
+
+def _resume(desk: Desk, attempt: int) -> None:
+    commit, checkpoint = desk.state.commit, desk.state.checkpoint
+    desk.emit(TrainerAttempt(attempt, desk.epoch, commit.version))
+    desk.trainer_accepted = True
+    if desk.state.finished is not None:
+        desk.act(SendToTrainer(attempt, Finish(desk.epoch, desk.state.finished.outcome)))
+        return
+    message = Resume(
+        attempt=attempt,
+        epoch=desk.epoch,
+        version=commit.version,
+        key=commit.key,
+        manifest=commit.manifest,
+        checkpoint=checkpoint.key if checkpoint else None,
+        checkpoint_version=checkpoint.version if checkpoint else None,
+    )
+    desk.act(SendToTrainer(attempt, message))
+
+
+def take_proposal(desk: Desk, event: StepProposed) -> None:
+    """A step's weights and manifest are durable."""
+    if _commit(desk, event.proposal):
+        desk.figures.step(event.stats)
+        desk.act(PublishMetrics(desk.figures.stepped(desk.metrics_line())))
+
+
+def _commit(desk: Desk, proposal: StepCommitted) -> bool:
+    state, trainer = desk.state, desk.state.trainer
+    assigned = tuple(
+        tuple(s.id for g in m.groups for s in state.groups[g].siblings) for m in state.micro_batches
+    )
+    if (
+        trainer is None
+        or proposal.version != state.version + 1
+        or (proposal.attempt, proposal.epoch) != (trainer.attempt, trainer.epoch)
+        or proposal.parent != state.commit.manifest
+        or not state.micro_batches
+        or not state.micro_batches[-1].last
+        or proposal.micro_batches != assigned
+    ):
+        return False
+    siblings = [s for g in state.in_training() for s in state.groups[g].siblings]
+    desk.figures.consumed(siblings, step=state.version)
+    desk.emit(proposal)
+    for sibling in siblings:
+        desk.let_go(sibling)
+    announce(desk)
+    return True
+
+
+def announce(desk: Desk) -> None:
+    """Tell engines of the newest committed version."""
+    commit = desk.state.commit
+    desk.act(Announce(commit.version, commit.key, commit.manifest, final=commit.version >= desk.spec.steps))
+
+
+def take_checkpoint(desk: Desk, event: CheckpointWritten) -> None:
+    """Optimizer state after a committed version is durable."""
+    newest = desk.state.checkpoint
+    if event.version <= desk.state.version and (newest is None or event.version > newest.version):
+        desk.emit(CheckpointSaved(event.version, event.attempt, event.key))
+
+
+def take_missing_payloads(desk: Desk, event: PayloadMissing) -> None:
+    """The trainer could not read payloads: their groups are aborted, and the step starts over without them."""
+    trainer = desk.state.trainer
+    if trainer is None or (event.attempt, event.epoch) != (trainer.attempt, trainer.epoch):
+        return
+    lost = {group_of(t) for t in event.trajectories if group_of(t) in desk.state.groups}
+    if not lost:  # dealt with already: the Resume that followed is on its way
+        return
+    _resume(desk, event.attempt)
+    for group in sorted(lost):
+        desk.abort(group, "PayloadLost")
+
+
+def feed(desk: Desk) -> None:
+    """Hand out micro-batches of the current step: as they fill, or all at once when `Synchronous`."""
+    state, buffer = desk.state, desk.state.buffers.current
+    if not desk.trainer_accepted or buffer is None:
+        return
+    ready = buffer.groups(EntryState.OCCUPIED)
+    whole = len(ready) + len(state.in_training()) == buffer.capacity
+    if buffer.mode == Mode.SYNCHRONOUS and not whole:
+        return
+    limit = desk.spec.trainer.micro_batch_tokens
+    batch: list[str] = []
+    tokens = 0
+    for group in ready:
+        size = sum(s.payload.tokens for s in state.groups[group].siblings if s.payload is not None)
+        if batch and tokens + size > limit:
+            _assign(desk, batch, last=False)
+            batch, tokens = [], 0
+        batch.append(group)
+        tokens += size
+    if batch and (whole or tokens >= limit):
+        _assign(desk, batch, last=whole)
+
+
+def _assign(desk: Desk, groups: list[str], *, last: bool) -> None:
+    state, trainer, buffer = desk.state, desk.state.trainer, desk.state.buffers.current
+    if trainer is None or buffer is None:
+        return
+    number = len(state.micro_batches)
+    desk.emit(MicroBatchAssigned(buffer.step, number, trainer.attempt, desk.epoch, tuple(groups), last))
+    message = MicroBatch(
+        step=buffer.step,
+        micro_batch=number,
+        attempt=trainer.attempt,
+        epoch=desk.epoch,
+        max_staleness=buffer.max_staleness,
+        items=tuple(item for group in groups for item in _items(desk, state.groups[group])),
+        last=last,
+    )
+    desk.act(SendToTrainer(trainer.attempt, message))
+
+
+def _items(desk: Desk, group: GroupState) -> list[TrainingItem]:
+    rewards = [s.reward or 0.0 for s in group.siblings]
+    advantages = group_advantages(rewards, scale_by_std=desk.spec.algorithm.scale_by_std)
+    return [
+        TrainingItem(
+            trajectory=s.id,
+            attempt=s.attempt,
+            group=group.id,
+            reward=reward,
+            advantage=advantage,
+            span=s.payload.span,
+            tokens=s.payload.tokens,
+            digest=s.payload.digest,
+            sequence=s.payload.sequence,
+            index=s.payload.index,
+        )
+        for s, reward, advantage in zip(group.siblings, rewards, advantages, strict=True)
+        if s.payload is not None
+    ]

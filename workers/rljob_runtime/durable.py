@@ -1,0 +1,27 @@
+"""Making what was written survive a crash of the machine: files, then the folders that name them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names in a folder: a file or a rename is durable only with the folder that holds its name."""
+    _sync(folder)
+
+
+def sync_tree(folder: Path) -> None:
+    """Sync every file below a folder, and the folders, the inner ones first."""
+    for parent, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _sync(Path(parent) / name)
+        _sync(Path(parent))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

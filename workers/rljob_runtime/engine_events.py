@@ -1,0 +1,52 @@
+"""What an engine has to report, between whoever makes the events and the one task that awaits them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+
+from rljob_core.errors import GenerationFailed
+from rljob_core.ports import EngineEvent
+
+
+class EngineEvents:
+    """Events in order; all methods are called in one event loop."""
+
+    def __init__(self) -> None:
+        self.failure: GenerationFailed | None = None
+        """Why there will be no more events."""
+        self._events: list[EngineEvent] = []
+        self._changed = asyncio.Event()
+
+    def put(self, events: Iterable[EngineEvent]) -> None:
+        """Report these."""
+        self._events.extend(events)
+        if self._events:
+            self._changed.set()
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Drop what was not taken yet about these."""
+        self._events = [event for event in self._events if event.id not in ids]
+
+    def end(self, error: BaseException | None) -> GenerationFailed:
+        """There will be no more, because of an error or because the engine was closed; what `take` will raise."""
+        if self.failure is None:
+            reason = "the engine is closed" if error is None else f"the engine died: {error!r}"
+            self.failure = GenerationFailed(reason)
+            self.failure.__cause__ = error
+        self._changed.set()
+        return self.failure
+
+    async def take(self) -> Sequence[EngineEvent]:
+        """At least one event, as soon as there is one.
+
+        Raises:
+            GenerationFailed: there will be no more.
+        """
+        while not self._events:
+            if self.failure is not None:
+                raise self.failure
+            self._changed.clear()
+            await self._changed.wait()
+        events, self._events = self._events, []
+        return events

@@ -1,0 +1,160 @@
+"""The policy-gradient loss over tokens, as sums whose divisor is known only at the end of a step.
+
+For a token with advantage A, log-probability log π under the weights in training, log μ under the weights that
+produced it (recorded by the engine) and ratio r = π/μ at the start of the step, its loss is
+
+    L = −A · w · m · ρ + kl · KL,      ρ = exp(log π − stop_gradient(log π)),
+
+- w, the importance weight: `min(r, cap)` with `importanceSampling: Truncated`, 1 with `None`. It corrects for stale
+  data, truncated so that one token cannot rule the step: truncated importance sampling (Ionides, 2008; for
+  language models, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", Yao et al., 2025).
+- m, the clip: 0 where A > 0 and r > 1 + clipHigh, or A < 0 and r < 1 − clip, else 1. Such a token has already
+  moved that far since it was sampled in the direction in which A pushes, and gets no further push.
+- KL = exp(log π_ref − log π) − (log π_ref − log π) − 1, the k3 estimator against the frozen reference
+  (arXiv 2402.03300, eq. 4).
+
+*Why the ratio is to the behaviour policy.* There is one optimizer step per batch. A ratio to the policy at the start
+of the step is then always 1 and clipping it could never act; in GRPO's objective (arXiv 2402.03300, eq. 3)
+min(r·A, clip(r, 1 − clip, 1 + clipHigh)·A) the old policy is the one that sampled, which is the behaviour policy
+here. Its gradient is −A·r·m·∇log π: exactly this loss's, where the cap does not bind. The cap bounds what
+PPO's clip leaves unbounded, A < 0 with a large r. On fresh data r = 1: w = m = 1, plain policy gradient. Setting the
+upper range apart is DAPO's "clip-higher" (arXiv 2503.14476).
+
+Log-probabilities are those of the tempered distribution softmax(logits / temperature) that samples come from.
+
+| `loss` | a token's weight | divisor | |
+|---|---|---|---|
+| `GRPO` | 1 / tokens of its sequence | sequences | arXiv 2402.03300 |
+| `DrGRPO` | 1 | sequences · maxTokens | arXiv 2503.20783 |
+| `DAPO` | 1 | tokens of all sequences | arXiv 2503.14476 |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rljob_core.spec import AlgorithmSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """The loss's constants.
+
+    Attributes:
+        clip_low, clip_high: how far below and above 1 the ratio may be.
+        importance_cap: upper end of the importance weight; None for no importance weight.
+        kl: weight of the KL divergence.
+    """
+
+    clip_low: float
+    clip_high: float
+    importance_cap: float | None
+    kl: float
+
+    @classmethod
+    def of(cls, algorithm: AlgorithmSpec) -> LossSettings:
+        """The settings that the specification asks for."""
+        return cls(
+            clip_low=algorithm.clip,
+            clip_high=algorithm.clip if algorithm.clip_high is None else algorithm.clip_high,
+            importance_cap=algorithm.importance_cap if algorithm.importance_sampling == "Truncated" else None,
+            kl=algorithm.kl,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LossSums:
+    """Sums over the tokens of a micro-batch, not yet divided.
+
+    Attributes:
+        loss: scalar with a graph; its gradient is to be divided as the loss is.
+        figures: float64 [5], detached: loss, weighted KL (without its factor), tokens, clipped tokens, importance
+            weights.
+    """
+
+    loss: Tensor
+    figures: Tensor
+
+
+def token_log_probabilities(logits: Tensor, targets: Tensor, *, temperature: float) -> Tensor:
+    """Log-probabilities [...] of `targets` [...] under softmax(logits [..., vocabulary] / temperature).
+
+    Logits of less than float32 are widened first.
+    """
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    chosen = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return chosen - scaled.logsumexp(-1)
+
+
+def loss_sums(
+    log_probabilities: Tensor,
+    *,
+    behaviour: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    settings: LossSettings,
+    reference: Tensor | None = None,
+) -> LossSums:
+    """The weighted sum of token losses. All tensors are [n], one entry per token that is trained on.
+
+    Args:
+        log_probabilities: under the weights in training, with a graph.
+        behaviour: under the weights that produced the token.
+        advantages: of the token's sequence.
+        weights: the token's weight, see `token_weight`.
+        settings: constants of the loss.
+        reference: under the reference model; needed if `settings.kl` is above 0.
+    """
+    old = log_probabilities.detach()
+    ratio = torch.exp(old - behaviour)
+    cap = settings.importance_cap
+    importance = torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap)
+    above = (advantages > 0) & (ratio > 1 + settings.clip_high)
+    below = (advantages < 0) & (ratio < 1 - settings.clip_low)
+    clipped = above | below
+    coefficient = torch.where(clipped, 0.0, advantages * importance)
+    losses = -coefficient * torch.exp(log_probabilities - old)
+    divergence = torch.zeros_like(old)
+    if reference is not None:
+        gap = reference - log_probabilities
+        k3 = torch.exp(gap) - gap - 1
+        losses = losses + settings.kl * k3
+        divergence = k3.detach()
+    loss = (weights * losses).sum()
+    figures = torch.stack(
+        [
+            loss.detach().double(),
+            (weights * divergence).sum().double(),
+            torch.tensor(float(len(old)), dtype=torch.float64, device=old.device),
+            clipped.sum().double(),
+            importance.sum().double(),
+        ]
+    )
+    return LossSums(loss, figures)
+
+
+def token_weight(loss: str, tokens: int) -> float:
+    """Weight of each token of a sequence that has so many tokens to train on (at least 1)."""
+    return 1.0 / tokens if loss == "GRPO" else 1.0
+
+
+def divisor(loss: str, *, sequences: int, tokens: int, max_tokens: int) -> float:
+    """What a step's sums are divided by; at least 1, so that an empty step has a gradient of 0.
+
+    Args:
+        loss: `spec.algorithm.loss`.
+        sequences: trajectories in the step, those without any advantage included.
+        tokens: their tokens to train on.
+        max_tokens: `spec.rollout.sampling.maxTokens`.
+    """
+    match loss:
+        case "DrGRPO":
+            total = sequences * max_tokens
+        case "DAPO":
+            total = tokens
+        case _:
+            total = sequences
+    return float(max(1, total))

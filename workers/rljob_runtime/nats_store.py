@@ -1,0 +1,280 @@
+"""The message store on NATS JetStream (DESIGN §6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from uuid import uuid4
+
+from nats.aio.msg import Msg
+
+from rljob_core.errors import Fenced, StoreFull
+from rljob_core.ports import Channel, Message
+from rljob_runtime.nats_connection import Connection, Refused, Window, parsed
+from rljob_runtime.nats_readers import NatsQueue, message_of, read_in_order
+from rljob_runtime.nats_streams import DUPLICATE_WINDOW, TRAJECTORY_BYTES, JobStreams, queue_config
+
+_WRONG_SEQUENCE = 10071
+_STORE_FAILED = 10077
+_NO_STORAGE = (10023, 10047)
+_STREAM_EXISTS = 10058
+_NO_CONSUMER = 10014
+_HEADROOM = 1024
+
+
+class NatsStore:
+    """A job's streams on a nats-server, through restarts of it.
+
+    Args:
+        url: of the server.
+        subject: first tokens of the job's subjects (`JobConfig.subject`).
+        stream_prefix: first part of its streams' names (`JobConfig.stream_prefix`).
+        trajectory_bytes: limit of the trajectory stream, where `open` creates it.
+        replicas: of each stream, where `open` creates it.
+        duplicate_window: seconds within which a repeated message id is stored once; longer than `patience`.
+        patience: seconds that a call goes on trying before it raises `StoreUnavailable`.
+        attempt: seconds after which an unanswered request is sent again. A publish is sent again under the same
+            message id, so that it is stored once.
+        window: messages in flight at once, per kind of request.
+        window_bytes: bytes of published messages in flight at once.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        subject: str,
+        stream_prefix: str,
+        trajectory_bytes: int = TRAJECTORY_BYTES,
+        replicas: int = 1,
+        duplicate_window: float = DUPLICATE_WINDOW,
+        patience: float = 60.0,
+        attempt: float = 5.0,
+        window: int = 256,
+        window_bytes: int = 32 << 20,
+    ) -> None:
+        self._streams = JobStreams(subject, stream_prefix, trajectory_bytes, replicas, duplicate_window)
+        self._connection = Connection(url, patience=patience, attempt=attempt)
+        self._published = Window(messages=window, size=window_bytes)
+        # Answers of unknown size, at most `max_payload` (1 MB) each.
+        self._asked = Window(messages=32, size=32)
+        self._deleted = Window(messages=window, size=window)
+
+    async def open(self) -> None:
+        """Connect, and create the job's streams and bucket where they do not exist."""
+        await self._connection.open()
+        for config in self._streams.configurations():
+
+            async def create(
+                name: str = str(config.name), body: Mapping[str, object] = config.as_dict()
+            ) -> None:
+                try:
+                    await self._connection.call(f"STREAM.CREATE.{name}", body)
+                except Refused as error:
+                    if error.err_code != _STREAM_EXISTS:
+                        raise
+
+            await self._connection.retried(create)
+
+    async def close(self) -> None:
+        """Flush and disconnect."""
+        await self._connection.close()
+
+    # ------------------------------------------------------------------------------------- writing
+
+    async def publish(
+        self,
+        channel: Channel,
+        suffix: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        expected_sequence: int | None = None,
+    ) -> int:
+        """Store a message; its sequence once it is acknowledged.
+
+        Raises:
+            Fenced: `expected_sequence` is not the channel's last sequence.
+            StoreFull: the channel is at its limit.
+            ValueError: the message is larger than the server's limit.
+            StoreUnavailable: no acknowledgement in time.
+        """
+        identity = message_id or uuid4().hex
+        head = {**(headers or {}), "Nats-Msg-Id": identity}
+        if expected_sequence is not None:
+            head["Nats-Expected-Last-Sequence"] = str(expected_sequence)
+        size = len(data) + sum(len(key) + len(value) + 4 for key, value in head.items())
+        # The server cuts the connection of a client that passes it.
+        if size + _HEADROOM > self._connection.max_payload:
+            raise ValueError(f"a message of {size} bytes passes the limit of {self._connection.max_payload}")
+        subject = self._streams.subject_of(channel, suffix)
+
+        async def attempt() -> int:
+            answer = await self._connection.request(subject, data, head)
+            try:
+                return int(parsed(answer.data)["seq"])
+            except Refused as error:
+                if error.err_code == _WRONG_SEQUENCE and expected_sequence is not None:
+                    return await self._stored_before(channel, expected_sequence + 1, identity, error)
+                full = error.err_code == _STORE_FAILED and "maximum" in error.description
+                if full or error.err_code in _NO_STORAGE:
+                    raise StoreFull(f"{self._streams.stream(channel)}: {error.description}") from error
+                raise
+
+        async with self._published.room(size):
+            return await self._connection.retried(attempt)
+
+    async def _stored_before(self, channel: Channel, sequence: int, identity: str, refusal: Refused) -> int:
+        """`sequence`, if what is there is this very message (its first acknowledgement was lost)."""
+        stored = await self._stored(channel, sequence)
+        if stored is None or (stored.headers or {}).get("Nats-Msg-Id") != identity:
+            raise Fenced(f"{self._streams.stream(channel)}: {refusal.description}") from refusal
+        return sequence
+
+    async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
+        """Delete messages; those that are gone are passed over."""
+        await asyncio.gather(*(self._delete(channel, sequence) for sequence in sequences))
+
+    async def _delete(self, channel: Channel, sequence: int) -> None:
+        async def attempt() -> None:
+            try:
+                await self._connection.call(
+                    f"STREAM.MSG.DELETE.{self._streams.stream(channel)}", {"seq": sequence, "no_erase": True}
+                )
+            except Refused:
+                # It has many words for a message that is not there.
+                if await self._stored(channel, sequence) is not None:
+                    raise
+
+        async with self._deleted.room(1):
+            await self._connection.retried(attempt)
+
+    async def purge(self, channel: Channel, suffix: str) -> None:
+        """Delete all messages of a suffix, and the queues over it."""
+        stream, subject = self._streams.stream(channel), self._streams.subject_of(channel, suffix)
+
+        async def attempt() -> None:
+            await self._connection.call(f"STREAM.PURGE.{stream}", {"filter": subject})
+            consumers = await self._consumers(stream)
+            for name in (name for name, over in consumers if over == subject):
+                try:
+                    await self._connection.call(f"CONSUMER.DELETE.{stream}.{name}", {})
+                except Refused as error:
+                    if error.err_code != _NO_CONSUMER:
+                        raise
+
+        await self._connection.retried(attempt)
+
+    async def _consumers(self, stream: str) -> list[tuple[str, str]]:
+        """Name and subject of every durable queue of a stream."""
+        found: list[tuple[str, str]] = []
+        offset, total = 0, 1
+        while offset < total:
+            page = await self._connection.call(f"CONSUMER.LIST.{stream}", {"offset": offset})
+            total = int(page["total"])
+            consumers = page["consumers"] or []
+            offset += max(len(consumers), 1)
+            found += [
+                (str(info["name"]), str(info["config"].get("filter_subject", "")))
+                for info in consumers
+                if info["config"].get("durable_name")
+            ]
+        return found
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def read(
+        self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False
+    ) -> AsyncIterator[Sequence[Message]]:
+        """Messages in order from sequence `start`, then new ones as they come, in batches, without end."""
+        return read_in_order(
+            self._connection,
+            stream=self._streams.stream(channel),
+            subject=self._streams.subject_of(channel, suffix),
+            suffix_of=lambda subject: self._streams.suffix_of(channel, subject),
+            start=start,
+            headers_only=headers_only,
+        )
+
+    async def queue(
+        self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
+    ) -> NatsQueue:
+        """The durable queue `name` over the messages of `suffix` (created if it does not exist)."""
+        config = queue_config(
+            name, self._streams.subject_of(channel, suffix), ack_wait=ack_wait, max_pending=max_pending
+        )
+        queue = NatsQueue(
+            self._connection,
+            self._streams.stream(channel),
+            config,
+            lambda subject: self._streams.suffix_of(channel, subject),
+        )
+        await queue.open()
+        return queue
+
+    async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
+        """Messages by sequence; None for one that is gone."""
+        return await asyncio.gather(*(self._get(channel, sequence) for sequence in sequences))
+
+    async def _get(self, channel: Channel, sequence: int) -> Message | None:
+        async with self._asked.room(1):
+            stored = await self._connection.retried(lambda: self._stored(channel, sequence))
+        if stored is None:
+            return None
+        suffix = self._streams.suffix_of(channel, (stored.headers or {})["Nats-Subject"])
+        return message_of(stored, suffix=suffix, sequence=sequence)
+
+    async def _stored(self, channel: Channel, sequence: int) -> Msg | None:
+        """A message as the server holds it; None for one that is gone. Asked once: see `Connection.request`."""
+        subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
+        answer = await self._connection.request(subject, b'{"seq":%d}' % sequence)
+        return answer if "Nats-Subject" in (answer.headers or {}) else None
+
+    async def last_sequence(self, channel: Channel) -> int:
+        """Sequence of the newest message ever stored; 0 if none was."""
+        return int((await self._state(channel))["last_seq"])
+
+    async def depths(self) -> dict[str, int]:
+        """Messages stored per channel."""
+        return {channel.value: int((await self._state(channel))["messages"]) for channel in Channel}
+
+    async def _state(self, channel: Channel) -> dict[str, int]:
+        stream = self._streams.stream(channel)
+        info = await self._connection.retried(lambda: self._connection.call(f"STREAM.INFO.{stream}", {}))
+        state: dict[str, int] = info["state"]
+        return state
+
+    # ------------------------------------------------------------------------------------- signals
+
+    async def put_signal(self, key: str, value: bytes) -> None:
+        """Set a key of the signal bucket."""
+        await self._signal(key, value, {})
+
+    async def delete_signal(self, key: str) -> None:
+        """Remove a key of the signal bucket."""
+        await self._signal(key, b"", {"KV-Operation": "DEL"})
+
+    async def _signal(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
+        subject = f"{self._streams.signal_subject}{key}"
+        head = {**headers, "Nats-Msg-Id": uuid4().hex}
+
+        async def attempt() -> None:
+            parsed((await self._connection.request(subject, value, head)).data)
+
+        await self._connection.retried(attempt)
+
+    async def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
+        """All keys with their values, then every change as it comes (None: removed), without end."""
+        subject = self._streams.signal_subject
+        batches = read_in_order(
+            self._connection,
+            stream=self._streams.signal_stream,
+            subject=f"{subject}>",
+            suffix_of=lambda full: full[len(subject) :],
+            start=1,
+            last_per_subject=True,
+        )
+        async for batch in batches:
+            for message in batch:
+                yield message.suffix, None if "KV-Operation" in message.headers else message.data

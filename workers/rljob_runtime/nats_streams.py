@@ -1,0 +1,137 @@
+"""The streams, buckets and consumers of a job on JetStream: names, subjects, retention (DESIGN §6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+
+from rljob_core.ports import Channel
+
+#: Seconds within which a repeated message id is stored once: longer than any publish is retried.
+DUPLICATE_WINDOW = 300.0
+#: Default limit of the trajectory stream.
+TRAJECTORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class JobStreams:
+    """Names and configurations of one job's streams.
+
+    Args:
+        subject: first tokens of all subjects.
+        prefix: first part of all stream and bucket names.
+        trajectory_bytes: limit of the trajectory stream; when it is reached, new payloads are refused.
+        replicas: of each stream, on a cluster of servers.
+        duplicate_window: seconds within which a repeated message id is stored once.
+    """
+
+    subject: str
+    prefix: str
+    trajectory_bytes: int = TRAJECTORY_BYTES
+    replicas: int = 1
+    duplicate_window: float = DUPLICATE_WINDOW
+
+    def stream(self, channel: Channel) -> str:
+        """A channel's stream."""
+        return f"{self.prefix}_{channel.value}"
+
+    def subject_of(self, channel: Channel, suffix: str) -> str:
+        """The subject of a channel's suffix (wildcards as in NATS)."""
+        return f"{self.subject}.{channel.value}.{suffix}"
+
+    def suffix_of(self, channel: Channel, subject: str) -> str:
+        """The suffix of a message's subject."""
+        return subject[len(self.subject) + len(channel.value) + 2 :]
+
+    @property
+    def signal_stream(self) -> str:
+        """The stream under the signal bucket, named so that NATS tools read it as a key-value bucket."""
+        return f"KV_{self.prefix}_signals"
+
+    @property
+    def signal_subject(self) -> str:
+        """Subject of the bucket's keys, with the last dot."""
+        return f"$KV.{self.prefix}_signals."
+
+    def configurations(self) -> list[StreamConfig]:
+        """All streams to create."""
+        return [*(self._channel(channel) for channel in Channel), self._signals()]
+
+    def _channel(self, channel: Channel) -> StreamConfig:
+        config = StreamConfig(
+            name=self.stream(channel),
+            subjects=[self.subject_of(channel, ">")],
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+            # Nothing is ever dropped silently: a full stream refuses.
+            discard=DiscardPolicy.NEW,
+            duplicate_window=self.duplicate_window,
+            num_replicas=self.replicas,
+            allow_direct=True,
+        )
+        if channel is Channel.WORK:
+            return config.evolve(retention=RetentionPolicy.WORK_QUEUE)
+        if channel is Channel.TRAJECTORIES:
+            return config.evolve(max_bytes=self.trajectory_bytes)
+        if channel is Channel.VERSIONS:
+            # Engines need the newest version only; it makes the old one go.
+            return config.evolve(max_msgs_per_subject=1)
+        return config
+
+    def _signals(self) -> StreamConfig:
+        return StreamConfig(
+            name=self.signal_stream,
+            subjects=[f"{self.signal_subject}>"],
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+            discard=DiscardPolicy.NEW,
+            max_msgs_per_subject=1,
+            duplicate_window=self.duplicate_window,
+            num_replicas=self.replicas,
+            allow_direct=True,
+            allow_rollup_hdrs=True,
+            deny_delete=True,
+        )
+
+
+def reader_config(
+    name: str, subject: str, *, start: int, headers_only: bool, last_per_subject: bool
+) -> ConsumerConfig:
+    """An ordered reader: in the server's memory, never acknowledged, forgotten when nobody asks it for long."""
+    return ConsumerConfig(
+        name=name,
+        deliver_policy=DeliverPolicy.LAST_PER_SUBJECT
+        if last_per_subject
+        else DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=None if last_per_subject else max(start, 1),
+        filter_subject=subject,
+        ack_policy=AckPolicy.NONE,
+        max_deliver=1,
+        mem_storage=True,
+        num_replicas=1,
+        inactive_threshold=300.0,
+        headers_only=headers_only or None,
+    )
+
+
+def queue_config(name: str, subject: str, *, ack_wait: float, max_pending: int) -> ConsumerConfig:
+    """A durable queue whose messages are given to one reader each and come again until acknowledged."""
+    return ConsumerConfig(
+        name=name,
+        durable_name=name,
+        deliver_policy=DeliverPolicy.ALL,
+        filter_subject=subject,
+        ack_policy=AckPolicy.EXPLICIT,
+        ack_wait=ack_wait,
+        max_ack_pending=max_pending,
+        max_waiting=2048,
+    )

@@ -1,0 +1,247 @@
+"""Trajectories on a message store: batching, chunking, summaries in headers, dead letters.
+
+A message holds one or more trajectories and, in its header `Rljob-Summary`, what the coordinator needs of each.
+A trajectory above the payload limit is cut: its chunks are stored first, and the message that makes it visible
+names their sequences in the header `Rljob-Chunks` and carries the last chunk; so it is there whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from rljob_core.errors import CorruptPayload
+from rljob_core.ports import Channel, Delivery, Message, MessageStore, Queue
+from rljob_core.trajectory import Trajectory
+from rljob_runtime import wire
+from rljob_runtime.wire import Packed, PayloadSummary
+
+SUMMARY_HEADER = "Rljob-Summary"
+CHUNKS_HEADER = "Rljob-Chunks"
+_OWNER_HEADER = "Rljob-Trajectory"
+_PAYLOAD = "payload"
+_CHUNK = "chunk"
+
+#: Bytes of a message's payload: headers fit beside it below NATS' default limit of 1 MB.
+PAYLOAD_BYTES = (1 << 20) - (64 << 10)
+#: A header block ends at 64 KB, and a summary takes up to about 300 bytes.
+_MESSAGE_TRAJECTORIES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedSummary:
+    """A summary and where its payload is: the `index`-th trajectory of message `sequence`."""
+
+    summary: PayloadSummary
+    sequence: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A payload that is asked for: its message, its place in it and the digest that it must have."""
+
+    sequence: int
+    index: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryDelivery:
+    """A message of trajectories taken from a queue."""
+
+    trajectories: tuple[Trajectory, ...]
+    digests: tuple[str, ...]
+    delivery: Delivery
+
+    async def ack(self) -> None:
+        """All of them are dealt with."""
+        await self.delivery.ack()
+
+    async def retry(self, delay: float) -> None:
+        """Deliver them again after `delay` seconds."""
+        await self.delivery.retry(delay)
+
+    async def in_progress(self) -> None:
+        """Restart their acknowledgement timer."""
+        await self.delivery.in_progress()
+
+
+class TrajectoryStore:
+    """Trajectories on the channel `TRAJECTORIES`.
+
+    Args:
+        store: an open message store.
+        payload_bytes: largest payload of one message.
+
+    Attributes:
+        dead_letters: messages that did not decode, or lacked what they point to, since this object was made.
+    """
+
+    def __init__(self, store: MessageStore, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
+        self._store = store
+        self._payload_bytes = payload_bytes
+        self._members: dict[int, tuple[str, ...]] = {}
+        self._chunks: dict[str, list[int]] = {}
+        self.dead_letters = 0
+
+    async def put(self, trajectories: Sequence[Trajectory]) -> None:
+        """Store trajectories, as few messages as the payload limit allows; all are acknowledged on return.
+
+        The same trajectories and attempts put again are stored once.
+
+        Raises:
+            StoreFull: the stream is at its limit; some may have been stored.
+            StoreUnavailable: the server cannot be reached.
+        """
+        packed = [wire.pack(trajectory) for trajectory in trajectories]
+        await asyncio.gather(*(self._put(batch) for batch in self._batches(packed)))
+
+    async def summaries(self, start: int = 1) -> AsyncIterator[list[LocatedSummary]]:
+        """What is stored from sequence `start` and then what comes, in order, from headers alone.
+
+        Messages without a readable header are counted as dead letters.
+        """
+        async for messages in self._store.read(Channel.TRAJECTORIES, start=start, headers_only=True):
+            located = []
+            for message in messages:
+                if message.suffix == _CHUNK:
+                    owner = message.headers.get(_OWNER_HEADER, "")
+                    self._chunks.setdefault(owner, []).append(message.sequence)
+                    continue
+                try:
+                    found = wire.decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
+                except CorruptPayload:
+                    self.dead_letters += 1
+                    continue
+                self._members[message.sequence] = tuple(summary.trajectory for summary in found)
+                located += [
+                    LocatedSummary(summary, message.sequence, index) for index, summary in enumerate(found)
+                ]
+            if located:
+                yield located
+
+    async def get(self, locations: Sequence[Location]) -> list[Trajectory | None]:
+        """Trajectories by location.
+
+        None for one that is gone, does not decode (a dead letter), or is not the one that was asked for.
+        """
+        sequences = list(dict.fromkeys(location.sequence for location in locations))
+        messages = await self._store.get(Channel.TRAJECTORIES, sequences)
+        decoded = {}
+        for sequence, message in zip(sequences, messages, strict=True):
+            if message is not None:
+                decoded[sequence] = await self._decode(message)
+        found: list[Trajectory | None] = []
+        for location in locations:
+            payloads = decoded.get(location.sequence) or []
+            trajectory, digest = payloads[location.index] if location.index < len(payloads) else (None, "")
+            found.append(trajectory if digest == location.digest else None)
+        return found
+
+    async def queue(self, name: str, *, ack_wait: float = 30.0, max_pending: int = 1000) -> TrajectoryQueue:
+        """The durable queue `name` over all trajectories, shared by its readers."""
+        queue = await self._store.queue(
+            Channel.TRAJECTORIES, _PAYLOAD, name=name, ack_wait=ack_wait, max_pending=max_pending
+        )
+        return TrajectoryQueue(self, queue)
+
+    async def delete(self, sequences: Sequence[int]) -> None:
+        """Delete messages, each once all trajectories in it are done with (`members` says which those are).
+
+        Goes with them: the chunks of their trajectories that `summaries` has seen, whichever attempt they belong to.
+        """
+        owners = (owner for sequence in sequences for owner in self._members.pop(sequence, ()))
+        chunks = [chunk for owner in owners for chunk in self._chunks.pop(owner, ())]
+        await self._store.delete(Channel.TRAJECTORIES, [*sequences, *chunks])
+
+    def members(self, sequence: int) -> tuple[str, ...]:
+        """Ids of the trajectories that share message `sequence`, as far as `summaries` has read."""
+        return self._members.get(sequence, ())
+
+    # ------------------------------------------------------------------------------------- messages
+
+    def _batches(self, packed: Iterable[Packed]) -> list[list[Packed]]:
+        batches: list[list[Packed]] = []
+        room = 0
+        for item in packed:
+            if not batches or item.size > room or len(batches[-1]) == _MESSAGE_TRAJECTORIES:
+                batches.append([])
+                room = self._payload_bytes - wire.OVERHEAD
+            batches[-1].append(item)
+            room -= item.size
+        return batches
+
+    async def _put(self, batch: Sequence[Packed]) -> None:
+        data = wire.join(batch)
+        headers = {SUMMARY_HEADER: wire.encode_summaries([wire.summarize(item) for item in batch])}
+        names = "/".join(f"{item.trajectory.id}@{item.trajectory.attempt}" for item in batch)
+        identity = xxhash.xxh3_128_hexdigest(names.encode())
+        if len(data) > self._payload_bytes:
+            (item,) = batch
+            cuts = range(0, len(data), self._payload_bytes)
+            *pieces, data = (data[cut : cut + self._payload_bytes] for cut in cuts)
+            chunks = await asyncio.gather(
+                *(
+                    self._store.publish(
+                        Channel.TRAJECTORIES,
+                        _CHUNK,
+                        piece,
+                        headers={_OWNER_HEADER: item.trajectory.id},
+                        message_id=f"{identity}/{number}",
+                    )
+                    for number, piece in enumerate(pieces)
+                )
+            )
+            headers[CHUNKS_HEADER] = ",".join(map(str, chunks))
+        await self._store.publish(Channel.TRAJECTORIES, _PAYLOAD, data, headers=headers, message_id=identity)
+
+    async def _decode(self, message: Message) -> list[tuple[Trajectory, str]] | None:
+        """Trajectories and digests of a message; None, and a dead letter counted, if there is no telling."""
+        try:
+            return wire.decode_verified(await self._whole(message))
+        except CorruptPayload:
+            self.dead_letters += 1
+            return None
+
+    async def _whole(self, message: Message) -> bytes:
+        listed = message.headers.get(CHUNKS_HEADER)
+        if listed is None:
+            return message.data
+        try:
+            sequences = [int(sequence) for sequence in listed.split(",")]
+        except ValueError as error:
+            raise CorruptPayload(f"message {message.sequence} names its chunks {listed!r}") from error
+        chunks = await self._store.get(Channel.TRAJECTORIES, sequences)
+        if not all(chunks):
+            raise CorruptPayload(f"chunks of message {message.sequence} are gone")
+        return b"".join([*(chunk.data for chunk in chunks if chunk), message.data])
+
+
+class TrajectoryQueue:
+    """A queue that gives out decoded trajectories."""
+
+    def __init__(self, store: TrajectoryStore, queue: Queue) -> None:
+        self._store = store
+        self._queue = queue
+
+    async def fetch(
+        self, *, messages: int, max_bytes: int = 8 << 20, timeout: float = 1.0
+    ) -> list[TrajectoryDelivery]:
+        """Messages of trajectories as soon as there is one; none after `timeout` seconds.
+
+        One that does not decode is counted as a dead letter and acknowledged: it would not get better.
+        """
+        deliveries = await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=timeout)
+        fetched = []
+        for delivery in deliveries:
+            payloads = await self._store._decode(delivery.message)
+            if payloads is None:
+                await delivery.ack()
+                continue
+            trajectories, digests = zip(*payloads, strict=True) if payloads else ((), ())
+            fetched.append(TrajectoryDelivery(trajectories, digests, delivery))
+        return fetched

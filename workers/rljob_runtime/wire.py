@@ -1,0 +1,358 @@
+"""The wire format of trajectories: typed headers over raw little-endian arrays, read without a copy.
+
+```
+message   prefix (32 bytes)  magic "RLJT", version u16, 0 u16, count u32, 0 u32, message length u64, checksum u64
+          table (32 bytes each)  offset u64, length u64, xxh3-128 digest of the block
+          blocks             one per trajectory, each a multiple of 8 bytes
+block     meta length u32, 0 u32, meta (JSON), columns in the order of the meta's segments
+column    raw: the array                                   (view of the buffer)
+          one run: its value                               (view of the buffer with stride 0)
+          r runs: r values i32, r lengths i32              (materialised on decoding)
+```
+
+Everything starts at a multiple of 8 bytes. The checksum (xxh3-64) covers prefix and table, the digests cover the
+rest, so that no altered byte goes unnoticed. A block holds all of a trajectory and nothing of its surroundings:
+its digest names the trajectory wherever it is stored. Loss masks and versions are long runs of one value: stored
+as runs a trajectory of 16,384 tokens takes 131 KB instead of 213 KB, which is worth far more on the way than the
+few microseconds that looking for the runs costs. Log-probabilities of tokens that no model produced are one run of 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import xxhash
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from rljob_core.errors import CorruptPayload, UnknownVersion
+from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
+
+MAGIC = b"RLJT"
+VERSION = 1
+_PREFIX = struct.Struct("<4sHHIIQ")
+_CHECKSUM = struct.Struct("<Q")
+_ENTRY = struct.Struct("<QQ16s")
+_BLOCK = struct.Struct("<II")
+_ONE_RUN = struct.Struct("<ii")
+_TABLE = _PREFIX.size + _CHECKSUM.size
+_ALIGNMENT = 8
+#: Bytes of a message beside its packed trajectories.
+OVERHEAD = _TABLE
+
+_INT = np.dtype("<i4")
+_FLOAT = np.dtype("<f4")
+_BYTE = np.dtype("u1")
+_COLUMNS: tuple[np.dtype[Any], ...] = (_INT, _BYTE, _FLOAT, _INT)
+"""Tokens, loss mask, log-probabilities, versions."""
+
+_Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_Version = Annotated[int, Field(ge=-1, le=2**31 - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """A block's header. A segment is its source, its length and the runs of each column (0: stored raw)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    id: str
+    attempt: int
+    prompt: int
+    span: tuple[_Version, _Version]
+    finish: Finish
+    engine: str
+    sample: str
+    segments: tuple[tuple[Source, _Count, _Count, _Count, _Count, _Count], ...]
+
+
+_META = TypeAdapter(_Meta)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A trajectory ready to be put into a message.
+
+    Attributes:
+        digest: xxh3-128 of the block, in hexadecimal.
+        size: bytes that it adds to a message.
+    """
+
+    trajectory: Trajectory
+    digest: str
+    size: int
+    parts: tuple[Any, ...]
+
+
+def pack(trajectory: Trajectory) -> Packed:
+    """Lay a trajectory out as a block.
+
+    Raises:
+        ValueError: columns of a segment differ in length, or a value does not fit its column.
+    """
+    segments = []
+    columns: list[Any] = []
+    for segment in trajectory.segments:
+        arrays = (
+            _column(segment.tokens, _INT),
+            _column(segment.loss_mask, _BYTE),
+            _column(segment.logprobs, _FLOAT),
+            _column(segment.versions, _INT),
+        )
+        length = len(arrays[0])
+        if any(len(array) != length for array in arrays):
+            raise ValueError(f"trajectory {trajectory.id}: the columns of a segment differ in length")
+        columns += _raw(arrays[0])
+        counts = [0]
+        for array in arrays[1:]:
+            try_runs = array.dtype is not _FLOAT or segment.source is not Source.MODEL
+            count, stored = _runs(array) if try_runs else (0, _raw(array))
+            counts.append(count)
+            columns += stored
+        segments.append((segment.source, length, *counts))
+    meta = _META.dump_json(
+        _Meta(
+            id=trajectory.id,
+            attempt=trajectory.attempt,
+            prompt=trajectory.prompt,
+            span=(trajectory.span.min, trajectory.span.max),
+            finish=trajectory.finish,
+            engine=trajectory.engine,
+            sample=trajectory.sample,
+            segments=tuple(segments),  # type: ignore[arg-type]
+        )
+    )
+    parts = (_BLOCK.pack(len(meta), 0), meta, bytes(-len(meta) % _ALIGNMENT), *columns)
+    hasher = xxhash.xxh3_128()
+    size = 0
+    for part in parts:
+        hasher.update(part)
+        size += memoryview(part).nbytes
+    return Packed(trajectory, hasher.hexdigest(), size + _ENTRY.size, parts)
+
+
+def join(packed: Sequence[Packed]) -> bytes:
+    """One message of packed trajectories."""
+    table = []
+    offset = _TABLE + len(packed) * _ENTRY.size
+    for item in packed:
+        length = item.size - _ENTRY.size
+        table.append(_ENTRY.pack(offset, length, bytes.fromhex(item.digest)))
+        offset += length
+    prefix = _PREFIX.pack(MAGIC, VERSION, 0, len(packed), 0, offset)
+    entries = b"".join(table)
+    checksum = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(prefix + entries))
+    return b"".join([prefix, checksum, entries, *(part for item in packed for part in item.parts)])
+
+
+def encode(trajectories: Sequence[Trajectory]) -> bytes:
+    """One message of trajectories.
+
+    Raises:
+        ValueError: columns of a segment differ in length, or a value does not fit its column.
+    """
+    return join([pack(trajectory) for trajectory in trajectories])
+
+
+def digest(trajectory: Trajectory) -> str:
+    """The xxh3-128 digest, in hexadecimal, over a trajectory's identity and columns."""
+    return pack(trajectory).digest
+
+
+def decode(data: bytes) -> list[Trajectory]:
+    """The trajectories of a message; their arrays are read-only views of `data` wherever they are stored raw.
+
+    Raises:
+        UnknownVersion: a newer release wrote it.
+        CorruptPayload: truncated, altered, or no message of ours.
+    """
+    return [trajectory for trajectory, _ in decode_verified(data)]
+
+
+def decode_verified(data: bytes) -> list[tuple[Trajectory, str]]:
+    """Like `decode`, with the digest of each trajectory, which was checked against its bytes."""
+    view = memoryview(data)
+    trajectories = []
+    for offset, length, expected in _table(data):
+        if xxhash.xxh3_128_digest(view[offset : offset + length]) != expected:
+            raise CorruptPayload(f"the block at byte {offset} does not match its digest")
+        trajectories.append((_unpack(data, offset, length), expected.hex()))
+    return trajectories
+
+
+def _table(data: bytes) -> Iterable[tuple[int, int, bytes]]:
+    """Offset, length and digest of each block, after every bound was checked."""
+    if len(data) < _TABLE or not data.startswith(MAGIC):
+        raise CorruptPayload("not a message of trajectories")
+    _, version, _, count, _, length = _PREFIX.unpack_from(data)
+    if version > VERSION:
+        raise UnknownVersion(f"wire format {version} is newer than {VERSION}: upgrade this role")
+    body = _TABLE + count * _ENTRY.size
+    if version != VERSION or length != len(data) or body > length:
+        raise CorruptPayload(f"a message of {len(data)} bytes announces {length} bytes, {count} trajectories")
+    (checksum,) = _CHECKSUM.unpack_from(data, _PREFIX.size)
+    if xxhash.xxh3_64_intdigest(data[: _PREFIX.size] + data[_TABLE:body]) != checksum:
+        raise CorruptPayload("the header does not match its checksum")
+    entries = list(_ENTRY.iter_unpack(data[_TABLE:body]))
+    end = body
+    for offset, size, _ in entries:
+        if offset != end or size % _ALIGNMENT or size < _BLOCK.size:
+            raise CorruptPayload(f"a block of {size} bytes at byte {offset}, where byte {end} was expected")
+        end += size
+    if end != length:
+        raise CorruptPayload(f"the blocks end at byte {end} of {length}")
+    return entries
+
+
+def _unpack(data: bytes, offset: int, length: int) -> Trajectory:
+    end = offset + length
+    meta_length, _ = _BLOCK.unpack_from(data, offset)
+    start = offset + _BLOCK.size
+    position = start + meta_length + (-meta_length % _ALIGNMENT)
+    if position > end:
+        raise CorruptPayload(f"the meta of the block at byte {offset} is longer than the block")
+    try:
+        meta = _META.validate_json(data[start : start + meta_length])
+    except ValidationError as error:
+        raise CorruptPayload(f"the meta of the block at byte {offset} is not ours: {error}") from error
+    segments = []
+    for source, count, *column_runs in meta.segments:
+        arrays = []
+        for dtype, runs in zip(_COLUMNS, column_runs, strict=True):
+            array, position = _read(data, position, end, dtype=dtype, count=count, runs=runs)
+            arrays.append(array)
+        segments.append(Segment(source, *arrays))
+    if position != end:
+        raise CorruptPayload(f"the block at byte {offset} has {end - position} bytes too many")
+    return Trajectory(
+        id=meta.id,
+        attempt=meta.attempt,
+        prompt=meta.prompt,
+        segments=tuple(segments),
+        span=VersionSpan(*meta.span),
+        finish=meta.finish,
+        engine=meta.engine,
+        sample=meta.sample,
+    )
+
+
+def _read(
+    data: bytes, position: int, end: int, *, dtype: np.dtype[Any], count: int, runs: int
+) -> tuple[np.ndarray[Any, Any], int]:
+    """One column and where the next begins. Tokens come first and raw, which bounds `count` by the bytes there are."""
+    size = count * dtype.itemsize if runs == 0 else 8 * runs
+    after = position + size + (-size % _ALIGNMENT)
+    if after > end:
+        raise CorruptPayload(f"a column at byte {position} passes the end of its block")
+    if runs == 0:
+        return np.ndarray((count,), dtype, data, position), after
+    if runs == 1:
+        if _ONE_RUN.unpack_from(data, position)[1] != count:
+            raise CorruptPayload(f"the run at byte {position} does not make {count} values")
+        return np.ndarray((count,), dtype, data, position, (0,)), after
+    values = np.ndarray((runs,), _INT, data, position)
+    lengths = np.ndarray((runs,), _INT, data, position + 4 * runs)
+    if lengths.min() < 1 or lengths.sum(dtype=np.int64) != count:
+        raise CorruptPayload(f"the runs at byte {position} do not make {count} values")
+    column = np.repeat(values.view(dtype) if dtype.itemsize == 4 else values.astype(dtype), lengths)
+    column.flags.writeable = False
+    return column, after
+
+
+def _column(values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Values as a contiguous array of the column's type, refused where they would change."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"a column has one dimension, not {array.ndim}")
+    if array.dtype == dtype:
+        # The column's own dtype object, so that it can be told by identity.
+        return np.ascontiguousarray(array).view(dtype)
+    converted = array.astype(dtype)
+    if dtype is not _FLOAT and not np.array_equal(converted, array):
+        raise ValueError(f"a value of a column does not fit {dtype}")
+    return converted
+
+
+def _raw(array: np.ndarray[Any, Any]) -> list[Any]:
+    padding = -array.nbytes % _ALIGNMENT
+    return [array, bytes(padding)] if padding else [array]
+
+
+def _runs(array: np.ndarray[Any, Any]) -> tuple[int, list[Any]]:
+    """A column as runs of equal bits, or raw where that is shorter."""
+    if not len(array):
+        return 0, []
+    bits = array if array.itemsize == 1 else array.view(_INT)
+    edges = (bits[1:] != bits[:-1]).nonzero()[0]
+    runs = len(edges) + 1
+    if 8 * runs >= array.nbytes:
+        return 0, _raw(array)
+    if runs == 1:
+        return 1, [_ONE_RUN.pack(bits[0], len(array))]
+    ends = np.empty(runs + 1, _INT)
+    ends[0] = -1
+    ends[1:-1] = edges
+    ends[-1] = len(array) - 1
+    return runs, [bits[ends[1:]].astype(_INT), ends[1:] - ends[:-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadSummary:
+    """What a message's header says of one of its trajectories, for those that need no tokens.
+
+    Attributes:
+        tokens: of all segments.
+        response_tokens: produced by the model.
+        digest: of its block (see `digest`).
+    """
+
+    trajectory: str
+    attempt: int
+    prompt: int
+    span: VersionSpan
+    tokens: int
+    response_tokens: int
+    digest: str
+    finish: Finish
+    sample: str
+    engine: str
+
+
+def summarize(packed: Packed) -> PayloadSummary:
+    """The summary of a packed trajectory."""
+    trajectory = packed.trajectory
+    return PayloadSummary(
+        trajectory=trajectory.id,
+        attempt=trajectory.attempt,
+        prompt=trajectory.prompt,
+        span=trajectory.span,
+        tokens=sum(len(segment.tokens) for segment in trajectory.segments),
+        response_tokens=trajectory.response_tokens,
+        digest=packed.digest,
+        finish=trajectory.finish,
+        sample=trajectory.sample,
+        engine=trajectory.engine,
+    )
+
+
+_SUMMARIES = TypeAdapter(tuple[PayloadSummary, ...])
+
+
+def encode_summaries(summaries: Sequence[PayloadSummary]) -> str:
+    """Summaries as one header value (JSON in ASCII, about 220 bytes each)."""
+    return _SUMMARIES.dump_json(tuple(summaries), ensure_ascii=True).decode()
+
+
+def decode_summaries(value: str) -> tuple[PayloadSummary, ...]:
+    """Summaries from a header value.
+
+    Raises:
+        CorruptPayload: it is none.
+    """
+    try:
+        return _SUMMARIES.validate_json(value)
+    except ValidationError as error:
+        raise CorruptPayload(f"not a payload summary: {error}") from error
