@@ -118,7 +118,8 @@ class PodProcess:
                 if delay is None:
                     break
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), delay)
+                    async with asyncio.timeout(delay):
+                        await self._stop.wait()
         finally:
             self.done.set()
             self._changed()

@@ -131,7 +131,8 @@ class Reconciler:
             if result.retry_at is not None:
                 seconds = min(seconds, max((result.retry_at - self._clock()).total_seconds(), 0.0))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._cluster.changed(), seconds)
+                async with asyncio.timeout(seconds):  # wait_for may swallow a cancellation before Python 3.12
+                    await self._cluster.changed()
 
     async def _write(self, job: RLJob, before: RLJobStatus, after: RLJobStatus) -> None:
         if after == before:

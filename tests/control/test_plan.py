@@ -54,11 +54,9 @@ async def settle(server: Any, job: RLJob, site: Site, attempt: int | None, *, ru
 )
 @FIXTURES
 def test_from_any_state_it_converges_to_what_is_desired(
-    make_job: MakeJob, site: Site, history: list[Any], last: Any, vandal: Any
+    make_job: MakeJob, site: Site, server: Any, history: list[Any], last: Any, vandal: Any
 ) -> None:
-    from copy import deepcopy
-
-    server = fresh_server()
+    server = type(server)()  # each of Hypothesis' examples needs its own
 
     async def scenario() -> None:
         for changes, attempt in history:
@@ -70,7 +68,7 @@ def test_from_any_state_it_converges_to_what_is_desired(
         exact = desired(job, site, Targets(attempt, 0, server.observe(job).pools))
         assert set(server.objects) == {Ref.of(manifest) for manifest in exact}
         for manifest in exact:
-            found = deepcopy(server.objects[Ref.of(manifest)])
+            found = copy.deepcopy(server.objects[Ref.of(manifest)])
             if manifest["kind"] != "Job":  # made once, of what was wanted then
                 assert found.get("spec") == manifest.get("spec")
                 assert found.get("data") == manifest.get("data")
@@ -89,20 +87,6 @@ def vandalise(server: Any, random: Any) -> None:
             manifest["spec"]["replicas"] = 77
         elif harm == "edit" and ref.kind == "Deployment":
             manifest["spec"]["template"]["spec"]["containers"][0]["command"] = ["sleep"]
-
-
-def fresh_server() -> Any:
-    return SERVER()
-
-
-@pytest.fixture(autouse=True)
-def _server_class(server: Any) -> None:
-    # Hypothesis runs many examples per test: each needs its own server, not the fixture's one.
-    global SERVER  # noqa: PLW0603
-    SERVER = type(server)
-
-
-SERVER: Any = None
 
 
 async def test_defaults_that_a_server_adds_change_nothing(make_job: MakeJob, site: Site, server: Any) -> None:

@@ -248,7 +248,7 @@ async def test_what_ignores_sigterm_is_killed_with_all_it_started(local: Watched
     await local.cluster.delete(Ref("Deployment", "default", "reward"))
     assert "deletionTimestamp" in (await local.get("Deployment"))["metadata"]
     await until(lambda: no_children(local))
-    assert [pid for pid in family if running(pid)] == []
+    await until(lambda: not any(running(pid) for pid in family))
 
 
 async def no_children(local: Watched) -> bool:

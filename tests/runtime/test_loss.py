@@ -14,7 +14,9 @@ from rljob_runtime.loss import LossSettings, divisor, loss_sums, token_log_proba
 OPEN = LossSettings(clip_low=0.2, clip_high=0.2, importance_cap=None, kl=0.0)
 
 
-def gradient(new: Tensor, *, behaviour: Tensor, advantages: Tensor, settings: LossSettings, **rest: Tensor) -> Tensor:
+def gradient(
+    new: Tensor, *, behaviour: Tensor, advantages: Tensor, settings: LossSettings, **rest: Tensor
+) -> Tensor:
     """∂loss/∂log π of each token."""
     new = new.clone().requires_grad_()
     weights = rest.pop("weights", torch.ones_like(new))

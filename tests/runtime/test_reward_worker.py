@@ -37,6 +37,11 @@ from rljob_runtime.trajectory_store import TrajectoryStore
 
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
 LIMIT = 0.5
+SUMS = {
+    "dataset": "chain_sum",
+    "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    "promptTemplate": "{{ metadata.expression }}=",
+}
 
 #: A user's reward function: what it does is what the answer says.
 USER_MODULE = """
@@ -103,24 +108,15 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> str:
-    """A data set in a file, which loads faster than reasoning-gym."""
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"question": f"{i}+0=", "answer": str(i)}) + "\n" for i in range(50)))
-    return str(file)
-
-
 def job_config(
-    model: Path | str, *, data: dict[str, Any], functions: list[str], limit: float = LIMIT
+    model: Path | str, *, functions: list[str], data: dict[str, Any] | None = None, limit: float = LIMIT
 ) -> JobConfig:
-    held_out = {} if data.get("source") is None else None
     spec = RLJobSpec.model_validate(
         {
             "steps": 1,
             "model": {"uri": str(model)},
-            "data": data,
-            "evaluation": held_out,
+            "data": data or SUMS,
+            "evaluation": None if data else {},
             "reward": {"functions": functions, "timeoutSeconds": limit},
             "rollout": {"pools": [{"name": "local"}]},
         }
@@ -134,10 +130,6 @@ def job_config(
         checkpoint_uri="c",
         trainer_log_uri="t",
     )
-
-
-def files(rows: str) -> dict[str, Any]:
-    return {"source": "jsonl", "dataset": rows}
 
 
 def trajectory(
@@ -220,10 +212,7 @@ def memory() -> MemoryStore:
 
 
 async def test_trajectories_are_scored_by_their_items(model: Path) -> None:
-    options = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
-    config = job_config(
-        model, data={"dataset": "chain_sum", "options": options}, functions=["exact_match", "verifier"]
-    )
+    config = job_config(model, functions=["exact_match", "verifier"])
     training, held_out = open_prompts(config)
     # Prompts where the same index asks for different answers, so that the wrong source would show.
     prompts = [i for i in range(60) if training.item(i)["answer"] != held_out.item(i)["answer"]][:20]
@@ -254,8 +243,8 @@ async def test_trajectories_are_scored_by_their_items(model: Path) -> None:
         assert result.sample == ("greedy" if result.trajectory.startswith("e") else "sampled")
 
 
-async def test_the_digest_covers_the_result(model: Path, rows: str) -> None:
-    async with running(job_config(model, data=files(rows), functions=["exact_match"]), memory()) as role:
+async def test_the_digest_covers_the_result(model: Path) -> None:
+    async with running(job_config(model, functions=["exact_match"]), memory()) as role:
         await role.trajectories.put([trajectory("g0.0", "1")])
         result = (await role.results(1))["g0.0"]
     fields = {
@@ -272,7 +261,7 @@ async def test_the_digest_covers_the_result(model: Path, rows: str) -> None:
     assert result.digest == xxhash.xxh3_128_hexdigest(canonical)
 
 
-async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, rows: str, module: str) -> None:
+async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: str) -> None:
     words = {
         "raise": "RewardRaised: {}:act raised ValueError: bad answer",
         "nan": "RewardRaised: {}:act returned nan, not a finite number",
@@ -286,7 +275,7 @@ async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, rows: str
     sent = [trajectory(trajectory_id("g0", i), f"good {'x' * (i % 5)}") for i in range(60)]
     bad = [trajectory(f"g1.{i}", f"{word} xy") for i, word in enumerate(words)]
     mixed = [*sent[:30], *bad[:4], *sent[30:50], *bad[4:], *sent[50:]]
-    config = job_config(model, data=files(rows), functions=[f"{module}:one", f"{module}:act"])
+    config = job_config(model, functions=[f"{module}:one", f"{module}:act"])
     async with running(config, memory()) as role:
         await role.trajectories.put(mixed)
         results = await role.results(len(mixed))
@@ -307,8 +296,8 @@ async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, rows: str
             assert result.reward == 3.0
 
 
-async def test_a_drain_finishes_what_is_in_hand(model: Path, rows: str, module: str) -> None:
-    config = job_config(model, data=files(rows), functions=[f"{module}:act"], limit=20)
+async def test_a_drain_finishes_what_is_in_hand(model: Path, module: str) -> None:
+    config = job_config(model, functions=[f"{module}:act"], limit=20)
     store = memory()
     sent = [trajectory(f"g0.{i}", "slow x") for i in range(40)]
     async with running(config, store, workers=1) as role:
@@ -322,9 +311,9 @@ async def test_a_drain_finishes_what_is_in_hand(model: Path, rows: str, module: 
 
 
 async def test_two_workers_share_the_trajectories_of_a_real_server(
-    model: Path, rows: str, nats_server: EmbeddedServer
+    model: Path, nats_server: EmbeddedServer
 ) -> None:
-    config = job_config(model, data=files(rows), functions=["exact_match"])
+    config = job_config(model, functions=["exact_match"])
     stores = [
         NatsStore(
             nats_server.url,
@@ -349,24 +338,22 @@ async def test_two_workers_share_the_trajectories_of_a_real_server(
             await store.close()
 
 
-@pytest.mark.parametrize(
-    ("functions", "message"),
-    [
-        (["exact_mach"], r"spec\.reward\.functions\[0\]: .*did you mean exact_match"),
-        (["verifier"], r"spec\.reward\.functions\[0\]: .*verifier of their own"),
-    ],
-)
-async def test_a_wrong_spec_ends_the_role(model: Path, rows: str, functions: list[str], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        async with running(job_config(model, data=files(rows), functions=functions), memory()):
+async def test_a_wrong_spec_ends_the_role(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "1+1=", "answer": "2"}\n')
+    config = job_config(
+        model, data={"source": "jsonl", "dataset": str(file)}, functions=["exact_match", "verifier"]
+    )
+    with pytest.raises(SpecError, match=r"spec\.reward\.functions\[1\]: .*verifier of their own"):
+        async with running(config, memory()):
             pass
 
 
 # ---------------------------------------------------------------------------------------- the pool
 
 
-async def test_a_pool_whose_idle_processes_were_killed_goes_on(rows: str) -> None:
-    pool = RewardPool(job_config("model", data=files(rows), functions=["exact_match"], limit=20), workers=2)
+async def test_a_pool_whose_idle_processes_were_killed_goes_on() -> None:
+    pool = RewardPool(job_config("model", functions=["exact_match"], limit=20), workers=2)
     try:
         await pool.start()
         for _ in range(2):
@@ -379,9 +366,9 @@ async def test_a_pool_whose_idle_processes_were_killed_goes_on(rows: str) -> Non
     assert _pool_processes() == []
 
 
-async def test_processes_that_cannot_even_load_are_given_up(rows: str, tmp_path: Path, module: str) -> None:
+async def test_processes_that_cannot_even_load_are_given_up(tmp_path: Path, module: str) -> None:
     (tmp_path / f"{module}_deadly.py").write_text("import os; os._exit(3)\n")
-    pool = RewardPool(job_config("model", data=files(rows), functions=[f"{module}_deadly:f"]), workers=1)
+    pool = RewardPool(job_config("model", functions=[f"{module}_deadly:f"]), workers=1)
     try:
         with pytest.raises(RewardFailed, match="die before they score anything"):
             await pool.start()
@@ -400,9 +387,9 @@ def _pool_processes() -> list[psutil.Process]:
     ]
 
 
-def test_nothing_outlives_a_reward_process_that_is_killed(rows: str, tmp_path: Path, module: str) -> None:
+def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module: str) -> None:
     program = tmp_path / "parent.py"
-    config = job_config("model", data=files(rows), functions=[f"{module}:act"], limit=600)
+    config = job_config("model", functions=[f"{module}:act"], limit=600)
     program.write_text(
         "import asyncio, sys\n"
         "from rljob_core.config import JobConfig\n"

@@ -45,15 +45,12 @@ def tiny_model(
         The folder.
     """
     import torch
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     vocabulary = {character: token for token, character in enumerate([END, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=END))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # "." does not match a line's end,
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    from tokenizers import decoders
-
     tokenizer.decoder = decoders.Fuse()
     config = AutoConfig.for_model(
         architecture,

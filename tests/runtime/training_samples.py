@@ -42,7 +42,9 @@ def job_config(
     )
 
 
-def segment(source: Source, tokens: list[int], *, logprobs: list[float] | None = None, version: int = 0) -> Segment:
+def segment(
+    source: Source, tokens: list[int], *, logprobs: list[float] | None = None, version: int = 0
+) -> Segment:
     model = source is Source.MODEL
     count = len(tokens)
     return Segment(

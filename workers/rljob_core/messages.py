@@ -15,6 +15,11 @@ from pydantic import Field, TypeAdapter
 from rljob_core.records import StepCommitted
 from rljob_core.trajectory import VersionSpan
 
+ENGINE_SIGNALS = "engine."
+"""Keys of the signal bucket: `engine.<instance>` holds an `EngineSignal` …"""
+COORDINATOR_SIGNAL = "coordinator"
+"""… and this one the instance of the coordinator that wrote it last, its own heartbeat."""
+
 Sample = Literal["sampled", "greedy"]
 """How an answer is drawn: by spec.rollout.sampling, or the likeliest token each time."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 
 from rljob_core.config import JobConfig
@@ -35,6 +37,19 @@ from rljob_runtime.packing import PaddedBatch, Row, batches, pad, row, share
 OPTIMIZER = "optimizer.pt"
 RANDOM = "random.pt"
 _FIGURES = 5
+
+
+class InFloat64(TorchFunctionMode):  # type: ignore[misc]
+    """Casts to float32 become casts to float64: Hugging Face's norms compute in float32 whatever the model's dtype."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.float:
+            func = Tensor.double
+        widened = [torch.float64 if a is torch.float32 else a for a in args]
+        named = {n: torch.float64 if a is torch.float32 else a for n, a in (kwargs or {}).items()}
+        return func(*widened, **named)
 
 
 @dataclass(slots=True)
@@ -244,11 +259,12 @@ class TorchBackend:
 
     def _log_probabilities(self, model: Any, batch: PaddedBatch) -> Tensor:
         """Of the tokens trained on, [tokens] in the order of the batch's mask."""
-        if self._cuts_logits:
-            keep = torch.arange(batch.first, batch.inputs.shape[1], device=self._device)
-            logits = model(input_ids=batch.inputs, use_cache=False, logits_to_keep=keep).logits
-        else:
-            logits = model(input_ids=batch.inputs, use_cache=False).logits[:, batch.first :]
+        with InFloat64() if self._dtype is torch.float64 else nullcontext():
+            if self._cuts_logits:
+                keep = torch.arange(batch.first, batch.inputs.shape[1], device=self._device)
+                logits = model(input_ids=batch.inputs, use_cache=False, logits_to_keep=keep).logits
+            else:
+                logits = model(input_ids=batch.inputs, use_cache=False).logits[:, batch.first :]
         return token_log_probabilities(
             logits[batch.mask], batch.targets[batch.mask], temperature=self._sampling.temperature
         )

@@ -37,7 +37,9 @@ from rljob_core.actions import (
 from rljob_core.config import JobConfig
 from rljob_core.messages import (
     COORDINATOR_EVENT,
+    COORDINATOR_SIGNAL,
     ENGINE_SIGNAL,
+    ENGINE_SIGNALS,
     ENGINE_WORK,
     REWARD_BATCH,
     STEP_METRICS,
@@ -58,8 +60,6 @@ log = logging.getLogger(__name__)
 
 RECORDS_PER_MESSAGE = 256
 HEARTBEAT_SECONDS = 1.0
-ENGINE_SIGNALS = "engine."
-OWN_SIGNAL = "coordinator"
 
 Render = Callable[[int, bool], str]
 """The text of a prompt by its index; True for held-out prompts."""
@@ -192,7 +192,7 @@ class Coordinator:
             if key.startswith(ENGINE_SIGNALS):
                 signal = ENGINE_SIGNAL.validate_json(value) if value else None
                 await self._inbox.put((SignalSeen(key.removeprefix(ENGINE_SIGNALS), signal), None))
-            elif key == OWN_SIGNAL and value == self._instance.encode():
+            elif key == COORDINATOR_SIGNAL and value == self._instance.encode():
                 await self._inbox.put((OwnHeartbeat(), None))
 
     async def _read_events(self) -> None:
@@ -204,7 +204,7 @@ class Coordinator:
 
     async def _beat(self) -> None:
         while True:
-            await self._store.put_signal(OWN_SIGNAL, self._instance.encode())
+            await self._store.put_signal(COORDINATOR_SIGNAL, self._instance.encode())
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
 

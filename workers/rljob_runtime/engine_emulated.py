@@ -151,8 +151,12 @@ class EmulatedEngine:
         await done
 
     def load(self) -> EngineLoad:
-        """How busy it is; `tokens` counts those generated since the start, up to the last event."""
-        return EngineLoad(len(self._running), len(self._waiting), self._generated)
+        """How busy it is; `tokens` counts those generated since the start."""
+        tokens = self._generated
+        if self._running:
+            done = int(self._steps(asyncio.get_running_loop().time() - self._since))
+            tokens += min(done, self._remaining()) * len(self._running)
+        return EngineLoad(len(self._running), len(self._waiting), tokens)
 
     async def close(self) -> None:
         """Stop."""
@@ -171,10 +175,11 @@ class EmulatedEngine:
                 await self._sleep(until=None)
                 self._since = loop.time()
                 continue
-            steps = min(r.end for r in self._running) - self._step
+            steps = self._remaining()
             if await self._sleep(until=self._since + self._seconds(steps)):
                 # Something changed: it takes effect when the step under way has ended.
-                steps = min(steps, self._steps(loop.time() - self._since))
+                begun = self._steps(loop.time() - self._since)
+                steps = min(steps, max(1, math.ceil(begun - 1e-6)))  # one that ends now is not one more
                 while await self._sleep(until=self._since + self._seconds(steps)):
                     pass
             self._advance(steps)
@@ -234,15 +239,17 @@ class EmulatedEngine:
         first, growth = self._profile()
         return steps * first + growth * steps * (steps - 1) / 2
 
-    def _steps(self, seconds: float) -> int:
-        """Steps that have begun after so many seconds: the least number that lasts as long."""
+    def _steps(self, seconds: float) -> float:
+        """How many of the next steps fit into so many seconds: the inverse of `_seconds`."""
         first, growth = self._profile()
-        if growth:
-            half = first - growth / 2
-            steps = (math.sqrt(half**2 + 2 * growth * max(seconds, 0.0)) - half) / growth
-        else:
-            steps = seconds / first
-        return max(1, math.ceil(steps - 1e-6))  # a step that ends now is not one more
+        if not growth:
+            return seconds / first
+        half = first - growth / 2
+        return (math.sqrt(half**2 + 2 * growth * max(seconds, 0.0)) - half) / growth
+
+    def _remaining(self) -> int:
+        """Steps until the next running response ends."""
+        return min(r.end for r in self._running) - self._step
 
     def _profile(self) -> tuple[float, float]:
         """Seconds of the next step, and by how much each further one takes longer."""

@@ -91,14 +91,17 @@ class TorchEngine:
     async def swap(self, version: int, tensors: Iterable[tuple[str, Any]] | None, inflight: str) -> None:
         """Use new weights from the next token on (`None`: the initial model's).
 
-        Everything is read, and so verified, before anything is replaced.
+        Everything is read, and so verified, before anything is replaced; unless `tensors` is a sequence, that
+        happens in a thread, and generation goes on meanwhile.
 
         Raises:
             WeightsRejected: the tensors do not verify or are not this model's; the old ones stay in use.
             GenerationFailed: the engine's thread has ended.
         """
         weights: dict[str, Any] | None = None
-        if tensors is not None:
+        if isinstance(tensors, Sequence):
+            weights = dict(tensors)
+        elif tensors is not None:
             weights = await asyncio.to_thread(dict, tensors)
         elif not self._untouched:
             weights = await asyncio.to_thread(self._worker.initial)

@@ -55,15 +55,19 @@ def render_config(
         f"port: {port or -1}",
         f"max_payload: {MAX_PAYLOAD}",
         f"max_pending: {MAX_PENDING}",
-        *([f"ports_file_dir: {json.dumps(str(ports_dir))}"] if ports_dir is not None else []),
+        *([f"ports_file_dir: {_quoted(ports_dir)}"] if ports_dir is not None else []),
         "jetstream {",
-        f"  store_dir: {json.dumps(str(store_dir))}",
+        f"  store_dir: {_quoted(store_dir)}",
         f"  max_file_store: {file_bytes}",
         f"  max_memory_store: {memory_bytes}",
         f"  sync_interval: {json.dumps(sync_interval)}",
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(path: Path | str) -> str:
+    return json.dumps(str(path), ensure_ascii=False)
 
 
 def command(config_path: Path | str) -> list[str]:
@@ -125,14 +129,15 @@ class EmbeddedServer:
 
     Args:
         folder: where its configuration, log, ports file and streams go.
+        port: 0 for any free one, kept over restarts.
         sync_interval: see `render_config`.
     """
 
-    def __init__(self, folder: Path, *, sync_interval: str = SYNC_INTERVAL) -> None:
+    def __init__(self, folder: Path, *, port: int = 0, sync_interval: str = SYNC_INTERVAL) -> None:
         self._folder = folder
         self._sync_interval = sync_interval
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = 0
+        self._port = port
 
     @property
     def url(self) -> str:
@@ -157,7 +162,8 @@ class EmbeddedServer:
         config.write_text(
             render_config(
                 self._folder / "store", self._port, ports_dir=self._folder, sync_interval=self._sync_interval
-            )
+            ),
+            encoding="utf-8",
         )
         log = self._folder / "nats-server.log"
         self._process = _spawn(command(config), log)
@@ -166,7 +172,9 @@ class EmbeddedServer:
             late = asyncio.get_running_loop().time() > deadline
             if late or self._process.poll() is not None:
                 await self.kill()
-                raise StoreUnavailable(f"nats-server did not start:\n{log.read_text()[-2000:]}")
+                raise StoreUnavailable(
+                    f"nats-server did not start:\n{log.read_text(errors='replace')[-2000:]}"
+                )
             await asyncio.sleep(0.02)
         self._port = int(url.rpartition(":")[2])
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
@@ -63,8 +64,8 @@ class _Line:
 class RewardPool:
     """A pool of reward processes for one job.
 
-    Processes are forked from a server that has imported the libraries once and has no threads: a replacement is
-    there in milliseconds, and memory is shared.
+    Processes are forked from a server that has imported the libraries once and does nothing else: a replacement
+    is there in milliseconds, and memory is shared.
 
     Args:
         config: the job's.
@@ -92,6 +93,8 @@ class RewardPool:
             SpecError: data or functions are not what the spec needs.
             RewardFailed: the processes die while they load.
         """
+        # From this thread, which lives as long as the role: the server ends with the thread that started it.
+        forkserver.ensure_running()
         while True:
             try:
                 # Off the loop: it waits for the server's imports.
@@ -194,11 +197,12 @@ class RewardPool:
 
 
 def _preload(config: JobConfig) -> list[str]:
-    """Modules that the pool's processes need and that have no threads when imported."""
+    """What the fork server imports: modules of the pool's processes that start no threads (`datasets` does)."""
     sources = {config.spec.data.source}
     if config.spec.evaluation is not None:
         sources.add(config.spec.evaluation.data.source or config.spec.data.source)
     modules = {
+        "rljob_runtime.reward_server": True,
         "rljob_runtime.reward_worker": True,
         "rljob_runtime.data_gym": "reasoning-gym" in sources,
         "math_verify": "math_verify" in config.spec.reward.functions,

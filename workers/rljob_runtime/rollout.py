@@ -22,6 +22,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import StoreFull, WeightsRejected
 from rljob_core.messages import (
     ENGINE_SIGNAL,
+    ENGINE_SIGNALS,
     ENGINE_WORK,
     VERSION_ANNOUNCED,
     Cancel,
@@ -34,7 +35,7 @@ from rljob_core.messages import (
 from rljob_core.ports import Channel, Completed, Engine, MessageStore, Request, Stopped, WeightStore
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan
-from rljob_runtime.coordinator import ENGINE_SIGNALS, heartbeat, publish_event
+from rljob_runtime.coordinator import heartbeat, publish_event
 from rljob_runtime.tokenizer import Tokenizer
 from rljob_runtime.trajectory_store import TrajectoryStore
 

@@ -1,0 +1,44 @@
+"""`python -m bench [NAME …]`: run benchmarks, print their tables, write bench/out/results.json.
+
+Names: store, engine, overlap, learning (all of them by default; overlap and learning take most of an hour).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+from pathlib import Path
+
+from rljob_runtime.nats_server import SYNC_INTERVAL
+
+NAMES = ("store", "engine", "overlap", "learning")
+OUT = Path(__file__).parent / "out"
+
+
+def main() -> None:
+    """Run what was asked for; a later run keeps the earlier results of the others."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    names = parser.parse_args().names or NAMES
+    for name in names:
+        if name not in NAMES:
+            parser.error(f"no benchmark is called {name!r}: choose from {', '.join(NAMES)}")
+    OUT.mkdir(exist_ok=True)
+    file = OUT / "results.json"
+    results = json.loads(file.read_text()) if file.exists() else {}
+    print(
+        f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, "
+        f"nats-server file storage, sync_interval {SYNC_INTERVAL}"
+    )
+    for name in names:
+        print(f"\n== {name}", flush=True)
+        results[name] = importlib.import_module(f"bench.{name}").main()
+        file.write_text(json.dumps(results, indent=1))
+    print(f"\nwritten to {file}")
+
+
+if __name__ == "__main__":
+    main()

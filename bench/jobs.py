@@ -1,0 +1,36 @@
+"""Runs whole jobs by the `rljob` command, as a user would, and reads what they left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = Path(__file__).parent.parent / "manifests" / "examples" / "chain-sum.yaml"
+
+
+class JobFailed(Exception):
+    """`rljob run` or `rljob audit` did not exit with 0."""
+
+
+def run_job(manifest: Path, folder: Path, changes: Sequence[str] = (), *, audit: bool = True) -> dict[str, Any]:
+    """Run a job to its end and audit it; its summary.json."""
+    sets = [argument for change in changes for argument in ("--set", change)]
+    program = str(Path(sys.executable).parent / "rljob")
+    log = folder.with_suffix(".log")
+    with log.open("wb") as output:
+        for command in (["run", str(manifest), "--output", str(folder), *sets], ["audit", str(folder)]):
+            if command[0] == "audit" and not audit:
+                continue
+            if subprocess.run([program, *command], stdout=output, stderr=subprocess.STDOUT).returncode:
+                raise JobFailed(f"rljob {command[0]} failed, see {log}:\n{log.read_text()[-2000:]}")
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -1,0 +1,85 @@
+"""The nats-server of `rljob run`: one more Deployment, restarted on its files and port when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from rljob_cli.run_folder import replace_text
+from rljob_core.errors import StoreUnavailable
+from rljob_operator.cluster import Manifest, Ref
+from rljob_operator.processes import LocalCluster
+from rljob_runtime.nats_server import command, render_config
+
+NAME = "nats-server"
+_START_SECONDS = 30.0
+
+
+async def start_nats(cluster: LocalCluster, folder: Path, *, port: int = 0) -> str:
+    """Start a nats-server on the streams in `folder` and wait until it listens; its URL.
+
+    Args:
+        folder: for its configuration and streams.
+        port: of the loopback interface; 0 for any free one, which it then keeps.
+
+    Raises:
+        StoreUnavailable: it did not start; the message has its last words.
+    """
+    config = _prepare(folder, port)
+    await cluster.apply(_deployment(config))
+    url = await _until_listening(cluster, folder)
+    _write(config, folder, int(url.rpartition(":")[2]))  # what a restart must listen on
+    return url
+
+
+def _prepare(folder: Path, port: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob("nats-server_*.ports"):
+        stale.unlink()
+    config = folder / "nats-server.conf"
+    _write(config, folder, port)
+    return config
+
+
+def _write(config: Path, folder: Path, port: int) -> None:
+    replace_text(config, render_config(folder / "store", port, ports_dir=folder))
+
+
+def _deployment(config: Path) -> Manifest:
+    container = {"name": NAME, "command": command(config)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": NAME, "namespace": "default"},
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
+            "template": {
+                "metadata": {"labels": {"app.kubernetes.io/name": NAME}},
+                "spec": {"terminationGracePeriodSeconds": 5, "containers": [container]},
+            },
+        },
+    }
+
+
+async def _until_listening(cluster: LocalCluster, folder: Path) -> str:
+    deadline = asyncio.get_running_loop().time() + _START_SECONDS
+    while asyncio.get_running_loop().time() < deadline:
+        if (url := _announced(folder)) is not None:
+            return url
+        await asyncio.sleep(0.05)
+    await cluster.delete(Ref("Deployment", "default", NAME))
+    log = cluster.folder / "logs" / f"{NAME}-0.log"
+    words = log.read_text(encoding="utf-8", errors="replace")[-2000:] if log.exists() else "it has no log"
+    raise StoreUnavailable(f"nats-server did not start:\n{words}")
+
+
+def _announced(folder: Path) -> str | None:
+    """The URL that a server wrote into the folder."""
+    for file in folder.glob("nats-server_*.ports"):
+        with suppress(ValueError):  # it is being written
+            return str(json.loads(file.read_text(encoding="utf-8"))["nats"][0])
+    return None

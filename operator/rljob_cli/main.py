@@ -1,0 +1,281 @@
+"""The `rljob` command line: run a job here, check a manifest, audit a run.
+
+Exit codes: 0 all is well; 1 the job failed, or the audit found a violation; 2 the input is wrong, and nothing was
+started; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rljob_cli.manifest import InvalidManifest, load_job
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core.errors import RLJobError, SpecError
+from rljob_core.spec import RLJob
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="rljob",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[Path, typer.Argument(help="YAML file with one RLJob.", show_default=False)]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="spec.path=value",
+        help="Change a field; the value is YAML, items of lists go by index or name. May be given again.",
+        show_default=False,
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rljob {metadata.version('rljob')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Asynchronous reinforcement learning of language models.
+
+    An **RLJob** is a YAML file: a model, prompts, rewards, an algorithm, and how far rollout may run ahead of training
+    (`spec.pipeline`). `rljob` runs it on this machine, with the same reconcile that runs it on Kubernetes.
+
+    **Examples**
+
+        rljob validate job.yaml             # would it run?
+
+        rljob run job.yaml --output runs/1  # run it
+
+        rljob audit runs/1                  # prove that nothing was lost, trained twice or too stale
+    """
+
+
+@app.command()
+def run(
+    file: File,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results, state and logs.", show_default="runs/<job's name>"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the output folder.")
+    ] = False,
+    overrides: Overrides = [],  # noqa: B006  typer's way
+    nats_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the embedded nats-server.", show_default="any free one"),
+    ] = None,
+) -> None:
+    """Run a job on this machine until it is finished.
+
+    Everything runs as local processes: a nats-server (or `spec.nats.url`), a coordinator, a process per engine,
+    reward workers and a trainer. A process that dies is started again. **Ctrl-C** stops all of them within 10 seconds,
+    saves a checkpoint and says how to go on; a second one ends them at once.
+
+    The output folder then holds `metrics.jsonl`, `summary.json`, `reward.png`, and in `checkpoint/` the model, which
+    `transformers.AutoModelForCausalLM.from_pretrained` loads; `logs/` has what each process said.
+
+    **Examples**
+
+        rljob run manifests/examples/chain-sum.yaml
+
+        rljob run job.yaml --output runs/sync --set spec.pipeline.mode=Synchronous
+
+        rljob run job.yaml --set spec.rollout.pools.cpu.replicas=3 --set spec.algorithm.learningRate=1e-4
+
+        rljob run job.yaml --output runs/sync --resume
+    """
+    with _exit_codes():
+        from rljob_cli.checks import allow_modules_beside, check_nats, check_output
+
+        job = load_job(file, overrides)
+        python_path = allow_modules_beside(file)
+        folder = RunFolder(output if output is not None else Path("runs") / job.metadata.name)
+        model = _checked(job, folder)
+        check_nats(job, nats_port)
+        check_output(folder, job, resume=resume, model=model)
+        with folder.locked():
+            known = check_output(folder, job, resume=resume, model=model)
+            if known is not None and _finished(folder, job):
+                return
+            identity = Identity(
+                name=job.metadata.name,
+                namespace=job.metadata.namespace,
+                uid=known.uid if known is not None else uuid.uuid4().hex[:12],
+                model=model,
+                nats_url=job.spec.nats.url or "",
+                manifest=job.model_dump(mode="json", by_alias=True),
+            )
+            folder.claim(identity)
+            code = _run(job, identity, folder, nats_port=nats_port or 0, python_path=python_path)
+    raise typer.Exit(code)
+
+
+@app.command()
+def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  typer's way
+    """Check a manifest as `run` does, and start nothing.
+
+    Every wrong field is told with its path and what to write instead.
+
+    **Examples**
+
+        rljob validate job.yaml
+
+        rljob validate job.yaml --set spec.pipeline.mode=Streaming
+    """
+    with _exit_codes():
+        from rljob_cli.checks import allow_modules_beside
+
+        job = load_job(file, overrides)
+        allow_modules_beside(file)
+        _checked(job, RunFolder(Path("runs") / job.metadata.name))
+    typer.echo(f"{file}: RLJob {job.metadata.name} is valid")
+
+
+@app.command()
+def audit(
+    folder: Annotated[Path, typer.Argument(help="Output folder of a run.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Prove, or refute with the offending ids, that a run kept its promise.
+
+    No trajectory lost, none trained twice, none past its staleness bound: the ledger, the payloads that are left, the
+    weights' manifests and the trainer's own log are read one by one and compared; none of them is believed alone. It
+    works while a job runs, after it has finished, and after a crash.
+
+    **Examples**
+
+        rljob audit runs/chain-sum
+
+        rljob audit runs/chain-sum --json | jq .verdict
+    """
+    with _exit_codes():
+        from rljob_cli.audit import audit as check
+        from rljob_cli.audit_read import read_evidence
+        from rljob_cli.audit_table import as_text, print_table
+
+        findings = check(asyncio.run(read_evidence(RunFolder(folder))))
+    if as_json:
+        typer.echo(as_text(findings))
+    else:
+        print_table(Console(), findings)
+    raise typer.Exit(0 if findings.holds else EXIT_FAILED)
+
+
+# ------------------------------------------------------------------------------------------------- the steps
+
+
+def _checked(job: RLJob, folder: RunFolder) -> str:
+    """Check what the job names; the identity of its model."""
+    from rljob_cli.checks import check_job
+    from rljob_operator.worker_pod import Site, job_config
+    from rljob_runtime.checkpoint import model_identity
+    from rljob_runtime.models import local_path
+
+    site = Site("", str(folder.weights), str(folder.checkpoints), str(folder.trainer))
+    check_job(job_config(job, site))
+    return model_identity(local_path(job.spec.model.uri))
+
+
+def _finished(folder: RunFolder, job: RLJob) -> bool:
+    """Whether there is nothing to go on with; says so.
+
+    Raises:
+        SpecError: the job is to go on past its end.
+    """
+    from rljob_cli.report import earlier
+
+    summary = earlier(folder)
+    if summary.get("exit") != "Succeeded":
+        return False
+    steps = int(summary.get("steps", 0))
+    if job.spec.steps > steps:
+        raise SpecError(
+            "spec.steps",
+            f"the job in {folder.path} is finished after {steps} steps, for good: start another one from its "
+            f"checkpoint, with spec.model.uri={folder.checkpoint} and another --output",
+        )
+    typer.echo(f"{job.metadata.name} is finished already: {steps} steps; see {folder.summary}")
+    return True
+
+
+def _run(job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, python_path: str) -> int:
+    from rljob_cli.run import Exit, Run
+    from rljob_cli.view import open_view
+
+    metadata_with_uid = job.metadata.model_copy(update={"uid": identity.uid})
+    job = job.model_copy(update={"metadata": metadata_with_uid})
+    console = Console()
+    with open_view(console, job) as view:
+
+        async def to_the_end() -> tuple[Exit, str, int]:
+            here = Run(job, folder, view, nats_port=nats_port, python_path=python_path)
+            end = await here.run()
+            return end.exit, end.message, here.progress.step
+
+        outcome, message, step = asyncio.run(to_the_end())
+    if outcome is Exit.SUCCEEDED:
+        typer.echo(f"finished: {step} steps; results in {folder.path}")
+        return 0
+    typer.echo(f"to go on: {_resume_command()}", err=True)
+    if outcome is Exit.INTERRUPTED:
+        typer.echo(f"interrupted at step {step}", err=True)
+        return EXIT_INTERRUPTED
+    typer.echo(f"error: {job.metadata.name} failed at step {step}: {message}", err=True)
+    typer.echo(f"what each process said: {folder.path / 'logs'}", err=True)
+    return EXIT_FAILED
+
+
+def _resume_command() -> str:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+    return shlex.join(["rljob", *arguments, "--resume"])
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    """Our errors as messages and exit codes."""
+    try:
+        yield
+    except InvalidManifest as group:
+        for error in group.exceptions:
+            typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from group
+    except SpecError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from error
+    except RLJobError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def main() -> None:
+    """Entry of the `rljob` command."""
+    app()

@@ -1,0 +1,28 @@
+"""How much memory a run takes: all its processes together."""
+
+from __future__ import annotations
+
+import psutil
+
+
+def resident_bytes() -> int:
+    """Memory of this process and all below it; a page that several share counts once where the system tells (PSS)."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(map(_bytes, processes))
+
+
+def _bytes(process: psutil.Process) -> int:
+    try:
+        full = process.memory_full_info()
+        return int(getattr(full, "pss", full.uss))
+    except psutil.NoSuchProcess:
+        return 0
+    except psutil.AccessDenied:
+        return _resident(process)
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0

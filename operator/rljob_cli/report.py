@@ -1,0 +1,160 @@
+"""What a run leaves for people: `metrics.jsonl`, `summary.json` and `reward.png`."""
+
+from __future__ import annotations
+
+import json
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from rljob_cli.progress import Progress
+from rljob_cli.run_folder import RunFolder, replace_text
+from rljob_core.messages import STEP_METRICS, StepMetrics
+from rljob_core.spec import RLJob
+
+
+class MetricsFile:
+    """`metrics.jsonl`, made anew from the METRICS stream: what is in it so far at first, then line by line.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIOWrapper | None = None
+
+    def start(self, lines: list[StepMetrics]) -> None:
+        """Replace the file by these lines."""
+        replace_text(self._path, "".join(map(_text, lines)))
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def append(self, line: StepMetrics) -> None:
+        """Add a line."""
+        assert self._file is not None  # noqa: S101  started before
+        self._file.write(_text(line))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close it."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _text(line: StepMetrics) -> str:
+    return STEP_METRICS.dump_json(line).decode() + "\n"
+
+
+def summarize(
+    job: RLJob, progress: Progress, *, wall_seconds: float, peak_bytes: int, outcome: str, message: str = ""
+) -> dict[str, Any]:
+    """The content of `summary.json`.
+
+    Args:
+        wall_seconds: over all runs of the job.
+        peak_bytes: largest sum of all processes' memory, shared pages counted once.
+        outcome: `Running`, `Succeeded`, `Failed` or `Interrupted`.
+        message: why, where there is something to say.
+    """
+    evaluations = progress.evaluations
+    before, after = (evaluations[0], evaluations[-1]) if evaluations else (None, None)
+    staleness_max, staleness_mean = progress.staleness
+    counts = progress.latest.trajectories if progress.latest else {}
+    tokens = progress.tokens_generated
+    return {
+        "job": job.metadata.name,
+        "mode": str(job.spec.pipeline.mode),
+        "max_staleness": job.spec.pipeline.bound,
+        "steps": progress.step,
+        "steps_planned": job.spec.steps,
+        "wall_seconds": round(wall_seconds, 2),
+        "tokens_generated": tokens,
+        "tokens_per_second": round(tokens / wall_seconds, 1) if wall_seconds > 0 else 0.0,
+        "heldout_reward_before": before and before.heldout_sampled,
+        "heldout_reward_after": after and after.heldout_sampled,
+        "heldout_greedy_before": before and before.heldout_greedy,
+        "heldout_greedy_after": after and after.heldout_greedy,
+        "staleness_max": staleness_max,
+        "staleness_mean": staleness_mean,
+        "trajectories": {
+            "planned": counts.get("planned", 0),
+            "generated": counts.get("generated", 0),
+            "consumed": counts.get("consumed", 0),
+            "aborted": dict(progress.latest.aborted) if progress.latest else {},
+        },
+        "attempts_failed": dict(progress.latest.attempts_failed) if progress.latest else {},
+        "trainer_attempts": progress.latest.trainer_attempt if progress.latest else 0,
+        "coordinator_epochs": progress.latest.epoch if progress.latest else 0,
+        "peak_memory_bytes": peak_bytes,
+        "exit": outcome,
+        "message": message,
+    }
+
+
+def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """Replace `summary.json`."""
+    replace_text(folder.summary, json.dumps(summary, indent=2) + "\n")
+
+
+def earlier(folder: RunFolder) -> dict[str, Any]:
+    """What an earlier run of this job has summed up; empty if there was none."""
+    try:
+        found = json.loads(folder.summary.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def plot(path: Path, job: RLJob, progress: Progress) -> None:
+    """Draw reward, held-out reward and staleness over steps into a PNG file."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    commits, evaluations = progress.commits, progress.evaluations
+    if not commits and not evaluations:
+        return
+    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
+        figure = Figure(figsize=(8, 5.2), dpi=130, layout="constrained")
+        reward, staleness = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+        steps = [line.version for line in commits]
+        means = [line.reward_mean or 0.0 for line in commits]
+        reward.plot(steps, means, color="#9db8d6", linewidth=0.8, label="training, each step")
+        reward.plot(steps, _smooth(means), color="#1f5fa8", linewidth=1.8, label="training, mean of 10 steps")
+        versions = [line.version for line in evaluations]
+        sampled = [line.heldout_sampled for line in evaluations]
+        greedy = [line.heldout_greedy for line in evaluations]
+        reward.plot(versions, sampled, "o-", color="#d1592c", markersize=4, label="held out, sampled")
+        if any(value is not None for value in greedy):
+            reward.plot(versions, greedy, "s--", color="#5a8f3c", markersize=3.5, label="held out, greedy")
+        reward.set_ylabel("mean reward")
+        reward.legend(frameon=False, loc="lower right")
+        bound = job.spec.pipeline.bound
+        reward.set_title(
+            f"{job.metadata.name}: {job.spec.pipeline.mode}, maxStaleness {bound}", loc="left", weight="bold"
+        )
+        seen = [(line.version, line.stats) for line in commits if line.stats is not None]
+        at = [version for version, _ in seen]
+        staleness.fill_between(
+            at, [s.staleness_max for _, s in seen], step="mid", color="#dcdcdc", label="largest"
+        )
+        staleness.plot(at, [s.staleness_mean for _, s in seen], color="#444444", linewidth=1.2, label="mean")
+        staleness.axhline(bound, color="#d1592c", linestyle=":", linewidth=1.2, label="bound")
+        staleness.set_ylim(-0.1, bound + 0.5)
+        staleness.set_ylabel("staleness\n(versions)")
+        staleness.set_xlabel("step")
+        staleness.legend(frameon=False, ncols=3, loc="upper right")
+        for axes in (reward, staleness):
+            axes.grid(axis="y", color="#eeeeee")
+        staleness.xaxis.set_major_locator(MaxNLocator(integer=True))
+        staleness.yaxis.set_major_locator(MaxNLocator(integer=True))
+        aside = path.with_name(f".{path.name}.new")
+        figure.savefig(aside, format="png")
+        aside.replace(path)
+
+
+def _smooth(values: list[float], width: int = 10) -> list[float]:
+    """Mean of each value and up to `width - 1` before it."""
+    return [
+        sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i + 1 - width) : i + 1])
+    ]

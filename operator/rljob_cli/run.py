@@ -1,0 +1,293 @@
+"""`rljob run`: the reconcile over local processes, what it shows meanwhile, and how it ends.
+
+Three things end a run: the job itself, a signal, and a folder that cannot be written any more. In each case all
+processes are stopped, the trainer first, which saves a checkpoint; nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rljob_cli import report
+from rljob_cli.checks import LEAST_FREE_BYTES
+from rljob_cli.embedded_nats import start_nats
+from rljob_cli.memory import resident_bytes
+from rljob_cli.progress import Progress
+from rljob_cli.run_folder import RunFolder
+from rljob_cli.view import View
+from rljob_core.config import JobConfig
+from rljob_core.errors import RLJobError
+from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS
+from rljob_core.ports import Channel
+from rljob_core.spec import RLJob
+from rljob_operator import status as job_status
+from rljob_operator.observe import Figures
+from rljob_operator.processes import LocalCluster
+from rljob_operator.reconcile import Reconciler
+from rljob_operator.status import Phase
+from rljob_operator.worker_pod import Site, job_config
+from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.streams_budget import trajectory_stream_bytes
+
+_SAMPLE_SECONDS = 1.0
+_SUMMARY_SECONDS = 5.0
+_LAST_LINES_SECONDS = 5.0
+_UNFINISHED_SECONDS = 30.0
+
+
+class Exit(StrEnum):
+    """How a run ended, as `summary.json` says it."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    INTERRUPTED = "Interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run ended, and what to tell about it."""
+
+    exit: Exit
+    message: str = ""
+
+
+class _OutputLost(Exception):
+    """The output folder cannot be written any more."""
+
+
+class Signals:
+    """The first SIGINT, SIGTERM or SIGHUP asks for a stop in order, the second one for an end at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._take)
+
+    def _take(self) -> None:
+        if self.asked.is_set() and self._task is not None:
+            self._task.cancel()
+        self.asked.set()
+
+
+def site_of(folder: RunFolder, nats_url: str) -> Site:
+    """What the folder and its server decide for a job."""
+    return Site(
+        nats_url=nats_url,
+        weights_uri=str(folder.weights),
+        checkpoint_uri=str(folder.checkpoints),
+        trainer_log_uri=str(folder.trainer),
+    )
+
+
+class Run:
+    """One run of a job in its folder.
+
+    Args:
+        job: with its uid; checked.
+        folder: claimed and locked.
+        nats_port: for the embedded server; 0 for any.
+        python_path: PYTHONPATH of every process.
+    """
+
+    def __init__(
+        self, job: RLJob, folder: RunFolder, view: View, *, nats_port: int, python_path: str
+    ) -> None:
+        self._job = job
+        self._folder = folder
+        self._view = view
+        self._nats_port = nats_port
+        self._environment = {**os.environ, "PYTHONPATH": python_path, "HF_HUB_OFFLINE": "1"}
+        self._metrics = report.MetricsFile(folder.metrics)
+        self._earlier = report.earlier(folder)
+        self._started = time.monotonic()
+        self._summarized = 0.0
+        self._ended = asyncio.Event()
+        self._peak = int(self._earlier.get("peak_memory_bytes", 0))
+        self.progress = Progress()
+
+    async def run(self) -> End:
+        """Until the job is finished, a signal comes or the folder is lost; all processes have ended then."""
+        signals = Signals()
+        cluster = LocalCluster(self._folder.path, self._environment, on_event=self._view.event)
+        end = End(Exit.INTERRUPTED)
+        try:
+            async with cluster:
+                end = await self._work(cluster, signals)
+                if end.exit is not Exit.SUCCEEDED:
+                    self._view.note("stopping: the trainer saves a checkpoint (Ctrl-C again ends at once)")
+        except asyncio.CancelledError:
+            await cluster.shutdown(within=0.0)
+        finally:
+            self._metrics.close()
+        return self._finish(end)
+
+    async def _work(self, cluster: LocalCluster, signals: Signals) -> End:
+        """The job's work beside a wait for signals; whichever ends first."""
+        work = asyncio.create_task(self._until_finished(cluster))
+        asked = asyncio.create_task(signals.asked.wait())
+        try:
+            await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        if work.cancelled():
+            return End(Exit.INTERRUPTED)
+        error = work.exception()
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, _OutputLost | OSError):
+            return End(Exit.FAILED, f"{self._folder.path} cannot be written any more: {_reason(error)}")
+        if isinstance(error, RLJobError):
+            return End(Exit.FAILED, str(error))
+        return work.result()
+
+    async def _until_finished(self, cluster: LocalCluster) -> End:
+        url = self._job.spec.nats.url or await start_nats(cluster, self._folder.nats, port=self._nats_port)
+        site = site_of(self._folder, url)
+        # A new run writes over nothing; one that goes on takes back that the job had ended.
+        status = await cluster.status(self._job)
+        await cluster.patch_status(self._job, job_status.resumed(status))
+        async with _opened(job_config(self._job, site), url) as store, asyncio.TaskGroup() as beside:
+            helpers = [
+                beside.create_task(self._follow_metrics(store)),
+                beside.create_task(self._follow_engines(store)),
+                beside.create_task(self._sample()),
+            ]
+            end = await self._reconciled(cluster, site)
+            for helper in helpers:
+                helper.cancel()
+        return end
+
+    async def _reconciled(self, cluster: LocalCluster, site: Site) -> End:
+        """How the job ended, by its trainer and by its coordinator's own words."""
+        reconcile = asyncio.create_task(Reconciler(cluster, site, figures=self._figures).run(self._job))
+        said = asyncio.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({reconcile, said}, return_when=asyncio.FIRST_COMPLETED)
+            # Either follows the other soon: the trainer ends at the coordinator's word, which is published by then.
+            patience = _LAST_LINES_SECONDS if reconcile.done() else _UNFINISHED_SECONDS
+            await asyncio.wait({reconcile, said}, timeout=patience)
+            outcome = reconcile.result() if reconcile.done() else None
+        finally:
+            for task in (reconcile, said):
+                task.cancel()
+            await asyncio.wait({reconcile, said})
+        end = self.progress.end
+        if end is not None and end.finished != "Succeeded":
+            return End(Exit.FAILED, end.message)
+        if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
+            return End(Exit.FAILED, outcome.message or outcome.reason)
+        return End(Exit.SUCCEEDED)
+
+    # ------------------------------------------------------------------------------------------ following
+
+    async def _follow_metrics(self, store: NatsStore) -> None:
+        """Take in the job's own figures: all of them so far at once, then each as it comes."""
+        known = await store.last_sequence(Channel.METRICS)
+        if not known:
+            self._metrics.start([])
+        async for batch in store.read(Channel.METRICS):
+            for message in batch:
+                line = STEP_METRICS.validate_json(message.data)
+                before = message.sequence <= known
+                # A failure that this run takes back is over.
+                new = not (before and line.finished == "Failed") and self.progress.add(line)
+                if message.sequence == known:
+                    self._metrics.start(self.progress.lines)
+                elif new and not before:
+                    self._metrics.append(line)
+                    self._view.line(line, self.progress)
+                if new and line.finished:
+                    self._ended.set()
+            self._view.refresh(self.progress)
+
+    async def _follow_engines(self, store: NatsStore) -> None:
+        async for key, value in store.watch_signals():
+            if key.startswith(ENGINE_SIGNALS):
+                self.progress.heard(key, None if value is None else ENGINE_SIGNAL.validate_json(value))
+
+    async def _sample(self) -> None:
+        """Once a second: memory, free space, rates, the picture and the summary so far."""
+        while True:
+            self._peak = max(self._peak, await asyncio.to_thread(resident_bytes))
+            if (free := shutil.disk_usage(self._folder.path).free) < LEAST_FREE_BYTES:
+                raise _OutputLost(f"only {free >> 20} MB are free on its disk")
+            now = time.monotonic()
+            self.progress.rollout.mark(now)
+            self._view.refresh(self.progress)
+            if now - self._summarized >= _SUMMARY_SECONDS:
+                self._summarized = now
+                self._summarize("Running", "")
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    def _figures(self) -> Figures | None:
+        line = self.progress.commits[-1] if self.progress.commits else None
+        if line is None:
+            return None
+        largest, mean = self.progress.staleness
+        return Figures(
+            step=self.progress.step,
+            policy_version=self.progress.step,
+            reward_mean=line.reward_mean,
+            staleness_max=largest,
+            staleness_mean=mean,
+            tokens_per_second=line.tokens_per_second,
+        )
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    @property
+    def _wall_seconds(self) -> float:
+        return float(self._earlier.get("wall_seconds", 0.0)) + time.monotonic() - self._started
+
+    def _summarize(self, outcome: str, message: str) -> None:
+        summary = report.summarize(
+            self._job,
+            self.progress,
+            wall_seconds=self._wall_seconds,
+            peak_bytes=self._peak,
+            outcome=outcome,
+            message=message,
+        )
+        report.write_summary(self._folder, summary)
+
+    def _finish(self, end: End) -> End:
+        """Write the results, as far as the disk takes them."""
+        try:
+            self._summarize(end.exit, end.message)
+            report.plot(self._folder.plot, self._job, self.progress)
+        except OSError as error:
+            lost = f"its results cannot be written to {self._folder.path}: {_reason(error)}"
+            return End(Exit.FAILED, "; ".join(filter(None, [end.message, lost])))
+        return end
+
+
+@asynccontextmanager
+async def _opened(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
+    store = NatsStore(
+        url,
+        subject=config.subject,
+        stream_prefix=config.stream_prefix,
+        trajectory_bytes=trajectory_stream_bytes(config),
+    )
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,239 @@
+"""What a person sees while a job runs: a live picture on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from rljob_cli.progress import Progress, kind_of
+from rljob_core.messages import StepMetrics
+from rljob_core.spec import RLJob
+from rljob_operator.cluster import Event
+
+_PLAIN_SECONDS = 2.0
+_EVENTS_SHOWN = 6
+
+
+class View(AbstractContextManager["View"], Protocol):
+    """Where progress goes. Calls are cheap and may come at any rate."""
+
+    def line(self, line: StepMetrics, progress: Progress) -> None:
+        """A step, an evaluation or the end."""
+
+    def refresh(self, progress: Progress) -> None:
+        """A little time has passed."""
+
+    def event(self, event: Event) -> None:
+        """Something happened to a process or the job."""
+
+    def note(self, text: str) -> None:
+        """Something to tell in words."""
+
+
+def open_view(console: Console, job: RLJob) -> View:
+    """The live view on a terminal, the plain one elsewhere."""
+    return LiveView(console, job) if console.is_terminal else PlainView(console, job)
+
+
+def _decimal(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _event_text(event: Event) -> str:
+    about = f" {event.about}" if event.about else ""
+    return f"{event.reason}{about}: {event.message}"
+
+
+# ----------------------------------------------------------------------------------------------------- lines
+
+
+class PlainView:
+    """One line per step, every two seconds at most; evaluations, events and the end always."""
+
+    def __init__(self, console: Console, job: RLJob) -> None:
+        self._console = console
+        self._steps = job.spec.steps
+        self._next = 0.0
+        self._held: tuple[StepMetrics, Progress] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._flush()
+
+    def line(self, line: StepMetrics, progress: Progress) -> None:
+        """Print a step if the last one is long enough ago, else keep it until something follows."""
+        kind = kind_of(line)
+        if kind == "commit":
+            self._held = (line, progress)
+            if time.monotonic() >= self._next:
+                self._flush()
+        elif kind == "evaluation":
+            self._flush()
+            self._print(
+                f"held-out at version {line.version}: {_decimal(line.heldout_sampled)} sampled, "
+                f"{_decimal(line.heldout_greedy)} greedy"
+            )
+
+    def refresh(self, progress: Progress) -> None:  # noqa: ARG002  the protocol's
+        """Print what was kept, once its time has come."""
+        if self._held is not None and time.monotonic() >= self._next:
+            self._flush()
+
+    def event(self, event: Event) -> None:
+        """Print it."""
+        self._print(_event_text(event))
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        self._flush()
+        self._print(text)
+
+    def _flush(self) -> None:
+        if self._held is None:
+            return
+        line, progress = self._held
+        self._held = None
+        self._next = time.monotonic() + _PLAIN_SECONDS
+        stats = line.stats
+        staleness = "–" if stats is None else f"{stats.staleness_mean:.2f} (max {stats.staleness_max})"
+        self._print(
+            f"step {line.step}/{self._steps}  reward {_decimal(line.reward_mean)}  staleness {staleness}  "
+            f"{progress.rollout.per_second or line.tokens_per_second:,.0f} tokens/s  engines {line.engines}"
+        )
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+# ---------------------------------------------------------------------------------------------------- a picture
+
+
+@dataclass(slots=True)
+class _Trained:
+    """Tokens per second of the trainer, from one commit to the next."""
+
+    at: float | None = None
+    per_second: float | None = None
+
+    def commit(self, tokens: int) -> None:
+        now = time.monotonic()
+        if self.at is not None and now - self.at > 0.01:
+            self.per_second = tokens / (now - self.at)
+        self.at = now
+
+
+class LiveView:
+    """Figures, engines, queues, recent events and a bar with the time left, drawn in place."""
+
+    def __init__(self, console: Console, job: RLJob) -> None:
+        pipeline = job.spec.pipeline
+        self._title = f"{job.metadata.name} · {pipeline.mode} · maxStaleness {pipeline.bound}"
+        self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self._trained = _Trained()
+        self._progress = Progress()
+        self._bar = Bar(
+            TextColumn("step"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("step", total=job.spec.steps)
+        self._live = Live(self._draw(), console=console, refresh_per_second=4, get_renderable=self._draw)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def line(self, line: StepMetrics, progress: Progress) -> None:
+        """Take new figures in."""
+        if kind_of(line) == "commit" and line.stats is not None:
+            self._trained.commit(line.stats.tokens)
+        self.refresh(progress)
+
+    def refresh(self, progress: Progress) -> None:
+        """Draw what is known."""
+        self._progress = progress
+        self._bar.update(self._task, completed=progress.step)
+
+    def event(self, event: Event) -> None:
+        """Add it to the recent ones."""
+        self.note(_event_text(event))
+
+    def note(self, text: str) -> None:
+        """Add it to the recent ones."""
+        self._events.append(f"{time.strftime('%H:%M:%S')}  {text}")
+
+    def _draw(self) -> Panel:
+        progress = self._progress
+        table = Table.grid(padding=(0, 3))
+        for left in (True, False, True, False):
+            table.add_column(style="dim" if left else "bold", no_wrap=True)
+        for row in self._rows(progress):
+            table.add_row(*row)
+        parts: list[Table | Bar | Text] = [table, self._bar]
+        if self._events:
+            parts.append(Text("\n".join(self._events), style="dim", overflow="ellipsis", no_wrap=True))
+        return Panel(Group(*parts), title=self._title, title_align="left", padding=(0, 1))
+
+    def _rows(self, progress: Progress) -> list[tuple[str, str, str, str]]:
+        commit = progress.commits[-1] if progress.commits else None
+        held_out = progress.evaluations
+        largest, mean = progress.staleness
+        queues = progress.latest.queues if progress.latest else {}
+        engines = list(progress.engines.values())
+        running, waiting = sum(e.running for e in engines), sum(e.waiting for e in engines)
+        trained = self._trained.per_second
+        return [
+            (
+                "reward",
+                _decimal(commit.reward_mean if commit else None),
+                "rollout tokens/s",
+                f"{progress.rollout.per_second:,.0f}",
+            ),
+            (
+                "held out",
+                " → ".join(_decimal(line.heldout_sampled) for line in _ends(held_out)) or "–",
+                "trainer tokens/s",
+                "–" if trained is None else f"{trained:,.0f}",
+            ),
+            (
+                "greedy",
+                " → ".join(_decimal(line.heldout_greedy) for line in _ends(held_out)) or "–",
+                "engines",
+                f"{len(engines)} ({running} running, {waiting} waiting)",
+            ),
+            (
+                "staleness",
+                "–" if mean is None else f"{mean:.2f} (max {largest})",
+                "queues",
+                ", ".join(f"{name} {depth}" for name, depth in queues.items()) or "–",
+            ),
+        ]
+
+
+def _ends(lines: list[StepMetrics]) -> list[StepMetrics]:
+    return lines if len(lines) < 2 else [lines[0], lines[-1]]

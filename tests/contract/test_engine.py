@@ -1,0 +1,237 @@
+"""What every engine does, whatever computes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from tiny_models import tiny_model
+
+from rljob_core.errors import GenerationFailed, SpecError, WeightsRejected
+from rljob_core.ports import Completed, Engine, EngineEvent, Request, Stopped
+from rljob_core.trajectory import Finish
+from rljob_runtime.engines import create_engine
+
+SLOTS = 4
+OPTIONS: dict[str, dict[str, Any]] = {
+    "Torch": {"slots": SLOTS, "threads": 1, "device": "cpu"},
+    "Emulated": {
+        "slots": SLOTS,
+        "stepSeconds": 0.001,
+        # Longer than any request allows: responses are as long as maxTokens, as those of a model that never stops.
+        "lengths": {"median": 100_000.0, "sigma": 0.0, "promptSigma": 0.0, "max": 100_000},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"), context=4096)
+
+
+@pytest.fixture(params=list(OPTIONS))
+async def engine(request: pytest.FixtureRequest, model: Path) -> AsyncIterator[Engine]:
+    engine = create_engine(request.param, model_path=model, options=OPTIONS[request.param])
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def ask(name: str, length: int, *, seed: int = 0, prompt: Sequence[int] = (1, 2, 3)) -> Request:
+    return Request(
+        id=name,
+        tokens=np.array(prompt, np.int32),
+        temperature=1.0,
+        top_p=1.0,
+        max_tokens=length,
+        stop_tokens=frozenset(),
+        stop=(),
+        seed=seed,
+    )
+
+
+async def gather(engine: Engine, count: int) -> dict[str, EngineEvent]:
+    """So many events, by id; fails on a second one of the same id."""
+    found: list[EngineEvent] = []
+    while len(found) < count:
+        found.extend(await engine.events())
+    by_id = {event.id: event for event in found}
+    assert len(by_id) == len(found) == count
+    return by_id
+
+
+async def generating(engine: Engine) -> None:
+    """Until tokens come out."""
+    before = engine.load().tokens
+    while engine.load().tokens == before:
+        await asyncio.sleep(0.001)
+
+
+def versions(event: EngineEvent) -> list[int]:
+    assert isinstance(event, Completed), event
+    return [int(version) for version in event.versions]
+
+
+async def test_responses_have_what_was_asked_for(engine: Engine) -> None:
+    assert engine.version == -1
+    await engine.swap(0, None, "Update")
+    assert engine.version == 0
+    engine.submit([ask("a", 5), ask("b", 1)])
+    for name, event in (await gather(engine, 2)).items():
+        length = {"a": 5, "b": 1}[name]
+        assert isinstance(event, Completed)
+        assert event.finish is Finish.LENGTH
+        for array, dtype in (
+            (event.tokens, np.int32),
+            (event.logprobs, np.float32),
+            (event.versions, np.int32),
+        ):
+            assert array.shape == (length,)
+            assert array.dtype == dtype
+        assert (event.logprobs < 0).all()
+        assert versions(event) == [0] * length
+
+
+async def test_more_than_its_slots_wait_their_turn(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    assert engine.slots == SLOTS
+    names = [str(number) for number in range(3 * SLOTS)]
+    engine.submit([ask(name, 20 + int(name), seed=int(name)) for name in names])
+    assert engine.load().waiting + engine.load().running == 3 * SLOTS
+    await generating(engine)
+    assert engine.load().running == SLOTS
+    assert engine.load().waiting == 2 * SLOTS
+    done = await gather(engine, 3 * SLOTS)
+    assert {name: len(versions(event)) for name, event in done.items()} == {n: 20 + int(n) for n in names}
+    assert (engine.load().running, engine.load().waiting) == (0, 0)
+
+
+async def test_a_response_depends_on_prompt_and_seed_alone(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("alone", 30, seed=7)])
+    alone = (await gather(engine, 1))["alone"]
+    engine.submit([ask(str(number), 10 + 7 * number, seed=number, prompt=range(1, 9)) for number in range(6)])
+    engine.submit([ask("again", 30, seed=7)])
+    again = (await gather(engine, 7))["again"]
+    assert isinstance(alone, Completed)
+    assert isinstance(again, Completed)
+    assert alone.tokens.tolist() == again.tokens.tolist()
+
+
+async def test_update_goes_on_under_the_new_weights(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("a", 600), ask("b", 900)])
+    await generating(engine)
+    await engine.swap(3, None, "Update")
+    assert engine.version == 3
+    for event in (await gather(engine, 2)).values():
+        spans = versions(event)
+        assert set(spans) == {0, 3}
+        assert spans == sorted(spans)
+
+
+async def test_keep_ends_what_runs_and_then_swaps(engine: Engine, model: Path) -> None:
+    await engine.swap(0, None, "Keep")
+    engine.submit([ask("old", 300)])
+    await generating(engine)
+    swap = asyncio.create_task(engine.swap(1, list(load_file(model / "model.safetensors").items()), "Keep"))
+    await asyncio.sleep(0)
+    engine.submit([ask("new", 5)])
+    assert not swap.done()
+    await swap
+    assert engine.version == 1
+    done = await gather(engine, 2)
+    assert set(versions(done["old"])) == {0}
+    assert set(versions(done["new"])) == {1}
+
+
+async def test_restart_stops_what_runs(engine: Engine) -> None:
+    await engine.swap(0, None, "Restart")
+    engine.submit([ask(str(number), 3000 if number < SLOTS else 4) for number in range(SLOTS + 1)])
+    await generating(engine)
+    await engine.swap(1, None, "Restart")
+    done = await gather(engine, SLOTS + 1)
+    for number in range(SLOTS):
+        assert done[str(number)] == Stopped(id=str(number), reason="Restarted", failure=False)
+    assert set(versions(done[str(SLOTS)])) == {1}
+
+
+async def test_what_is_cancelled_is_forgotten(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask(str(number), 3000) for number in range(SLOTS)])
+    engine.submit([ask("waiting", 5), ask("next", 6)])
+    await generating(engine)
+    engine.cancel([*map(str, range(SLOTS)), "waiting", "unknown"])
+    assert list(await gather(engine, 1)) == ["next"]
+    assert (engine.load().running, engine.load().waiting) == (0, 0)
+
+
+async def test_the_same_id_again_takes_the_place_of_the_first(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("a", 3000), ask("b", 50)])
+    await generating(engine)
+    engine.submit([ask("a", 7)])
+    done = await gather(engine, 2)
+    assert len(versions(done["a"])) == 7
+
+
+async def test_weights_that_do_not_verify_change_nothing(engine: Engine) -> None:
+    def altered() -> Iterator[tuple[str, Any]]:
+        raise WeightsRejected("digest")
+        yield
+
+    await engine.swap(0, None, "Update")
+    with pytest.raises(WeightsRejected, match="digest"):
+        await engine.swap(1, altered(), "Update")
+    assert engine.version == 0
+    engine.submit([ask("a", 3)])
+    assert versions((await gather(engine, 1))["a"]) == [0, 0, 0]
+
+
+async def test_an_empty_request_fails_alone(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("empty", 3, prompt=()), ask("none", 0), ask("good", 3)])
+    done = await gather(engine, 3)
+    for name in ("empty", "none"):
+        event = done[name]
+        assert isinstance(event, Stopped)
+        assert event.failure
+        assert event.reason.startswith("EmptyRequest: ")
+    assert versions(done["good"]) == [0, 0, 0]
+
+
+async def test_a_closed_engine_says_so(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("a", 3000)])
+    await generating(engine)
+    swap = asyncio.create_task(engine.swap(1, None, "Keep"))
+    await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(GenerationFailed, match="closed"):
+        await swap
+    with pytest.raises(GenerationFailed, match="closed"):
+        await engine.swap(1, None, "Update")
+    with pytest.raises(GenerationFailed, match="closed"):
+        while True:
+            assert not await engine.events()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vLLM", {}, r"spec\.rollout\.engine\.name: 'vLLM' is unknown: write one of Torch, Emulated"),
+        ("Torch", {"slot": 1}, r"spec\.rollout\.engine\.options\.slot: .*slots"),
+        ("Torch", {"slots": "8"}, r"spec\.rollout\.engine\.options\.slots: .*integer"),
+        ("Emulated", {"lengths": {"sigma": 0.1}}, r"options\.lengths: .*promptSigma"),
+    ],
+)
+def test_what_no_engine_understands_is_refused(
+    name: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        create_engine(name, model_path=tmp_path, options=options)

@@ -1,0 +1,182 @@
+"""What a job's status says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rljob_core.spec import RLJob
+from rljob_operator.observe import Figures
+from rljob_operator.reconcile import RESYNC_SECONDS, Reconciler
+from rljob_operator.status import Phase, condition, resumed
+from rljob_operator.worker_pod import Site
+
+MakeJob = Callable[..., RLJob]
+
+
+class Run:
+    """A reconciler over the dictionary, with figures that can be set."""
+
+    def __init__(self, server: Any, site: Site) -> None:
+        self.server, self.figures = server, Figures()
+        self.reconciler = Reconciler(server, site, clock=lambda: server.now, figures=lambda: self.figures)
+
+    async def step(self, job: RLJob) -> Any:
+        for _ in range(12):
+            result = await self.reconciler.reconcile(job)
+            if result.actions == 0:
+                return result
+        pytest.fail("it does not settle")
+
+    def conditions(self) -> dict[str, str]:
+        return {c.type: c.status for c in self.server.stored.conditions}
+
+    def ready(self) -> tuple[str, str, str]:
+        found = condition(self.server.stored, "Ready")
+        assert found is not None
+        return found.status, found.reason, found.message
+
+
+@pytest.fixture
+def run(server: Any, site: Site) -> Run:
+    return Run(server, site)
+
+
+async def test_it_is_ready_when_every_role_is(run: Run, make_job: MakeJob) -> None:
+    job = make_job()
+    await run.step(job)
+    assert run.ready() == ("False", "CoordinatorNotReady", "0 of 1 ready")
+    assert run.conditions() == {
+        "Ready": "False",
+        "Suspended": "False",
+        "Reconciling": "True",
+        "Stalled": "False",
+        "Succeeded": "False",
+        "Failed": "False",
+    }
+    run.server.pods_ready()
+    await run.step(job)
+    assert run.ready() == ("True", "Training", "")
+    assert run.conditions()["Reconciling"] == "False"
+    assert [(p.name, p.replicas, p.ready_replicas) for p in run.server.stored.pools] == [("cpu", 2, 2)]
+    assert ("Normal", "Training") in run.server.events
+
+
+@pytest.mark.parametrize(
+    ("role", "ready", "expected"),
+    [
+        ("coordinator", 0, ("False", "CoordinatorNotReady", "0 of 1 ready")),
+        ("rollout", 0, ("False", "RolloutNotReady", "0 of 2 ready")),
+        ("reward", 0, ("False", "RewardNotReady", "0 of 1 ready")),
+        ("rollout", 1, ("True", "Training", "")),  # one engine is enough to train, but not what was wanted
+    ],
+)
+async def test_it_says_which_role_is_missing(
+    run: Run, make_job: MakeJob, role: str, ready: int, expected: tuple[str, str, str]
+) -> None:
+    job = make_job()
+    await run.step(job)
+    run.server.pods_ready()
+    (owner,) = [m for m in run.server.of("Deployment") if m["metadata"]["labels"]["rljob.dev/role"] == role]
+    owner["status"]["readyReplicas"] = ready
+    await run.step(job)
+    assert run.ready() == expected
+    assert run.conditions()["Reconciling"] == "True"
+
+
+async def test_a_gang_is_ready_when_all_its_pods_are(run: Run, make_job: MakeJob) -> None:
+    job = make_job(trainer__numNodes=2)
+    await run.step(job)
+    run.server.pods_ready()
+    (gang,) = run.server.of("Job")
+    run.server.pod(gang, 1, ready=False)
+    await run.step(job)
+    assert run.ready() == ("False", "TrainerNotReady", "1 of 2 ready")
+
+
+async def test_transition_times_change_with_the_status_only(run: Run, make_job: MakeJob) -> None:
+    job = make_job()
+    await run.step(job)
+    first = {c.type: c.last_transition_time for c in run.server.stored.conditions}
+    run.server.now += timedelta(seconds=30)
+    run.server.pods_ready()
+    await run.step(job)
+    second = {c.type: c.last_transition_time for c in run.server.stored.conditions}
+    assert {kind for kind in first if first[kind] != second[kind]} == {"Ready", "Reconciling"}
+    assert datetime.fromisoformat(second["Ready"]) == run.server.now
+    written = run.server.log.count("status")
+    run.server.now += timedelta(seconds=30)
+    await run.step(job)
+    assert run.server.log.count("status") == written, "nothing has changed, so nothing is written"
+
+
+async def test_figures_are_written_now_and_then_and_at_the_end(run: Run, make_job: MakeJob) -> None:
+    job = make_job()
+    run.figures = Figures(step=1)
+    await run.step(job)
+    assert run.server.stored.step == 1
+    run.figures = Figures(step=2, policy_version=2, reward_mean=0.5, staleness_max=1, staleness_mean=0.25)
+    run.server.now += timedelta(seconds=RESYNC_SECONDS / 2)
+    await run.step(job)
+    assert run.server.stored.step == 1
+    run.server.now += timedelta(seconds=RESYNC_SECONDS / 2)
+    await run.step(job)
+    stored = run.server.stored
+    assert (stored.step, stored.policy_version, stored.reward_mean) == (2, 2, 0.5)
+    assert (stored.staleness_max, stored.staleness_mean, stored.tokens_per_second) == (1, 0.25, None)
+    run.figures = Figures(step=3)
+    run.server.gang_ends(code=0)
+    await run.step(job)
+    assert run.server.stored.step == 3
+
+
+async def test_the_deadline_counts_from_the_start_and_again_from_a_resume(
+    run: Run, make_job: MakeJob
+) -> None:
+    job, suspended = make_job(activeDeadlineSeconds=100), make_job(activeDeadlineSeconds=100, suspend=True)
+    start = run.server.now
+    result = await run.step(job)
+    assert result.retry_at == start + timedelta(seconds=100)
+    run.server.now += timedelta(seconds=99)
+    await run.step(suspended)
+    run.server.now += timedelta(seconds=1000)
+    assert (await run.step(suspended)).phase is Phase.SUSPENDED
+    assert (await run.step(job)).phase is Phase.RUNNING
+    run.server.now += timedelta(seconds=99)
+    assert (await run.step(job)).phase is Phase.RUNNING
+    run.server.now += timedelta(seconds=1)
+    assert (await run.step(job)).phase is Phase.FAILED
+    assert condition(run.server.stored, "Failed").reason == "DeadlineExceeded"
+
+
+async def test_a_template_that_does_not_fit_fails_the_job_with_its_path(run: Run, make_job: MakeJob) -> None:
+    job = make_job(reward__template={"spec": {"containers": "x"}})
+    result = await run.step(job)
+    failed = condition(result.status, "Failed")
+    assert (result.phase, failed.reason) == (Phase.FAILED, "InvalidTemplate")
+    assert failed.message.startswith("spec.reward.template.spec.containers: must be a list")
+    assert run.server.objects == {}
+
+
+async def test_conditions_of_others_stay(run: Run, make_job: MakeJob) -> None:
+    starved = {"type": "TrainerStarved", "status": "True", "reason": "NoTrajectories"}
+    run.server.stored = type(run.server.stored).model_validate({"conditions": [starved]})
+    await run.step(make_job())
+    assert condition(run.server.stored, "TrainerStarved").reason == "NoTrajectories"
+
+
+async def test_a_resumed_job_goes_on_with_the_next_attempt_and_no_failures(
+    run: Run, make_job: MakeJob
+) -> None:
+    job = make_job(backoffLimit=0)
+    await run.step(job)
+    run.server.gang_ends(code=1)
+    await run.step(job)
+    run.server.pods_gone()
+    assert (await run.step(job)).phase is Phase.FAILED
+    run.server.stored = resumed(run.server.stored)
+    result = await run.step(job)
+    assert (result.phase, result.status.trainer_attempt, result.status.failures) == (Phase.RUNNING, 2, 0)

@@ -1,0 +1,221 @@
+"""Which attempt runs, what counts, and that looking twice counts once: reconciled pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rljob_core.spec import RLJob
+from rljob_operator.backoff import Backoff
+from rljob_operator.reconcile import Pass, Reconciler
+from rljob_operator.status import Phase, condition
+from rljob_operator.worker_pod import Site
+
+MakeJob = Callable[..., RLJob]
+BACKOFF = Backoff(first=10, last=60)
+
+
+@pytest.fixture
+def step(server: Any, site: Site) -> Callable[[RLJob], Any]:
+    """Passes until one does nothing."""
+    reconciler = Reconciler(server, site, clock=lambda: server.now, backoff=BACKOFF)
+
+    async def run(job: RLJob) -> Pass:
+        for _ in range(12):
+            result = await reconciler.reconcile(job)
+            if result.actions == 0:
+                return result
+        pytest.fail("it does not settle")
+
+    return run
+
+
+def jobs(server: Any) -> list[str]:
+    return [manifest["metadata"]["name"] for manifest in server.of("Job")]
+
+
+async def later(server: Any, seconds: float) -> None:
+    server.now += timedelta(seconds=seconds)
+
+
+async def test_the_first_attempt_is_1_and_its_number_is_written_before_it_exists(
+    server: Any, step: Any, make_job: MakeJob
+) -> None:
+    result = await step(make_job())
+    assert jobs(server) == ["chain-sum-trainer-1"]
+    assert (result.status.trainer_attempt, result.status.failures) == (1, 0)
+    assert server.log[0] == "status"
+
+
+async def test_a_crash_is_counted_once_and_followed_by_the_next_attempt_after_the_back_off(
+    server: Any, step: Any, make_job: MakeJob
+) -> None:
+    job = make_job()
+    await step(job)
+    server.gang_ends(code=1, message="Traceback\n  File x\nRuntimeError: boom")
+    for _ in range(3):
+        result = await step(job)
+        assert (result.status.trainer_attempt, result.status.failures) == (1, 1)
+    ready = condition(result.status, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "TrainerBackOff")
+    assert "RuntimeError: boom" in ready.message
+    assert result.retry_at == server.now + timedelta(seconds=10)
+    await later(server, 10)
+    await step(job)
+    assert jobs(server) == [], "its pod is still there"
+    server.pods_gone("trainer")
+    result = await step(job)
+    assert jobs(server) == ["chain-sum-trainer-2"]
+    assert (result.status.trainer_attempt, result.status.failures) == (2, 1)
+    server.gang_ends(code=137)
+    assert (await step(job)).status.failures == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "failures"),
+    [
+        ({"code": 1}, 1),
+        ({"code": 137}, 1),
+        ({"code": 143}, 1),
+        ({"code": 3}, 0),
+        ({"code": 1, "message": "Fenced: attempt 2 took over"}, 0),
+        ({"code": 137, "evicted": True}, 0),
+    ],
+)
+async def test_what_counts(
+    server: Any, step: Any, make_job: MakeJob, end: dict[str, Any], failures: int
+) -> None:
+    job = make_job(backoffLimit=1)
+    await step(job)
+    server.gang_ends(**end, ago=60)
+    await step(job)
+    server.pods_gone("trainer")
+    result = await step(job)
+    assert jobs(server) == ["chain-sum-trainer-2"]
+    assert result.status.failures == failures
+
+
+async def test_past_the_limit_the_job_fails_and_its_children_go(
+    server: Any, step: Any, make_job: MakeJob
+) -> None:
+    job = make_job(backoffLimit=1)
+    for attempt in (1, 2):
+        await step(job)
+        assert jobs(server) == [f"chain-sum-trainer-{attempt}"]
+        server.gang_ends(code=1, message="MemoryError", ago=60)
+        await step(job)
+        server.pods_gone("trainer")
+    result = await step(job)
+    failed = condition(result.status, "Failed")
+    assert failed is not None
+    assert (failed.status, failed.reason) == ("True", "BackoffLimitExceeded")
+    assert "2 trainer attempts failed, spec.backoffLimit allows 1" in failed.message
+    assert "MemoryError" in failed.message
+    assert server.objects == {}
+    assert result.settled
+    assert condition(result.status, "Stalled").status == "True"
+    assert ("Warning", "BackoffLimitExceeded") in server.events
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"code": 2, "message": "log\nno such model: /m"},
+        {"code": 1, "message": "UserError: no such model: /m"},
+    ],
+)
+async def test_a_users_error_fails_at_once_whatever_the_limit(
+    server: Any, step: Any, make_job: MakeJob, end: dict[str, Any]
+) -> None:
+    job = make_job(backoffLimit=9)
+    await step(job)
+    server.gang_ends(**end)
+    server_pods = server.of("Pod")
+    assert server_pods
+    result = await step(job)
+    assert result.phase is Phase.FAILED
+    failed = condition(result.status, "Failed")
+    assert (failed.reason, failed.message) == ("UserError", "trainer: no such model: /m")
+
+
+@pytest.mark.parametrize("role", ["coordinator", "reward", "rollout"])
+async def test_any_role_can_report_a_users_error_but_its_crashes_are_only_repeated(
+    server: Any, step: Any, make_job: MakeJob, role: str
+) -> None:
+    job = make_job()
+    await step(job)
+    (owner,) = [m for m in server.of("Deployment") if m["metadata"]["labels"]["rljob.dev/role"] == role]
+    server.pod(owner, 0, end={"exitCode": 139, "message": ""})
+    assert (await step(job)).phase is Phase.RUNNING
+    server.pod(owner, 0, end={"exitCode": 2, "message": "unknown reward: exact"})
+    result = await step(job)
+    assert condition(result.status, "Failed").message == f"{role}: unknown reward: exact"
+
+
+async def test_a_lost_status_or_job_never_leads_to_a_number_used_twice(
+    server: Any, step: Any, make_job: MakeJob
+) -> None:
+    job = make_job()
+    await step(job)
+    server.objects = {ref: m for ref, m in server.objects.items() if ref.kind != "Job"}
+    result = await step(job)  # someone deleted it
+    assert (jobs(server), result.status.failures) == (["chain-sum-trainer-2"], 0)
+    server.stored = server.stored.model_copy(update={"trainer_attempt": 0})
+    result = await step(job)
+    assert (jobs(server), result.status.trainer_attempt) == (["chain-sum-trainer-2"], 2)
+
+
+async def test_what_a_trainer_reads_changes_it_uncounted_and_replicas_do_not(
+    server: Any, step: Any, make_job: MakeJob
+) -> None:
+    await step(make_job())
+    await step(make_job(rollout__pools=[{"name": "cpu", "replicas": 9}], backoffLimit=7))
+    assert jobs(server) == ["chain-sum-trainer-1"]
+    result = await step(make_job(algorithm__learningRate=0.5))
+    assert jobs(server) == ["chain-sum-trainer-2"]
+    assert (result.status.trainer_attempt, result.status.failures) == (2, 0)
+
+
+async def test_suspend_removes_all_and_resuming_takes_the_next_attempt(
+    server: Any, step: Any, make_job: MakeJob
+) -> None:
+    await step(make_job())
+    result = await step(make_job(suspend=True))
+    assert server.objects == {}
+    assert (result.phase, result.settled) == (Phase.SUSPENDED, True)
+    assert condition(result.status, "Suspended").status == "True"
+    result = await step(make_job())
+    assert jobs(server) == ["chain-sum-trainer-2"]
+    assert (result.status.failures, result.phase) == (0, Phase.RUNNING)
+
+
+async def test_success_stays_when_the_children_are_gone(server: Any, step: Any, make_job: MakeJob) -> None:
+    job = make_job()
+    await step(job)
+    server.gang_ends(code=0)
+    result = await step(job)
+    server.pods_gone()
+    result = await step(job)
+    assert server.objects == {}
+    assert (result.phase, result.settled, result.status.trainer_attempt) == (Phase.SUCCEEDED, True, 1)
+    assert condition(result.status, "Succeeded").reason == "TrainingComplete"
+    before = list(server.log)
+    for change in ({}, {"suspend": True}, {"steps": 99}):
+        assert (await step(make_job(**change))).phase is Phase.SUCCEEDED
+    assert server.log == before, "nothing is done, nothing is written"
+
+
+async def test_success_is_written_before_the_proof_is_removed(
+    server: Any, site: Site, make_job: MakeJob, step: Any
+) -> None:
+    job = make_job()
+    await step(job)
+    server.gang_ends(code=0)
+    server.log.clear()
+    await step(job)
+    assert server.log[0] == "status"
+    assert "delete Job chain-sum-trainer-1" in server.log
