@@ -124,7 +124,9 @@ def seconds(work: Callable[[], Any]) -> float:
 def compare(name: str, model: Path, *, slots: int, lengths: Sequence[int]) -> dict[str, Any]:
     """Both on the same lengths, in turn, after a round to warm up; medians."""
     theirs, ours = Generate(model, slots=slots), Ours(model, slots=slots)
-    times = [(seconds(lambda: theirs(lengths)), seconds(lambda: ours(lengths))) for _ in range(1 + ROUNDS)][1:]
+    times = [(seconds(lambda: theirs(lengths)), seconds(lambda: ours(lengths))) for _ in range(1 + ROUNDS)][
+        1:
+    ]
     ours.close()
     tokens = sum(lengths)
     generate, engine = (tokens / statistics.median(column) for column in zip(*times, strict=True))

@@ -16,7 +16,9 @@ class JobFailed(Exception):
     """`rljob run` or `rljob audit` did not exit with 0."""
 
 
-def run_job(manifest: Path, folder: Path, changes: Sequence[str] = (), *, audit: bool = True) -> dict[str, Any]:
+def run_job(
+    manifest: Path, folder: Path, changes: Sequence[str] = (), *, audit: bool = True
+) -> dict[str, Any]:
     """Run a job to its end and audit it; its summary.json."""
     sets = [argument for change in changes for argument in ("--set", change)]
     program = str(Path(sys.executable).parent / "rljob")
@@ -25,7 +27,9 @@ def run_job(manifest: Path, folder: Path, changes: Sequence[str] = (), *, audit:
         for command in (["run", str(manifest), "--output", str(folder), *sets], ["audit", str(folder)]):
             if command[0] == "audit" and not audit:
                 continue
-            if subprocess.run([program, *command], stdout=output, stderr=subprocess.STDOUT).returncode:
+            if subprocess.run(
+                [program, *command], stdout=output, stderr=subprocess.STDOUT, check=False
+            ).returncode:
                 raise JobFailed(f"rljob {command[0]} failed, see {log}:\n{log.read_text()[-2000:]}")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary

@@ -1,9 +1,10 @@
 """Trajectories/s of our store on a real nats-server with file storage, against TransferQueue in memory.
 
-Both hold the same five columns (a prompt of 128 tokens, the response, log-probabilities, versions, the reward), and
-are driven by one client process: put, then get, then acknowledge (ours deletes, TransferQueue clears), a batch of
-64 or a single trajectory at a time, the next only after the one before. Ours is durable and checks a digest on every
-read; TransferQueue is neither asked to. Medians over rounds.
+Both hold the same five columns (a prompt of 128 tokens, the response, log-probabilities, versions, the reward) and
+are driven by one client process, a batch of 64 or a single trajectory at a time, the next only after the one before:
+put, get, and acknowledge, so that no other reader of the queue gets it again (TransferQueue marks that when it
+hands out a sample's metadata). Deleting is measured beside it. Ours is on disk and verifies a digest at every read;
+TransferQueue is asked for neither. Medians over rounds; of TransferQueue's two interfaces, the faster one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +27,24 @@ from rljob_core.ports import Channel
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.nats_server import SYNC_INTERVAL, EmbeddedServer
 from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.trajectory_store import TrajectoryQueue, TrajectoryStore
+from rljob_runtime.trajectory_store import TrajectoryDelivery, TrajectoryQueue, TrajectoryStore
 
 PROMPT = 128
 RESPONSES = (256, 2_048, 16_384)
 BATCH = 64
-#: Rounds of each kind, and how many of them only warm up.
-BATCH_ROUNDS, BATCH_WARM = 24, 4
-SINGLE_ROUNDS, SINGLE_WARM = 220, 20
-TARGETS = {(BATCH, 256): 3.0, (BATCH, 2_048): 2.0, (BATCH, 16_384): 1.0, (1, 256): 10.0, (1, 2_048): 10.0, (1, 16_384): 10.0}
-_PEER = Path(".venv-bench/bin/python")
+#: Batch size, rounds, and how many of them only warm up.
+OURS = ((BATCH, 24, 4), (1, 220, 20))
+PEER = ((BATCH, 20, 4), (1, 60, 10))
+#: What the ratio should be at least.
+TARGETS = {
+    (BATCH, 256): 3.0, (BATCH, 2_048): 2.0, (BATCH, 16_384): 1.0,
+    (1, 256): 10.0, (1, 2_048): 10.0, (1, 16_384): 10.0,
+}  # fmt: skip
+PHASES = ("put", "get", "ack", "delete")
+_PEER_PYTHON = Path(".venv-bench/bin/python")
+
+#: Seconds of each phase, per round, by batch size and response length.
+Rounds = dict[tuple[int, int], list[list[float]]]
 
 
 def make_trajectories(count: int, response: int, *, first: int) -> list[Trajectory]:
@@ -81,49 +92,120 @@ class Ours:
         self._trajectories = trajectories
         self._queue = queue
 
-    async def round(self, batch: list[Trajectory]) -> tuple[float, float, float]:
-        """Seconds of put, get and acknowledgement of a batch."""
-        begun = time.perf_counter()
+    async def round(self, batch: list[Trajectory]) -> list[float]:
+        """Seconds of each phase for a batch."""
+        times = [time.perf_counter()]
         _, reward = await asyncio.gather(
-            self._trajectories.put(batch), self._store.publish(Channel.REWARDS, "results", make_rewards(batch))
+            self._trajectories.put(batch),
+            self._store.publish(Channel.REWARDS, "results", make_rewards(batch)),
         )
-        stored = time.perf_counter()
-        deliveries: list[Any] = []
-        found = 0
-        while found < len(batch):
-            fetched = await self._queue.fetch(messages=64, timeout=10.0)
-            deliveries += fetched
-            found += sum(len(delivery.trajectories) for delivery in fetched)
-        (message,) = await self._store.get(Channel.REWARDS, [reward])
+        times.append(time.perf_counter())
+        deliveries, (message,) = await asyncio.gather(
+            self._fetch(len(batch)), self._store.get(Channel.REWARDS, [reward])
+        )
         if message is None or len(REWARD_BATCH.validate_json(message.data).results) != len(batch):
             raise RuntimeError("the store lost a reward")
-        read = time.perf_counter()
+        times.append(time.perf_counter())
         for delivery in deliveries:
             await delivery.ack()
+        # Written at the end of this turn of the event loop; it has no answer.
+        await asyncio.sleep(0)
+        times.append(time.perf_counter())
         sequences = [delivery.delivery.message.sequence for delivery in deliveries]
         await asyncio.gather(
             self._trajectories.delete(sequences), self._store.delete(Channel.REWARDS, [reward])
         )
-        return stored - begun, read - stored, time.perf_counter() - read
+        times.append(time.perf_counter())
+        return [end - begun for begun, end in pairwise(times)]
+
+    async def _fetch(self, count: int) -> list[TrajectoryDelivery]:
+        deliveries: list[TrajectoryDelivery] = []
+        while sum(len(delivery.trajectories) for delivery in deliveries) < count:
+            deliveries += await self._queue.fetch(messages=64, timeout=10.0)
+        return deliveries
 
 
-async def measure_ours(*, sync_interval: str = SYNC_INTERVAL) -> dict[tuple[int, int], list[float]]:
-    """Seconds per round, by batch size and response length."""
-    seconds = {}
+async def measure_ours(*, sync_interval: str = SYNC_INTERVAL) -> Rounds:
+    """Our rounds, on a server of their own with the shipped configuration."""
+    rounds: Rounds = {}
+    first = 0
     with tempfile.TemporaryDirectory() as folder:
         async with EmbeddedServer(Path(folder) / "nats", sync_interval=sync_interval) as server:
             store = NatsStore(server.url, subject="rljob.bench", stream_prefix="RLJOB_bench")
             await store.open()
             trajectories = TrajectoryStore(store)
             ours = Ours(store, trajectories, await trajectories.queue("bench"))
-            first = 0
-            for size, rounds, warm in ((BATCH, BATCH_ROUNDS, BATCH_WARM), (1, SINGLE_ROUNDS, SINGLE_WARM)):
+            for size, count, warm in OURS:
                 for response in RESPONSES:
                     times = []
-                    for _ in range(rounds):
+                    for _ in range(count):
                         batch = make_trajectories(size, response, first=first)
                         first += size
                         times.append(await ours.round(batch))
-                    seconds[size, response] = times[warm:]
+                    rounds[size, response] = times[warm:]
             await store.close()
-    return seconds
+    return rounds
+
+
+def measure_peer() -> Rounds:
+    """TransferQueue's rounds through the faster of its interfaces, from an interpreter of its own."""
+    with tempfile.TemporaryDirectory(prefix="tq") as folder:
+        asked = {"prompt": PROMPT, "responses": RESPONSES, "kinds": PEER, "folder": folder}
+        log = Path(folder) / "log"
+        with log.open("w") as errors:
+            done = subprocess.run(
+                [_PEER_PYTHON, "bench/store_peer.py", json.dumps(asked)],
+                stdout=subprocess.PIPE, stderr=errors, text=True, check=False,
+            )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"TransferQueue did not run:\n{log.read_text()[-3000:]}")
+    rounds: Rounds = {}
+    for size, response, _, times in json.loads(done.stdout.splitlines()[-1]):
+        key = size, response
+        if key not in rounds or rate(size, times) > rate(size, rounds[key]):
+            rounds[key] = times
+    return rounds
+
+
+def rate(size: int, times: Sequence[Sequence[float]], *, phases: int = 3) -> float:
+    """Trajectories/s over the first phases of the median round."""
+    return size / statistics.median(sum(row[:phases]) for row in times)
+
+
+def row(size: int, response: int, ours: list[list[float]], peer: list[list[float]]) -> dict[str, Any]:
+    """One line of the table."""
+    found = {"batch": size, "response_tokens": response}
+    for name, times in (("ours", ours), ("peer", peer)):
+        found[f"{name}_per_second"] = round(rate(size, times))
+        found[f"{name}_per_second_with_delete"] = round(rate(size, times, phases=4))
+        for phase, column in zip(PHASES, zip(*times, strict=True), strict=True):
+            found[f"{name}_{phase}_ms"] = round(1e3 * statistics.median(column), 2)
+    ratio = rate(size, ours) / rate(size, peer)
+    return {**found, "ratio": round(ratio, 2), "target": TARGETS[size, response]}
+
+
+def main() -> dict[str, Any]:
+    """Run both and print them as a table.
+
+    Returns:
+        `sync_interval` of the nats-server, and `cases`: a row each, with both rates and their ratio.
+    """
+    # Ours before and after theirs, so that neither has the quieter machine.
+    before, peer, after = asyncio.run(measure_ours()), measure_peer(), asyncio.run(measure_ours())
+    ours = {key: before[key] + after[key] for key in before}
+    cases = [row(*key, ours[key], peer[key]) for key in ours]
+    print(f"trajectories/s, put + get + ack (nats-server on files, sync_interval {SYNC_INTERVAL})")
+    print(
+        f"{'batch':>6}{'response':>10}{'TransferQueue':>15}{'ours':>9}{'ratio':>8}{'target':>8}    with delete"
+    )
+    for case in cases:
+        print(
+            f"{case['batch']:6}{case['response_tokens']:10,}{case['peer_per_second']:15,}"
+            f"{case['ours_per_second']:9,}{case['ratio']:8.1f}{case['target']:8.1f}"
+            f"{case['peer_per_second_with_delete']:9,}{case['ours_per_second_with_delete']:7,}"
+        )
+    return {"sync_interval": SYNC_INTERVAL, "cases": cases}
+
+
+if __name__ == "__main__":
+    main()

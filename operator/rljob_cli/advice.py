@@ -58,7 +58,7 @@ def advice(root: type[BaseModel], content: Any, detail: ErrorDetails) -> str:
         return f"{_NEEDED[kind]} is needed, not {_shown(given)}{_unquoted(kind, given)}{_meaning(field)}"
     if kind in _BOUNDS:
         name, key = _BOUNDS[kind]
-        return f"must be {name} {context[key]}, not {_shown(given)}"
+        return f"must be {name} {context[key]:g}, not {_shown(given)}"
     if kind in {"too_short", "too_long"}:
         least = kind == "too_short"
         count = context["min_length" if least else "max_length"]

@@ -83,3 +83,8 @@ def _announced(folder: Path) -> str | None:
         with suppress(ValueError):  # it is being written
             return str(json.loads(file.read_text(encoding="utf-8"))["nats"][0])
     return None
+
+
+def running_url(folder: Path) -> str | None:
+    """The URL of the server that runs on the streams in `folder`; None if none has said so."""
+    return _announced(folder)

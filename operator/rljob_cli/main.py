@@ -177,8 +177,8 @@ def audit(
     """
     with _exit_codes():
         from rljob_cli.audit import audit as check
-        from rljob_cli.audit_read import read_evidence
-        from rljob_cli.audit_table import as_text, print_table
+        from rljob_cli.audit.read import read_evidence
+        from rljob_cli.audit.table import as_text, print_table
 
         findings = check(asyncio.run(read_evidence(RunFolder(folder))))
     if as_json:

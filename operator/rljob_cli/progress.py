@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
 from rljob_core.messages import EngineSignal, StepMetrics
+
+_RATE_SECONDS = 10.0
 
 Kind = Literal["commit", "evaluation", "end", "other"]
 
@@ -22,16 +25,17 @@ def kind_of(line: StepMetrics) -> Kind:
 
 @dataclass(slots=True)
 class Rate:
-    """Tokens per second from a counter that starts again at 0 with its process, over a few seconds."""
+    """Tokens per second over the last seconds, from counters that start again at 0 with their process."""
 
     total: float = 0.0
     per_second: float = 0.0
     _last: dict[str, float] = field(default_factory=dict)
-    _mark: tuple[float, float] | None = None
+    _marks: deque[tuple[float, float]] = field(default_factory=deque)
 
     def count(self, source: str, value: float) -> None:
         """The counter of `source` says `value`."""
-        self.total += value - self._last.get(source, 0.0) if value >= self._last.get(source, 0.0) else value
+        before = self._last.get(source, 0.0)
+        self.total += value - before if value >= before else value
         self._last[source] = value
 
     def forget(self, source: str) -> None:
@@ -39,13 +43,13 @@ class Rate:
         self._last.pop(source, None)
 
     def mark(self, now: float) -> None:
-        """Work the rate out, from one call to the next one a second or more later."""
-        if self._mark is None:
-            self._mark = (now, self.total)
-        elif now - self._mark[0] >= 1.0:
-            since, before = self._mark
+        """Work the rate out; to be called about once a second."""
+        self._marks.append((now, self.total))
+        while now - self._marks[0][0] > _RATE_SECONDS:
+            self._marks.popleft()
+        since, before = self._marks[0]
+        if now > since:
             self.per_second = (self.total - before) / (now - since)
-            self._mark = (now, self.total)
 
 
 class Progress:

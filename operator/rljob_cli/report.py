@@ -143,7 +143,7 @@ def plot(path: Path, job: RLJob, progress: Progress) -> None:
         staleness.set_ylim(-0.1, bound + 0.5)
         staleness.set_ylabel("staleness\n(versions)")
         staleness.set_xlabel("step")
-        staleness.legend(frameon=False, ncols=3, loc="upper right")
+        staleness.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 0.98), borderpad=0)
         for axes in (reward, staleness):
             axes.grid(axis="y", color="#eeeeee")
         staleness.xaxis.set_major_locator(MaxNLocator(integer=True))

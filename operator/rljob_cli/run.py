@@ -41,6 +41,8 @@ _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
 _LAST_LINES_SECONDS = 5.0
 _UNFINISHED_SECONDS = 30.0
+_STOP_SECONDS = 8.0
+"""For all processes, so that this one too has ended 10 s after it was asked."""
 
 
 class Exit(StrEnum):
@@ -125,6 +127,7 @@ class Run:
                 end = await self._work(cluster, signals)
                 if end.exit is not Exit.SUCCEEDED:
                     self._view.note("stopping: the trainer saves a checkpoint (Ctrl-C again ends at once)")
+                    await cluster.shutdown(within=_STOP_SECONDS)
         except asyncio.CancelledError:
             await cluster.shutdown(within=0.0)
         finally:

@@ -24,9 +24,8 @@ from rljob_operator.local_pod import Launch
 from rljob_operator.names import EXIT_USER_ERROR, USER_ERROR
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LIBC = (
-    ctypes.CDLL(None) if sys.platform == "linux" else None
-)  # loaded here: no imports between fork and exec
+# Looked up here: between fork and exec a lock that another thread held (imports, dlsym) would never be released.
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _CANNOT_START = 127  # as a shell says it
 _LAST_WORDS = 2048  # bytes of the log that Kubernetes takes for a missing termination message
 
@@ -205,12 +204,12 @@ class PodProcess:
 
 
 def _die_with(parent: int) -> Callable[[], None] | None:
-    if _LIBC is None:
+    prctl = _PRCTL
+    if prctl is None:
         return None
-    libc = _LIBC
 
     def before_exec() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it was gone before the kernel was asked
             os._exit(1)
 

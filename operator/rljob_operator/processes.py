@@ -2,19 +2,18 @@
 
     async with LocalCluster(folder, environment, on_event=print) as cluster:
         await cluster.apply(nats_deployment)          # any Deployment, also one that belongs to no RLJob
-        outcome = await Reconciler(cluster, site).run(job)
+        outcome = await Reconciler(cluster, site).run(job)     # Ctrl-C: cancel it
         await cluster.shutdown()                      # in order, within 10 s; leaving the block does it too
 
 Deployments and Jobs run (`workloads.py`), ConfigMaps and Services are kept for them, other kinds are only stored.
 In the folder: `logs/<pod>.log` (stdout and stderr of all starts), `pids.json` (`{pod: {role, pool, attempt, pid,
 restarts}}` of what runs now), `status.json` (the RLJob's status, which a later run goes on from), `pods/` (volumes).
-No process is left behind: see `process_group.py`.
+No process is left behind: see `process_group.py` and `guardian.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import sys
@@ -25,13 +24,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator import guardian
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster import Event, Manifest, Ref
+from rljob_operator.local_files import LocalFiles
 from rljob_operator.local_pod import Launch, PodPlace, prepare
-from rljob_operator.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_POOL, LABEL_ROLE, Role
+from rljob_operator.names import LABEL_JOB, LABEL_ROLE, Role
 from rljob_operator.pod_manifest import pod_manifest
 from rljob_operator.process_group import PodProcess, Termination
 from rljob_operator.workloads import Deployment, Job, Workload
@@ -72,18 +73,32 @@ class LocalCluster:
         self._workloads: dict[Ref, Workload] = {}
         self._ports: dict[tuple[Ref, int], int] = {}
         self._changed = asyncio.Event()
-        self._pids_written: dict[str, Any] | None = None
+        self._files = LocalFiles(self.folder)
         self._stepping = False
         self._step_again = False
+        self._error: Exception | None = None
+        self._guardian: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
+        token = str(uuid.uuid4())
+        self._environment[guardian.TOKEN] = token
+        self._guardian = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", guardian.__name__, token),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.shutdown()
+        try:
+            await self.shutdown()
+        finally:
+            if self._guardian is not None and self._guardian.stdin is not None:
+                self._guardian.stdin.close()
+                await self._guardian.wait()
 
     # ------------------------------------------------------------------------------------------ the protocol
 
@@ -138,30 +153,27 @@ class LocalCluster:
         self._step()
 
     async def status(self, job: RLJob) -> RLJobStatus:
-        """What `status.json` holds for this very job (by its uid)."""
-        path = self.folder / "status.json"
-        if path.exists():
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            if stored["metadata"] == _identity(job):
-                return RLJobStatus.model_validate_json(json.dumps(stored["status"]))
-        return RLJobStatus()
+        """What `status.json` holds for this very job."""
+        return self._files.read_status(job)
 
     async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
         """Write `status.json`."""
-        stored = {
-            "metadata": _identity(job),
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
-        }
-        _write(self.folder / "status.json", json.dumps(stored, indent=2))
+        self._files.write_status(job, status)
 
     async def event(self, job: RLJob, event: Event) -> None:
         """Hand it to `on_event`."""
         self._on_event(event if event.about else replace(event, about=job.metadata.name))
 
     async def changed(self) -> None:
-        """Return once something changed since the last return."""
+        """Return once something changed since the last return.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
         await self._changed.wait()
         self._changed.clear()
+        if self._error is not None:
+            raise self._error
 
     # ------------------------------------------------------------------------------------------ shutting down
 
@@ -204,10 +216,10 @@ class LocalCluster:
     def _step(self) -> None:
         """Let every workload take its next step, again while that changes a pod."""
         self._changed.set()
+        self._step_again = True
         if self._stepping:
-            self._step_again = True
             return
-        self._stepping = self._step_again = True
+        self._stepping = True
         try:
             while self._step_again:
                 self._step_again = False
@@ -215,9 +227,11 @@ class LocalCluster:
                     workload.step()
                     if workload.gone:
                         del self._workloads[ref], self._objects[ref]
+            self._files.write_pids(s for workload in self._workloads.values() for s in workload.slots)
+        except Exception as error:  # pods' tasks call this, which nobody awaits: `changed` raises it
+            self._error = error
         finally:
             self._stepping = False
-        self._write_pids()
 
     def _start_pod(self, owner: Ref, name: str, template: Manifest, restart: bool) -> PodProcess:
         subdomain = template["spec"].get("subdomain")
@@ -256,40 +270,12 @@ class LocalCluster:
     def _role(self, ref: Ref) -> str:
         return str(_labels(self._objects[ref]).get(LABEL_ROLE, ""))
 
-    def _write_pids(self) -> None:
-        running = {
-            slot.pod.name: {
-                "role": _labels(slot.template).get(LABEL_ROLE),
-                "pool": _labels(slot.template).get(LABEL_POOL),
-                "attempt": _labels(slot.template).get(LABEL_ATTEMPT),
-                "pid": slot.pod.pid,
-                "restarts": max(slot.pod.starts - 1, 0),
-            }
-            for workload in self._workloads.values()
-            for slot in workload.slots
-            if slot.pod.pid is not None
-        }
-        if running != self._pids_written:
-            _write(self.folder / "pids.json", json.dumps(running, indent=2))
-            self._pids_written = running
-
 
 def _labels(manifest: Manifest) -> Mapping[str, str]:
     labels: Mapping[str, str] = manifest["metadata"].get("labels", {})
     return labels
 
 
-def _identity(job: RLJob) -> dict[str, str | None]:
-    return {"namespace": job.metadata.namespace, "name": job.metadata.name, "uid": job.metadata.uid}
-
-
 def _owned_by(manifest: Manifest, ref: Ref) -> bool:
     owners = manifest["metadata"].get("ownerReferences", [])
     return any((owner["kind"], owner["name"]) == (ref.kind, ref.name) for owner in owners)
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file at once: a reader sees the old text or the new one."""
-    aside = path.with_name(f".{path.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)

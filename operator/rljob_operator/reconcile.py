@@ -1,7 +1,12 @@
 """Level-triggered reconcile of one RLJob: observe → decide → write status → plan → apply.
 
-    reconciler = Reconciler(cluster, site, figures=latest_figures)
+    site = Site(nats_url=…, weights_uri=…, checkpoint_uri=…, trainer_log_uri=…)     # worker_pod.Site
+    reconciler = Reconciler(cluster, site, figures=latest_figures)                  # () -> observe.Figures | None
     outcome = await reconciler.run(job)               # until it is finished and its children are gone
+
+To go on with a job that has ended (`--resume`): `await cluster.patch_status(job, status.resumed(await
+cluster.status(job)))`, then `run`. What is wrong with a pod template patch is found without a cluster by
+`desired(job, site, Targets(attempt=1, failures=0, pools={}))`, which raises `SpecError`.
 
 The status is written *before* anything is done: the number of a trainer attempt before its Job exists, `Succeeded`
 before the children that prove it are removed. So a crash between any two calls repeats work, and never loses or

@@ -100,7 +100,7 @@ async def local(
 
 async def test_a_process_that_dies_starts_again_with_back_off(local: Watched) -> None:
     await local.cluster.apply(deployment("reward", "import sys; print('hello'); sys.exit(7)"))
-    await until(lambda: local.log("reward-0").count("hello") >= 4)
+    await until(lambda: len(local.events) >= 4)
     pod = (await local.pods())["reward-0"]
     (status,) = pod["status"]["containerStatuses"]
     end = status["lastState"]["terminated"]
@@ -403,6 +403,9 @@ WORKER = """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if len(sys.argv) == 1:
+        # One that asks for nothing, as a reward function may start it, and dies of no signal to a group.
+        stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        open(f"{FOLDER}/strays/{stray.pid}", "w").close()
         # As torchrun does it: another session, so that no signal to our group reaches it.
         code = open(FOLDER + "/worker.py").read()
         child = subprocess.Popen([sys.executable, "-c", code, "rank"], start_new_session=True)
@@ -414,6 +417,7 @@ WORKER = """
 
 async def test_kill_9_of_the_parent_leaves_no_child_and_no_grandchild(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
+    (tmp_path / "strays").mkdir()
     worker = f"FOLDER = {str(tmp_path)!r}\n" + textwrap.dedent(WORKER)
     (tmp_path / "worker.py").write_text(worker)
     command = [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path)]
@@ -428,11 +432,14 @@ async def test_kill_9_of_the_parent_leaves_no_child_and_no_grandchild(tmp_path: 
     finally:
         parent.kill()
         await parent.wait()
-    await until(lambda: not any(running(pid) for pid in [*children, *ranks]))
+    strays = [int(path.name) for path in (tmp_path / "strays").iterdir()]
+    assert len(strays) == 2
+    await until(lambda: not any(running(pid) for pid in [*children, *ranks, *strays]))
 
 
 async def test_a_killed_role_takes_its_ranks_with_it(local: Watched, tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
+    (tmp_path / "strays").mkdir()
     worker = f"FOLDER = {str(tmp_path)!r}\n" + textwrap.dedent(WORKER)
     (tmp_path / "worker.py").write_text(worker)
     await local.cluster.apply(gang("chain-sum-trainer-1", worker))
@@ -441,6 +448,9 @@ async def test_a_killed_role_takes_its_ranks_with_it(local: Watched, tmp_path: P
     os.kill(local.pids()["chain-sum-trainer-1-0"], signal.SIGKILL)
     await until(lambda: condition(local, "Failed"))
     await until(lambda: not running(rank))
+    (stray,) = [int(path.name) for path in (tmp_path / "strays").iterdir()]
+    await local.cluster.__aexit__(None, None, None)
+    assert not running(stray)
 
 
 def test_an_orphan_that_asks_too_late_ends_itself() -> None:

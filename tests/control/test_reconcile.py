@@ -187,6 +187,39 @@ async def test_suspend_stops_everything_and_resuming_starts_the_next_attempt(
     assert (outcome.phase, outcome.status.trainer_attempt) == (Phase.SUCCEEDED, 2)
 
 
+async def test_a_cancelled_run_ends_though_something_changes_at_that_very_moment(
+    world: World, make_job: MakeJob
+) -> None:
+    task = world.start(make_job(**laid_over("sleep 600")))
+    await until(world.pids)
+    await asyncio.sleep(0.5)  # it has come to rest and waits for a change
+    await world.cluster.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}, "data": {}}
+    )
+    task.cancel()
+    async with asyncio.timeout(10):
+        with suppress(asyncio.CancelledError):
+            await task
+    assert task.cancelled()
+
+
+async def test_a_folder_that_cannot_be_written_ends_the_run_and_all_processes(
+    tmp_path: Path, environment: dict[str, str], site: Site, make_job: MakeJob
+) -> None:
+    job = make_job(**laid_over("touch $RLJOB_READY_FILE; sleep 600"))
+    async with LocalCluster(tmp_path / "run", environment, backoff=QUICK) as cluster:
+        world = World(cluster, site, [])
+        task = world.start(job)
+        await until(lambda: ready(world, job))
+        pids = world.pids()
+        (cluster.folder / "pids.json").unlink()
+        (cluster.folder / "pids.json" / "in the way").mkdir(parents=True)
+        os.kill(pids["chain-sum-reward-0"], signal.SIGKILL)
+        with pytest.raises(OSError, match=r"pids\.json"):
+            await task
+    assert [child for child in psutil.Process().children(recursive=True) if child.is_running()] == []
+
+
 async def test_configuration_rolls_its_readers_and_replicas_nobody(world: World, make_job: MakeJob) -> None:
     changes = laid_over("touch $RLJOB_READY_FILE; sleep 600")
 

@@ -37,10 +37,6 @@ def jobs(server: Any) -> list[str]:
     return [manifest["metadata"]["name"] for manifest in server.of("Job")]
 
 
-async def later(server: Any, seconds: float) -> None:
-    server.now += timedelta(seconds=seconds)
-
-
 async def test_the_first_attempt_is_1_and_its_number_is_written_before_it_exists(
     server: Any, step: Any, make_job: MakeJob
 ) -> None:
@@ -64,7 +60,7 @@ async def test_a_crash_is_counted_once_and_followed_by_the_next_attempt_after_th
     assert (ready.status, ready.reason) == ("False", "TrainerBackOff")
     assert "RuntimeError: boom" in ready.message
     assert result.retry_at == server.now + timedelta(seconds=10)
-    await later(server, 10)
+    server.now += timedelta(seconds=10)
     await step(job)
     assert jobs(server) == [], "its pod is still there"
     server.pods_gone("trainer")
@@ -219,3 +215,60 @@ async def test_success_is_written_before_the_proof_is_removed(
     await step(job)
     assert server.log[0] == "status"
     assert "delete Job chain-sum-trainer-1" in server.log
+
+
+class Crash(Exception):
+    """The operator dies."""
+
+
+@pytest.mark.parametrize("calls", range(1, 40))
+async def test_a_crash_between_any_two_calls_neither_loses_nor_doubles_an_attempt(
+    server: Any, site: Site, make_job: MakeJob, calls: int
+) -> None:
+    job = make_job(backoffLimit=1)
+    left = calls
+
+    class Dying(type(server)):  # type: ignore[misc]
+        """Dies once, after its n-th call that writes."""
+
+        def _spend(self) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Crash
+
+        async def apply(self, manifest: Any) -> None:
+            await super().apply(manifest)
+            self._spend()
+
+        async def delete(self, ref: Any) -> None:
+            await super().delete(ref)
+            self._spend()
+
+        async def patch_status(self, job: Any, status: Any) -> None:
+            await super().patch_status(job, status)
+            self._spend()
+
+    dying = Dying()
+
+    async def settle() -> Pass:
+        for _ in range(20):
+            reconciler = Reconciler(dying, site, clock=lambda: dying.now, backoff=BACKOFF)
+            try:
+                result = await reconciler.reconcile(job)
+            except Crash:
+                continue
+            if result.actions == 0:
+                return result
+        pytest.fail("it does not settle")
+
+    await settle()
+    for failures in (1, 2):
+        dying.gang_ends(code=1, ago=60)
+        assert (await settle()).status.failures == failures
+        dying.pods_gone("trainer")
+        result = await settle()
+    assert (result.phase, condition(result.status, "Failed").reason) == (Phase.FAILED, "BackoffLimitExceeded")
+    assert dying.objects == {}
+    created = [entry for entry in dying.log if entry.startswith("apply Job")]
+    assert len(created) == len(set(created)) == 2

@@ -126,11 +126,9 @@ def test_no_single_death_loses_or_repeats_anything(faults, mode, drop):
     config = job_config(steps=5, pipeline={**mode, "maxResamples": 2}, algorithm={"dropUniformGroups": drop})
     world = World(config, engines=3, slots=2, reward=lambda t: float(len(t) % 2))
     world.start()
-    fresh = 0
-    for pause, fault in faults:
+    for fresh, (pause, fault) in enumerate(faults, start=1):
         for _ in range(pause):
             world.step()
-        fresh += 1
         match fault:
             case "engine":
                 name = next(iter(world.engines))

@@ -30,7 +30,7 @@ rank, size, model, out, store = int(sys.argv[2]), int(sys.argv[3]), Path(sys.arg
 trainer = {"options": {"threads": 1, "dtype": "float64"}}
 backend = create_backend(job_config(model, trainer=trainer), rank=rank, world_size=size, model_path=model)
 dist.init_process_group(
-    "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+    "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=200)
 )
 for step, counts in enumerate(eval(sys.argv[7])):
     backend.begin_step(step)
@@ -64,7 +64,7 @@ def ranks(model: Path, out: Path, *, size: int) -> list[list[float]]:
                     text=True,
                 )
             )
-        outputs = [process.communicate(timeout=150) for process in processes]
+        outputs = [process.communicate(timeout=240) for process in processes]
         assert [p.returncode for p in processes] == [0] * size, "\n".join(errors for _, errors in outputs)
     finally:
         for process in processes:

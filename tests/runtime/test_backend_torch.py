@@ -519,6 +519,8 @@ def test_emulated_training_takes_its_time_and_counts_steps(tmp_path: Path) -> No
     assert next(other.tensors())[1].tolist() == tensor.tolist()
     other.load(None)
     assert next(other.tensors())[1].tolist() == [0.0] * 4
+    with pytest.raises(WeightsRejected):
+        other.load([("model.embed", torch.zeros(4))])
 
 
 def test_the_vocabulary_of_the_samples_is_the_models(model: Path) -> None:

@@ -5,6 +5,7 @@ RLJobError
 ├── ProtocolViolation     an invariant of the consistency protocol would break (a bug: never caught and ignored)
 │   └── StalenessExceeded what is about to be consumed is past the bound stamped on its buffer
 ├── Fenced                this writer (coordinator epoch, trainer attempt) was replaced by a newer one
+├── Stopped               a role was told to stop before the job was over
 ├── CorruptPayload        bytes from a stream that do not decode (counted as a dead letter)
 │   └── UnknownVersion    … because they were written by a newer release
 ├── WeightsRejected       stored weights whose digests do not match their manifest
@@ -46,6 +47,10 @@ class StalenessExceeded(ProtocolViolation):
 
 class Fenced(RLJobError):
     """A newer coordinator epoch or trainer attempt has taken over; this one must stop."""
+
+
+class Stopped(RLJobError):
+    """A role was told to stop before the job was over."""
 
 
 class CorruptPayload(RLJobError):

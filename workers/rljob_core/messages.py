@@ -135,10 +135,11 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job is over: exit with 0."""
+    """The job is over, well or not."""
 
     epoch: int
     outcome: str
+    message: str = ""
     kind: Literal["finish"] = "finish"
 
 

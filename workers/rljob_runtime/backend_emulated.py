@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rljob_core.errors import JobFailed
+from rljob_core.errors import JobFailed, WeightsRejected
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.backends import EmulatedOptions
@@ -44,9 +44,15 @@ class EmulatedBackend:
         self._tokens = 0
 
     def load(self, tensors: Iterable[tuple[str, Any]] | None) -> None:
-        """Take these weights (`None`: the initial ones)."""
-        held = {} if tensors is None else dict(tensors)
-        self._weights = np.array(held[TENSOR], np.float32) if held else np.zeros(4, np.float32)
+        """Take these weights (`None`: the initial ones).
+
+        Raises:
+            WeightsRejected: they are not this backend's.
+        """
+        held = {TENSOR: np.zeros(4, np.float32)} if tensors is None else dict(tensors)
+        if held.keys() != {TENSOR}:
+            raise WeightsRejected(f"emulated weights are the tensor {TENSOR}, not {', '.join(held)}")
+        self._weights = np.array(held[TENSOR], np.float32)
         self._forget()
 
     def load_state(self, folder: str | None) -> None:

@@ -23,13 +23,12 @@ import torch
 import torch.distributed as dist
 import xxhash
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from transformers import AutoModelForCausalLM
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import JobFailed, SpecError, WeightsRejected
+from rljob_core.errors import JobFailed
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
+from rljob_runtime.backend_torch_model import InFloat64, load_model, published, take_weights
 from rljob_runtime.backends import TorchOptions
 from rljob_runtime.loss import LossSettings, divisor, loss_sums, token_log_probabilities, token_weight
 from rljob_runtime.packing import PaddedBatch, Row, batches, pad, row, share
@@ -37,19 +36,6 @@ from rljob_runtime.packing import PaddedBatch, Row, batches, pad, row, share
 OPTIMIZER = "optimizer.pt"
 RANDOM = "random.pt"
 _FIGURES = 5
-
-
-class InFloat64(TorchFunctionMode):  # type: ignore[misc]
-    """Casts to float32 become casts to float64: Hugging Face's norms compute in float32 whatever the model's dtype."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is Tensor.float:
-            func = Tensor.double
-        widened = [torch.float64 if a is torch.float32 else a for a in args]
-        named = {n: torch.float64 if a is torch.float32 else a for n, a in (kwargs or {}).items()}
-        return func(*widened, **named)
 
 
 @dataclass(slots=True)
@@ -90,12 +76,12 @@ class TorchBackend:
         self._forward_tokens = options.forward_tokens or config.spec.trainer.micro_batch_tokens
         self._dtype = getattr(torch, options.dtype)
         self._device = torch.device(options.device)
-        self._model_path = model_path
         self._rank, self._world_size = rank, world_size
-        self._model = self._pretrained()
+        self._load_initial = partial(load_model, model_path, dtype=self._dtype, device=self._device)
+        self._model = self._load_initial()
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self._cuts_logits = "logits_to_keep" in inspect.signature(self._model.forward).parameters
-        self._reference = self._pretrained().requires_grad_(False) if self._settings.kl > 0 else None
+        self._reference = self._load_initial().requires_grad_(False) if self._settings.kl > 0 else None
         self._pristine = True
         self.load_state(None)
         self.begin_step(0)
@@ -109,9 +95,9 @@ class TorchBackend:
             WeightsRejected: a tensor is missing, unknown or of another shape; nothing was taken.
         """
         if tensors is not None:
-            self._copy(dict(tensors))
+            take_weights(self._model, dict(tensors))
         elif not self._pristine:
-            self._copy(dict(_published(self._pretrained())))
+            take_weights(self._model, dict(published(self._load_initial())))
         self._pristine = tensors is None
         self.begin_step(0)
 
@@ -149,7 +135,7 @@ class TorchBackend:
 
         On a CPU they are views: write them before the next `finish_step`.
         """
-        for name, tensor in _published(self._model):
+        for name, tensor in published(self._model):
             yield name, tensor.detach().cpu()
 
     def random_state(self) -> str:
@@ -280,36 +266,3 @@ class TorchBackend:
     def _learning_rate(self, step: int) -> float:
         warmup = self._algorithm.warmup_steps
         return self._algorithm.learning_rate * (min(1.0, (step + 1) / warmup) if warmup else 1.0)
-
-    def _pretrained(self) -> Any:
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                self._model_path, dtype=self._dtype, local_files_only=True, trust_remote_code=False
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise SpecError(
-                "spec.model.uri", f"{self._model_path} holds no causal language model: {error}"
-            ) from error
-        return model.to(self._device).eval()
-
-    def _copy(self, tensors: dict[str, Any]) -> None:
-        own = self._model.state_dict(keep_vars=True)
-        for name, tensor in tensors.items():
-            if name not in own or own[name].shape != tensor.shape:
-                raise WeightsRejected(f"tensor {name}: unknown to the model, or not of its shape")
-        given = {id(own[name]) for name in tensors}
-        missing = sorted(name for name, tensor in own.items() if id(tensor) not in given)
-        if missing:
-            raise WeightsRejected(f"tensor {missing[0]}: missing, as are {len(missing) - 1} others")
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                own[name].copy_(tensor)
-
-
-def _published(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Weights and persistent buffers, each tensor once."""
-    seen: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield name, tensor

@@ -1,8 +1,8 @@
 """Checkpoints: `<root>/step-000120/` in Hugging Face format with optimizer and random state, and a link `latest`.
 
-A checkpoint is written under a hidden name, synced and renamed, then `latest` is switched over: whoever opens the root
-finds whole checkpoints only, whatever is killed when. The newest two are kept. Loads no torch: the backend writes the
-tensors, this module the rest.
+A checkpoint is written under a hidden name, synced and renamed, then `latest` is switched over: whoever opens the
+root finds whole checkpoints only, whatever is killed when. The newest two versions are kept. Loads no torch: the
+backend writes the tensors, this module the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rljob_runtime.models import local_path
 LATEST = "latest"
 INFO = "checkpoint.json"
 KEPT = 2
-_KEY = re.compile(r"step-\d{6,}")
+_KEY = re.compile(r"step-\d{6,}(-\d+)?")
 #: Files of a model's folder that are not copied: the checkpoint has its own, or they are other forms of the weights.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 #: Entries of config.json that say how it was saved rather than what the model is.
@@ -63,7 +64,9 @@ class CheckpointStore:
         self._model_path = model_path
 
     def write(self, *, version: int, attempt: int, save: Callable[[str], None]) -> str:
-        """Write a checkpoint and point `latest` to it; its key. One of the same version is replaced.
+        """Write a checkpoint and point `latest` to it; its key.
+
+        A key is never written twice (`step-000120`, then `step-000120-2`): what the ledger names stays what it was.
 
         Args:
             version: policy version of the weights.
@@ -73,7 +76,9 @@ class CheckpointStore:
         Raises:
             JobFailed: the file system refuses (full, read-only, …); earlier checkpoints are as they were.
         """
-        key = f"step-{version:06d}"
+        name = f"step-{version:06d}"
+        keys = chain([name], (f"{name}-{number}" for number in count(2)))
+        key = next(key for key in keys if not (self._root / key).exists())
         folder, aside = self._root / key, self._root / f".{key}.writing"
         try:
             shutil.rmtree(aside, ignore_errors=True)
@@ -83,36 +88,29 @@ class CheckpointStore:
             info = CheckpointInfo(version=version, attempt=attempt, model=model_identity(self._model_path))
             (aside / INFO).write_text(info.model_dump_json())
             sync_tree(aside)
-            replaced = _replaced(folder)
-            if folder.exists():
-                shutil.rmtree(replaced, ignore_errors=True)
-                folder.rename(replaced)
             aside.rename(folder)
             sync_folder(self._root)
             self._point_latest(key)
             self._prune()
         except Exception as error:  # torch and safetensors report a full disk by errors of their own
-            shutil.rmtree(aside, ignore_errors=True)
             reason = getattr(error, "strerror", None) or error
             raise JobFailed(
                 f"cannot write the checkpoint of version {version} to {folder}: {reason}"
             ) from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
         return key
 
     def folder(self, key: str) -> Path:
-        """The folder of a checkpoint; puts back what a replacement that was cut short left aside."""
-        folder = self._root / key
-        if not folder.exists() and _replaced(folder).exists():
-            with suppress(FileNotFoundError):  # another process did it
-                _replaced(folder).rename(folder)
-        return folder
+        """The folder of a checkpoint."""
+        return self._root / key
 
     def keys(self) -> list[str]:
         """Keys of the complete checkpoints, the oldest first."""
         if not self._root.is_dir():
             return []
         found = [p.name for p in self._root.iterdir() if _KEY.fullmatch(p.name) and (p / INFO).is_file()]
-        return sorted(found, key=lambda key: int(key.partition("-")[2]))
+        return sorted(found, key=_order)
 
     def info(self, key: str) -> CheckpointInfo:
         """What a checkpoint says about itself.
@@ -154,9 +152,12 @@ class CheckpointStore:
         sync_folder(self._root)
 
     def _prune(self) -> None:
-        """Remove all but the newest, hidden first so that none is half-removed; and what was left aside."""
-        for key in self.keys()[:-KEPT]:
-            (self._root / key).rename(self._root / f".{key}.removed")
+        """Remove all but the newest versions, hidden first so that none is half-removed; and what was left aside."""
+        keys = self.keys()
+        kept = sorted({_order(key)[0] for key in keys})[-KEPT:]
+        for key in keys:
+            if _order(key)[0] not in kept:
+                (self._root / key).rename(self._root / f".{key}.removed")
         for path in self._root.glob(".step-*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -182,5 +183,7 @@ def model_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _replaced(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.replaced")
+def _order(key: str) -> tuple[int, int]:
+    """A checkpoint's version, and which of that version it is."""
+    _, version, *copy = key.split("-")
+    return int(version), int(copy[0]) if copy else 1

@@ -228,5 +228,7 @@ async def heartbeat(put: Callable[[], Awaitable[None]], changed: asyncio.Event) 
     while True:
         await put()
         changed.clear()
+        # Not wait_for: in Python 3.11 it can swallow a cancellation.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
+            async with asyncio.timeout(HEARTBEAT_SECONDS):
+                await changed.wait()

@@ -1,8 +1,8 @@
 """Entry of every worker: `python -m rljob_runtime.main {coordinator|rollout|reward|trainer}`.
 
 Environment: see `rljob_core.config`. Exit codes: 0 done, 2 the user's input is wrong (its message goes to
-`RLJOB_TERMINATION_LOG`), 3 fenced by a newer instance; anything else is a crash. SIGTERM asks a role to hand back
-what it has and stop.
+`RLJOB_TERMINATION_LOG`), 3 fenced by a newer instance, 143 a trainer stopped before the job was over; anything else
+is a crash. SIGTERM asks a role to hand back what it has and stop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, JobFailed, SpecError
+from rljob_core.errors import Fenced, JobFailed, SpecError, Stopped
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_runtime.lifeline import die_with_parent
 
 EXIT_USER_ERROR = 2
 EXIT_FENCED = 3
+EXIT_STOPPED = 143  # as a process that SIGTERM ended: a trainer stopped midway has not completed its Job
 
 log = logging.getLogger("rljob")
 
@@ -155,7 +156,8 @@ def _terminate(message: str) -> None:
     print(f"error: {message}", file=sys.stderr)  # noqa: T201
     path = os.environ.get("RLJOB_TERMINATION_LOG")
     if path:
-        Path(path).write_text(message[:4096], encoding="utf-8")
+        # The prefix tells the operator what torchrun's own exit code (1) does not.
+        Path(path).write_text(f"UserError: {message}"[:4096], encoding="utf-8")
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -169,6 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the role named on the command line."""
     die_with_parent()
     (name,) = sys.argv[1:] if arguments is None else arguments
+    if ready := os.environ.get("RLJOB_READY_FILE"):
+        Path(ready).unlink(missing_ok=True)  # of a process before this one in the same pod
     logging.basicConfig(
         level=os.environ.get("RLJOB_LOG_LEVEL", "INFO"),
         format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
@@ -189,6 +193,8 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, Fenced):
             log.warning("fenced: %s", error)
             return EXIT_FENCED
+        if isinstance(error, Stopped):
+            return EXIT_STOPPED
         log.exception("%s crashed", name)
         return 1
     return 0

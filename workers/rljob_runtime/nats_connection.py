@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from rljob_core.errors import StoreUnavailable
+from rljob_runtime.nats_client import EagerClient
 
 T = TypeVar("T")
 
@@ -54,14 +55,15 @@ class Connection:
         self.url = url
         self.patience = patience
         self._attempt = attempt
-        self._client = Client()
+        self._client = EagerClient()
         self._connected = asyncio.Event()
         self._closing = False
         self._lost_at = 0.0
         self._last_error: Exception | None = None
         self._inbox = ""
         self._asked = 0
-        self._waiting: dict[str, asyncio.Future[Msg]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Msg], float]] = {}
+        self._sweeping = False
         self._listeners: set[Callable[[], None]] = set()
         #: Counts connections: what a server held for an older one may be gone.
         self.generation = 0
@@ -85,8 +87,6 @@ class Connection:
                     reconnect_time_wait=_RECONNECT_WAIT,  # type: ignore[arg-type]
                     max_reconnect_attempts=-1,
                     ping_interval=10,
-                    pending_size=8 << 20,
-                    inbox_prefix="_INBOX",
                 )
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
@@ -96,7 +96,7 @@ class Connection:
             await self._abandon()
             raise
         self._inbox = self._client.new_inbox() + "."
-        await self._client.subscribe(self._inbox + "*", cb=self._on_answer)
+        await self._client.listen(self._inbox + "*", self._on_answer)
         await self._on_connected()
 
     async def close(self) -> None:
@@ -104,6 +104,7 @@ class Connection:
         self._closing = True
         if self._connected.is_set():
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+                self._client.write()
                 await self._client.flush(timeout=2)
         await self._abandon()
 
@@ -125,7 +126,8 @@ class Connection:
         deadline = asyncio.get_running_loop().time() + self.patience
         while True:
             try:
-                await self.until_connected(deadline)
+                if not self._connected.is_set():
+                    await self.until_connected(deadline)
                 return await attempt()
             except (Interrupted, nats.errors.Error) as error:
                 if self._client.is_closed or asyncio.get_running_loop().time() > deadline:
@@ -140,26 +142,46 @@ class Connection:
         Raises:
             Interrupted: there is none.
         """
-        self._asked += 1
-        token = str(self._asked)
-        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = future
-        try:
-            async with asyncio.timeout(self._attempt):
-                await self._client.publish(
-                    subject,
-                    data,
-                    reply=self._inbox + token,
-                    headers=headers,  # type: ignore[arg-type]
-                )
-                answer = await future
-        except TimeoutError as error:
-            raise Interrupted(f"no answer in {self._attempt} s") from error
-        finally:
-            self._waiting.pop(token, None)
+        answer = await self._ask(subject, data, headers)
         if not answer.data and answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
             raise Interrupted(f"nobody listens on {subject}")
         return answer
+
+    async def requests(self, subject: str, bodies: Sequence[bytes], *, window: int) -> list[Msg]:
+        """The answers to several messages, `window` of them asked at a time, each again while it is interrupted.
+
+        Raises:
+            StoreUnavailable: one was still interrupted after `patience` seconds.
+        """
+        answers: list[Msg] = []
+        for first in range(0, len(bodies), window):
+            some = bodies[first : first + window]
+            asked = await asyncio.gather(
+                *(self._ask(subject, body, None) for body in some), return_exceptions=True
+            )
+            for body, answer in zip(some, asked, strict=True):
+                if isinstance(answer, Msg) and (answer.data or "Status" not in (answer.headers or {})):
+                    answers.append(answer)
+                else:
+                    # Rare: an error, an empty answer, or none.
+                    answers.append(await self.retried(partial(self.request, subject, body)))
+        return answers
+
+    def _ask(self, subject: str, data: bytes, headers: Mapping[str, str] | None) -> asyncio.Future[Msg]:
+        """The answer to come; it raises `Interrupted` if none does."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Msg] = loop.create_future()
+        self._asked += 1
+        token = str(self._asked)
+        try:
+            self._client.post(subject, data, reply=self._inbox + token, headers=headers)
+        except nats.errors.Error as error:
+            future.set_exception(Interrupted(repr(error)))
+            return future
+        self._waiting[token] = future, loop.time() + self._attempt
+        if not self._sweeping:
+            self._sweep()
+        return future
 
     async def call(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of JetStream's JSON API, asked once.
@@ -171,20 +193,20 @@ class Connection:
         answer = await self.request(f"$JS.API.{subject}", json.dumps(body).encode())
         return parsed(answer.data)
 
-    async def send(self, subject: str, data: bytes, reply: str = "") -> None:
+    def send(self, subject: str, data: bytes, reply: str = "") -> None:
         """Send a message that has no answer; lost if the connection is."""
         with contextlib.suppress(nats.errors.Error):
-            await self._client.publish(subject, data, reply=reply)
+            self._client.post(subject, data, reply=reply)
 
-    async def subscribe(self, callback: Callable[[Msg], Awaitable[None]]) -> tuple[str, Subscription]:
-        """A subject of our own, and what arrives on `<subject>.<anything>` goes to `callback`."""
+    async def subscribe(self, handler: Callable[[Msg], None]) -> tuple[str, Subscription]:
+        """A subject of our own, and what arrives on `<subject>.<anything>` goes to `handler`."""
         inbox = self._client.new_inbox()
-        return inbox, await self._client.subscribe(f"{inbox}.*", cb=callback)
+        return inbox, await self._client.listen(f"{inbox}.*", handler)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription; one that ended with its connection is passed over."""
         with contextlib.suppress(nats.errors.Error):
-            await subscription.unsubscribe()
+            await self._client.forget(subscription)
 
     @property
     def max_payload(self) -> int:
@@ -228,7 +250,7 @@ class Connection:
         )
 
     @contextlib.contextmanager
-    def listening(self, wake: Callable[[], None]) -> Any:
+    def listening(self, wake: Callable[[], None]) -> Iterator[None]:
         """Call `wake` whenever the connection is lost, back or closed."""
         self._listeners.add(wake)
         try:
@@ -238,15 +260,29 @@ class Connection:
 
     def _interrupt(self) -> None:
         self._connected.clear()
-        for future in self._waiting.values():
+        for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(Interrupted("the connection was lost"))
         self._waiting.clear()
         for wake in list(self._listeners):
             wake()
 
-    async def _on_answer(self, message: Msg) -> None:
-        future = self._waiting.pop(message.subject[len(self._inbox) :], None)
+    def _sweep(self) -> None:
+        """Give up on what was asked too long ago, and come again while anything waits."""
+        loop = asyncio.get_running_loop()
+        # They wait equally long, so the oldest come first.
+        for token, (future, deadline) in list(self._waiting.items()):
+            if deadline > loop.time():
+                break
+            del self._waiting[token]
+            if not future.done():
+                future.set_exception(Interrupted(f"no answer in {self._attempt} s"))
+        self._sweeping = bool(self._waiting)
+        if self._sweeping:
+            loop.call_later(self._attempt / 4, self._sweep)
+
+    def _on_answer(self, message: Msg) -> None:
+        future, _ = self._waiting.pop(message.subject[len(self._inbox) :], (None, 0.0))
         if future is not None and not future.done():
             future.set_result(message)
 
@@ -295,24 +331,19 @@ class Window:
         self._used_size = 0
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @contextlib.asynccontextmanager
-    async def room(self, size: int) -> AsyncIterator[None]:
-        """Room for one message of `size` bytes; one larger than the window goes alone."""
-        if self._queue or not self._fits(size):
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queue.append((size, turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._release(size)
-                raise
-        else:
+    async def enter(self, size: int) -> None:
+        """Wait for room for one message of `size` bytes; one larger than the window goes alone."""
+        if not self._queue and self._fits(size):
             self._take(size)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((size, turn))
         try:
-            yield
-        finally:
-            self._release(size)
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(size)
+            raise
 
     def _fits(self, size: int) -> bool:
         return self._used_messages == 0 or (
@@ -323,7 +354,8 @@ class Window:
         self._used_messages += 1
         self._used_size += size
 
-    def _release(self, size: int) -> None:
+    def leave(self, size: int) -> None:
+        """Give the room back."""
         self._used_messages -= 1
         self._used_size -= size
         while self._queue and (self._queue[0][1].cancelled() or self._fits(self._queue[0][0])):

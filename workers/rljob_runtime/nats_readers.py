@@ -53,7 +53,7 @@ class _Arrivals:
     statuses: deque[_Status] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def add(self, message: Msg) -> None:
+    def add(self, message: Msg) -> None:
         headers = message.headers
         if headers and not message.data and "Status" in headers:
             pull = message.subject.rpartition(".")[2]
@@ -112,10 +112,8 @@ async def create_consumer(connection: Connection, stream: str, config: ConsumerC
     )
 
 
-async def _pull(connection: Connection, stream: str, consumer: str, reply: str, **request: object) -> None:
-    await connection.send(
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps(request).encode(), reply
-    )
+def _pull(connection: Connection, stream: str, consumer: str, reply: str, **request: object) -> None:
+    connection.send(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps(request).encode(), reply)
 
 
 # ------------------------------------------------------------------------------------------- ordered readers
@@ -215,7 +213,7 @@ class _Reader:
         if self._left <= 0:
             self._pulls += 1
             self._left = _PULL_MESSAGES
-            await _pull(
+            _pull(
                 self._connection,
                 self._stream,
                 self._name,
@@ -265,7 +263,7 @@ class _Reader:
         if self._subscription is not None:
             await self._connection.unsubscribe(self._subscription)
         if self._name:
-            await self._connection.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._name}", b"")
+            self._connection.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._name}", b"")
 
 
 # --------------------------------------------------------------------------------------------------- queues
@@ -284,16 +282,16 @@ class NatsDelivery:
 
     async def ack(self) -> None:
         """It is dealt with."""
-        await self._connection.send(self._reply, b"+ACK")
+        self._connection.send(self._reply, b"+ACK")
 
     async def retry(self, delay: float) -> None:
         """Deliver it again after `delay` seconds."""
         body = json.dumps({"delay": int(delay * _NANOSECONDS)}) if delay > 0 else ""
-        await self._connection.send(self._reply, f"-NAK {body}".rstrip().encode())
+        self._connection.send(self._reply, f"-NAK {body}".rstrip().encode())
 
     async def in_progress(self) -> None:
         """Restart its acknowledgement timer."""
-        await self._connection.send(self._reply, b"+WPI")
+        self._connection.send(self._reply, b"+WPI")
 
 
 class NatsQueue:
@@ -351,7 +349,7 @@ class NatsQueue:
         self._pulls += 1
         # With `no_wait` and `expires` the server answers with what it has, or waits for the first message.
         expires = max(deadline - loop.time(), 0.001)
-        await _pull(
+        _pull(
             self._connection,
             self._stream,
             str(self._config.name),

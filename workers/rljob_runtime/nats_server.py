@@ -23,7 +23,10 @@ from typing import Self
 
 from rljob_core.errors import StoreUnavailable
 
-#: How often files are synced to disk.
+#: How often files are synced to disk. A lost machine takes at most what was acknowledged in its last second, where the
+#: server's default of 2 minutes would take minutes of work; commits are in the manifests besides. Measured on files,
+#: put + get of batches of 64 trajectories of 16,384 tokens: no slower than at 2 minutes, while `always`, which loses
+#: nothing, makes a put 1.7 times and a delete 5 times as long.
 SYNC_INTERVAL = "1s"
 #: Larger messages are chunked; the server's own default, and what managed servers have.
 MAX_PAYLOAD = 1 << 20

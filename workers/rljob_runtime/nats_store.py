@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from uuid import uuid4
 
 from nats.aio.msg import Msg
 
-from rljob_core.errors import Fenced, StoreFull
+from rljob_core.errors import Fenced, StoreFull, StoreUnavailable
 from rljob_core.ports import Channel, Message
 from rljob_runtime.nats_connection import Connection, Refused, Window, parsed
 from rljob_runtime.nats_readers import NatsQueue, message_of, read_in_order
@@ -20,6 +19,8 @@ _NO_STORAGE = (10023, 10047)
 _STREAM_EXISTS = 10058
 _NO_CONSUMER = 10014
 _HEADROOM = 1024
+#: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
+_GET_WINDOW = 32
 
 
 class NatsStore:
@@ -56,9 +57,7 @@ class NatsStore:
         self._streams = JobStreams(subject, stream_prefix, trajectory_bytes, replicas, duplicate_window)
         self._connection = Connection(url, patience=patience, attempt=attempt)
         self._published = Window(messages=window, size=window_bytes)
-        # Answers of unknown size, at most `max_payload` (1 MB) each.
-        self._asked = Window(messages=32, size=32)
-        self._deleted = Window(messages=window, size=window)
+        self._window = window
 
     async def open(self) -> None:
         """Connect, and create the job's streams and bucket where they do not exist."""
@@ -122,33 +121,31 @@ class NatsStore:
                     raise StoreFull(f"{self._streams.stream(channel)}: {error.description}") from error
                 raise
 
-        async with self._published.room(size):
+        await self._published.enter(size)
+        try:
             return await self._connection.retried(attempt)
+        finally:
+            self._published.leave(size)
 
     async def _stored_before(self, channel: Channel, sequence: int, identity: str, refusal: Refused) -> int:
         """`sequence`, if what is there is this very message (its first acknowledgement was lost)."""
-        stored = await self._stored(channel, sequence)
-        if stored is None or (stored.headers or {}).get("Nats-Msg-Id") != identity:
+        subject, (body,) = self._get_requests(channel, [sequence])
+        stored = await self._connection.request(subject, body)
+        if (stored.headers or {}).get("Nats-Msg-Id") != identity:
             raise Fenced(f"{self._streams.stream(channel)}: {refusal.description}") from refusal
         return sequence
 
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         """Delete messages; those that are gone are passed over."""
-        await asyncio.gather(*(self._delete(channel, sequence) for sequence in sequences))
-
-    async def _delete(self, channel: Channel, sequence: int) -> None:
-        async def attempt() -> None:
-            try:
-                await self._connection.call(
-                    f"STREAM.MSG.DELETE.{self._streams.stream(channel)}", {"seq": sequence, "no_erase": True}
-                )
-            except Refused:
-                # It has many words for a message that is not there.
-                if await self._stored(channel, sequence) is not None:
-                    raise
-
-        async with self._deleted.room(1):
-            await self._connection.retried(attempt)
+        bodies = [b'{"seq":%d,"no_erase":true}' % sequence for sequence in sequences]
+        subject = f"$JS.API.STREAM.MSG.DELETE.{self._streams.stream(channel)}"
+        answers = await self._connection.requests(subject, bodies, window=self._window)
+        refused = [
+            sequence for sequence, answer in zip(sequences, answers, strict=True) if b'"error"' in answer.data
+        ]
+        # The server has many words for a message that is not there.
+        if left := [message.sequence for message in await self.get(channel, refused) if message]:
+            raise StoreUnavailable(f"{self._streams.stream(channel)}: messages {left} cannot be deleted")
 
     async def purge(self, channel: Channel, suffix: str) -> None:
         """Delete all messages of a suffix, and the queues over it."""
@@ -215,21 +212,22 @@ class NatsStore:
 
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
         """Messages by sequence; None for one that is gone."""
-        return await asyncio.gather(*(self._get(channel, sequence) for sequence in sequences))
+        subject, bodies = self._get_requests(channel, sequences)
+        answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
+        return [
+            self._stored(channel, sequence, answer)
+            for sequence, answer in zip(sequences, answers, strict=True)
+        ]
 
-    async def _get(self, channel: Channel, sequence: int) -> Message | None:
-        async with self._asked.room(1):
-            stored = await self._connection.retried(lambda: self._stored(channel, sequence))
-        if stored is None:
-            return None
-        suffix = self._streams.suffix_of(channel, (stored.headers or {})["Nats-Subject"])
-        return message_of(stored, suffix=suffix, sequence=sequence)
-
-    async def _stored(self, channel: Channel, sequence: int) -> Msg | None:
-        """A message as the server holds it; None for one that is gone. Asked once: see `Connection.request`."""
+    def _get_requests(self, channel: Channel, sequences: Sequence[int]) -> tuple[str, list[bytes]]:
         subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        answer = await self._connection.request(subject, b'{"seq":%d}' % sequence)
-        return answer if "Nats-Subject" in (answer.headers or {}) else None
+        return subject, [b'{"seq":%d}' % sequence for sequence in sequences]
+
+    def _stored(self, channel: Channel, sequence: int, answer: Msg) -> Message | None:
+        subject = (answer.headers or {}).get("Nats-Subject")
+        if subject is None:
+            return None
+        return message_of(answer, suffix=self._streams.suffix_of(channel, subject), sequence=sequence)
 
     async def last_sequence(self, channel: Channel) -> int:
         """Sequence of the newest message ever stored; 0 if none was."""

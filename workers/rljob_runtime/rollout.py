@@ -79,7 +79,8 @@ class Rollout:
         self._held: list[Generate] = []  # below their minVersion here
         self._announced = asyncio.Event()
         self._newest: VersionAnnounced | None = None
-        self._changed = asyncio.Event()
+        self._changed = asyncio.Event()  # something that the next heartbeat should say at once
+        self._moved = asyncio.Event()  # an assignment came or ended
         self._tokens = 0
         self._draining = False
 
@@ -122,6 +123,7 @@ class Rollout:
                     else:
                         self._held.append(item)
                 self._start_held()
+                self._moved.set()
 
     def _cancel(self, cancel: Cancel) -> None:
         self._held = [w for w in self._held if w.trajectory not in cancel.trajectories]
@@ -171,6 +173,7 @@ class Rollout:
                     # The next events do not wait for this acknowledgement, but a full store holds them back.
                     await window.acquire()
                     puts.create_task(self._put(trajectories, window))
+                self._moved.set()
                 if not self._running:
                     self._changed.set()
 
@@ -233,7 +236,8 @@ class Rollout:
             await self._announced.wait()
             # Keep: under the old weights for as long as there is admissible work, then all at once.
             while self._inflight == Inflight.KEEP and self._running and not self._held:
-                await asyncio.sleep(0.02)
+                self._moved.clear()
+                await self._moved.wait()
             await self._swap()
             self._changed.set()
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, StalenessExceeded
+from rljob_core.errors import Fenced, JobFailed, StalenessExceeded, Stopped
 from rljob_core.messages import (
     TRAINER_WORK,
     CheckpointWritten,
@@ -86,6 +86,8 @@ class Trainer:
         """Work until the coordinator says `Finish`, or `stop`.
 
         Raises:
+            Stopped: `stop` ended it before the job was over (its checkpoint is saved).
+            JobFailed: the job is over and did not succeed.
             Fenced: a newer attempt has taken over.
             StalenessExceeded: something past its bound was handed out (a bug; nothing was trained on it).
         """
@@ -110,6 +112,7 @@ class Trainer:
                     if await self._handle(delivery):
                         return
             await self._save_checkpoint()
+            raise Stopped("stopped before the job was over")
         finally:
             stopping.cancel()
             self._witness.close()
@@ -130,6 +133,8 @@ class Trainer:
             case MicroBatch() if self._mine(work.attempt, work.epoch) and work.step == self._version:
                 await self._train(work)
             case Finish():
+                if work.outcome != "Succeeded":
+                    raise JobFailed(work.message or work.outcome)
                 return True
         return False
 

@@ -98,7 +98,11 @@ class TrajectoryStore:
             StoreUnavailable: the server cannot be reached.
         """
         packed = [wire.pack(trajectory) for trajectory in trajectories]
-        await asyncio.gather(*(self._put(batch) for batch in self._batches(packed)))
+        batches = self._batches(packed)
+        if len(batches) == 1:
+            await self._put(batches[0])
+        else:
+            await asyncio.gather(*map(self._put, batches))
 
     async def summaries(self, start: int = 1) -> AsyncIterator[list[LocatedSummary]]:
         """What is stored from sequence `start` and then what comes, in order, from headers alone.

@@ -88,15 +88,15 @@ class FilesWeightStore:
             sync_tree(aside)
             if folder.exists():
                 self._check_same(manifest)
-                shutil.rmtree(aside)
-                return manifest
-            aside.rename(folder)
-            sync_folder(self._root)
+            else:
+                aside.rename(folder)
+                sync_folder(self._root)
         except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
             raise JobFailed(
                 f"cannot write the weights of version {version} to {folder}: {error.strerror or error}"
             ) from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
         return manifest
 
     def manifest(self, key: str) -> Manifest:

@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import xxhash
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from rljob_core.errors import CorruptPayload, UnknownVersion
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
@@ -37,7 +38,7 @@ _PREFIX = struct.Struct("<4sHHIIQ")
 _CHECKSUM = struct.Struct("<Q")
 _ENTRY = struct.Struct("<QQ16s")
 _BLOCK = struct.Struct("<II")
-_ONE_RUN = struct.Struct("<ii")
+_ONE_RUN = struct.Struct("<4si")
 _TABLE = _PREFIX.size + _CHECKSUM.size
 _ALIGNMENT = 8
 #: Bytes of a message beside its packed trajectories.
@@ -46,16 +47,17 @@ OVERHEAD = _TABLE
 _INT = np.dtype("<i4")
 _FLOAT = np.dtype("<f4")
 _BYTE = np.dtype("u1")
-_COLUMNS: tuple[np.dtype[Any], ...] = (_INT, _BYTE, _FLOAT, _INT)
-"""Tokens, loss mask, log-probabilities, versions."""
-
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Version = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """A block's header. A segment is its source, its length and the runs of each column (0: stored raw)."""
+    """A block's header.
+
+    A segment is its source, its length, and the runs of loss mask, log-probabilities and versions (0: stored
+    raw, as tokens always are).
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
@@ -66,7 +68,7 @@ class _Meta:
     finish: Finish
     engine: str
     sample: str
-    segments: tuple[tuple[Source, _Count, _Count, _Count, _Count, _Count], ...]
+    segments: tuple[tuple[Source, _Count, _Count, _Count, _Count], ...]
 
 
 _META = TypeAdapter(_Meta)
@@ -74,17 +76,20 @@ _META = TypeAdapter(_Meta)
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A trajectory ready to be put into a message.
+    """A trajectory as a block, ready to be put into a message.
 
     Attributes:
         digest: xxh3-128 of the block, in hexadecimal.
-        size: bytes that it adds to a message.
     """
 
     trajectory: Trajectory
     digest: str
-    size: int
-    parts: tuple[Any, ...]
+    block: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it adds to a message."""
+        return len(self.block) + _ENTRY.size
 
 
 def pack(trajectory: Trajectory) -> Packed:
@@ -96,42 +101,38 @@ def pack(trajectory: Trajectory) -> Packed:
     segments = []
     columns: list[Any] = []
     for segment in trajectory.segments:
-        arrays = (
-            _column(segment.tokens, _INT),
-            _column(segment.loss_mask, _BYTE),
-            _column(segment.logprobs, _FLOAT),
-            _column(segment.versions, _INT),
-        )
-        length = len(arrays[0])
-        if any(len(array) != length for array in arrays):
+        tokens = _column(segment.tokens, _INT)
+        mask = _column(segment.loss_mask, _BYTE)
+        logprobs = _column(segment.logprobs, _FLOAT)
+        versions = _column(segment.versions, _INT)
+        if not len(tokens) == len(mask) == len(logprobs) == len(versions):
             raise ValueError(f"trajectory {trajectory.id}: the columns of a segment differ in length")
-        columns += _raw(arrays[0])
-        counts = [0]
-        for array in arrays[1:]:
-            try_runs = array.dtype is not _FLOAT or segment.source is not Source.MODEL
-            count, stored = _runs(array) if try_runs else (0, _raw(array))
-            counts.append(count)
-            columns += stored
-        segments.append((segment.source, length, *counts))
-    meta = _META.dump_json(
-        _Meta(
-            id=trajectory.id,
-            attempt=trajectory.attempt,
-            prompt=trajectory.prompt,
-            span=(trajectory.span.min, trajectory.span.max),
-            finish=trajectory.finish,
-            engine=trajectory.engine,
-            sample=trajectory.sample,
-            segments=tuple(segments),  # type: ignore[arg-type]
+        # Nothing repeats in what a model samples: looking for runs would be in vain.
+        sampled = segment.source is Source.MODEL
+        columns += _raw(tokens)
+        segments.append(
+            (
+                segment.source,
+                len(tokens),
+                _add_runs(mask, columns),
+                _add_raw(logprobs, columns) if sampled else _add_runs(logprobs, columns),
+                _add_runs(versions, columns),
+            )
         )
+    meta = to_json(
+        {
+            "id": trajectory.id,
+            "attempt": trajectory.attempt,
+            "prompt": trajectory.prompt,
+            "span": (trajectory.span.min, trajectory.span.max),
+            "finish": trajectory.finish,
+            "engine": trajectory.engine,
+            "sample": trajectory.sample,
+            "segments": segments,
+        }
     )
-    parts = (_BLOCK.pack(len(meta), 0), meta, bytes(-len(meta) % _ALIGNMENT), *columns)
-    hasher = xxhash.xxh3_128()
-    size = 0
-    for part in parts:
-        hasher.update(part)
-        size += memoryview(part).nbytes
-    return Packed(trajectory, hasher.hexdigest(), size + _ENTRY.size, parts)
+    block = b"".join([_BLOCK.pack(len(meta), 0), meta, bytes(-len(meta) % _ALIGNMENT), *columns])
+    return Packed(trajectory, xxhash.xxh3_128_hexdigest(block), block)
 
 
 def join(packed: Sequence[Packed]) -> bytes:
@@ -139,13 +140,12 @@ def join(packed: Sequence[Packed]) -> bytes:
     table = []
     offset = _TABLE + len(packed) * _ENTRY.size
     for item in packed:
-        length = item.size - _ENTRY.size
-        table.append(_ENTRY.pack(offset, length, bytes.fromhex(item.digest)))
-        offset += length
+        table.append(_ENTRY.pack(offset, len(item.block), bytes.fromhex(item.digest)))
+        offset += len(item.block)
     prefix = _PREFIX.pack(MAGIC, VERSION, 0, len(packed), 0, offset)
     entries = b"".join(table)
     checksum = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(prefix + entries))
-    return b"".join([prefix, checksum, entries, *(part for item in packed for part in item.parts)])
+    return b"".join([prefix, checksum, entries, *(item.block for item in packed)])
 
 
 def encode(trajectories: Sequence[Trajectory]) -> bytes:
@@ -219,12 +219,13 @@ def _unpack(data: bytes, offset: int, length: int) -> Trajectory:
     except ValidationError as error:
         raise CorruptPayload(f"the meta of the block at byte {offset} is not ours: {error}") from error
     segments = []
-    for source, count, *column_runs in meta.segments:
-        arrays = []
-        for dtype, runs in zip(_COLUMNS, column_runs, strict=True):
-            array, position = _read(data, position, end, dtype=dtype, count=count, runs=runs)
-            arrays.append(array)
-        segments.append(Segment(source, *arrays))
+    for source, count, mask_runs, logprob_runs, version_runs in meta.segments:
+        # Raw, so that the bytes there are bound what runs can make of them.
+        tokens, position = _read(data, position, end, dtype=_INT, count=count, runs=0)
+        mask, position = _read(data, position, end, dtype=_BYTE, count=count, runs=mask_runs)
+        logprobs, position = _read(data, position, end, dtype=_FLOAT, count=count, runs=logprob_runs)
+        versions, position = _read(data, position, end, dtype=_INT, count=count, runs=version_runs)
+        segments.append(Segment(source, tokens, mask, logprobs, versions))
     if position != end:
         raise CorruptPayload(f"the block at byte {offset} has {end - position} bytes too many")
     return Trajectory(
@@ -242,7 +243,7 @@ def _unpack(data: bytes, offset: int, length: int) -> Trajectory:
 def _read(
     data: bytes, position: int, end: int, *, dtype: np.dtype[Any], count: int, runs: int
 ) -> tuple[np.ndarray[Any, Any], int]:
-    """One column and where the next begins. Tokens come first and raw, which bounds `count` by the bytes there are."""
+    """One column and where the next begins."""
     size = count * dtype.itemsize if runs == 0 else 8 * runs
     after = position + size + (-size % _ALIGNMENT)
     if after > end:
@@ -264,12 +265,11 @@ def _read(
 
 def _column(values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Values as a contiguous array of the column's type, refused where they would change."""
-    array = np.asarray(values)
+    array = np.ascontiguousarray(values)
     if array.ndim != 1:
         raise ValueError(f"a column has one dimension, not {array.ndim}")
     if array.dtype == dtype:
-        # The column's own dtype object, so that it can be told by identity.
-        return np.ascontiguousarray(array).view(dtype)
+        return array
     converted = array.astype(dtype)
     if dtype is not _FLOAT and not np.array_equal(converted, array):
         raise ValueError(f"a value of a column does not fit {dtype}")
@@ -281,22 +281,30 @@ def _raw(array: np.ndarray[Any, Any]) -> list[Any]:
     return [array, bytes(padding)] if padding else [array]
 
 
-def _runs(array: np.ndarray[Any, Any]) -> tuple[int, list[Any]]:
-    """A column as runs of equal bits, or raw where that is shorter."""
-    if not len(array):
-        return 0, []
+def _add_raw(array: np.ndarray[Any, Any], columns: list[Any]) -> int:
+    columns += _raw(array)
+    return 0
+
+
+def _add_runs(array: np.ndarray[Any, Any], columns: list[Any]) -> int:
+    """Add a column as runs of equal bits, or raw where that is shorter; how many runs."""
+    raw = array.tobytes()
+    first = raw[: array.itemsize]
+    # Most columns are one value throughout, and comparing bytes tells in a fifth of the time.
+    if first and raw.endswith(first) and raw == first * len(array):
+        columns.append(_ONE_RUN.pack(first.ljust(4, b"\0"), len(array)))
+        return 1
     bits = array if array.itemsize == 1 else array.view(_INT)
     edges = (bits[1:] != bits[:-1]).nonzero()[0]
     runs = len(edges) + 1
-    if 8 * runs >= array.nbytes:
-        return 0, _raw(array)
-    if runs == 1:
-        return 1, [_ONE_RUN.pack(bits[0], len(array))]
+    if 8 * runs >= len(raw):
+        return _add_raw(array, columns)
     ends = np.empty(runs + 1, _INT)
     ends[0] = -1
     ends[1:-1] = edges
     ends[-1] = len(array) - 1
-    return runs, [bits[ends[1:]].astype(_INT), ends[1:] - ends[:-1]]
+    columns += [bits[ends[1:]].astype(_INT), ends[1:] - ends[:-1]]
+    return runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,11 @@ class Desk:
             return
         self.emit(outcome)
         if self.state.trainer is not None:
-            self.act(SendToTrainer(self.state.trainer.attempt, Finish(self.epoch, outcome.outcome)))
+            self.act(
+                SendToTrainer(
+                    self.state.trainer.attempt, Finish(self.epoch, outcome.outcome, outcome.message)
+                )
+            )
         self.act(PublishMetrics(self.metrics_line()))
 
     # ------------------------------------------------------------------------------------------ figures

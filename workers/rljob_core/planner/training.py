@@ -48,7 +48,8 @@ def _resume(desk: Desk, attempt: int) -> None:
     desk.emit(TrainerAttempt(attempt, desk.epoch, commit.version))
     desk.trainer_accepted = True
     if desk.state.finished is not None:
-        desk.act(SendToTrainer(attempt, Finish(desk.epoch, desk.state.finished.outcome)))
+        end = desk.state.finished
+        desk.act(SendToTrainer(attempt, Finish(desk.epoch, end.outcome, end.message)))
         return
     message = Resume(
         attempt=attempt,

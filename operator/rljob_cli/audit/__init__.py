@@ -1,0 +1,71 @@
+"""PURE. Proves from the evidence that no trajectory was lost, trained twice or past its bound; or says which was.
+
+Each check is one claim over one or two sources, so that a source which lies contradicts another one. Reading the
+evidence is `read`'s business, showing the findings `table`'s; nothing here is shared with the coordinator but the
+types of its records.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from rljob_cli.audit import agreement, fates
+from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.evidence import Check, Evidence, Findings
+
+__all__ = ["audit"]
+
+
+def audit(evidence: Evidence) -> Findings:
+    """All checks over the evidence."""
+    case = Case.of(evidence)
+    checks = []
+    for check, claim in _CLAIMS.items():
+        examined, violations = check(case)
+        checks.append(Check(check.__name__.replace("_", "-"), claim, examined, tuple(violations)))
+    return Findings(tuple(checks), _counts(case))
+
+
+_CLAIMS: dict[Callable[[Case], Refuted], str] = {
+    fates.sources: "every source is whole and readable",
+    fates.one_ending: "every planned trajectory is consumed, aborted with a reason, or still open",
+    fates.once_by_ledger: "none was trained twice, by the ledger",
+    fates.once_by_trainer: "none was trained twice, by the trainer's own log",
+    fates.once_by_manifests: "none was trained twice, by the weights' manifests",
+    fates.bound_by_ledger: "none was trained past its buffer's bound, by the ledger",
+    fates.bound_by_trainer: "none was trained past its buffer's bound, by the payload headers that the trainer read",
+    fates.within_stamps: "every reservation and move satisfies the stamp of its buffer",
+    fates.full_steps: "every step trained its own buffer, and all of it",
+    agreement.digests: "everything trained has a payload digest and a reward digest",
+    agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
+    agreement.same_rewards: "ledger and what rewards are left name the same scores",
+    agreement.same_batches: "what was committed is what was assigned and what the trainer fed, in order",
+    agreement.versions: "versions follow one another, each once, each from the one before",
+    agreement.manifests: "every version's manifest is intact and holds the ledger's commit record",
+    agreement.attempts: "attempts only go up, and results are of the attempt that holds them",
+}
+
+
+def _counts(case: Case) -> dict[str, object]:
+    groups = case.history.groups.values()
+    reasons: Counter[str] = Counter()
+    for group in groups:
+        for abort in group.aborted[:1]:
+            reasons.update(abort.causes.get(trajectory, abort.reason) for trajectory in group.members)
+    evidence = case.evidence
+    return {
+        "planned": sum(len(group.members) for group in groups),
+        "consumed": sum(1 for _ in case.consumed),
+        "aborted": dict(sorted(reasons.items())),
+        "open": sum(len(group.members) for group in groups if not group.consumed and not group.aborted),
+        "versions": len(case.history.commits),
+        "trainer_attempts": max((a.attempt for a in case.history.attempts), default=0),
+        "records": case.history.records,
+        "records_of_fenced_writers": case.history.ignored,
+        "payloads_left": len(evidence.payloads),
+        "rewards_left": len(evidence.rewards),
+        "manifests": len(evidence.manifests),
+        "micro_batches_fed": len(evidence.fed),
+        "finished": case.history.finished.outcome if case.history.finished is not None else "",
+    }

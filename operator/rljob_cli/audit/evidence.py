@@ -1,0 +1,112 @@
+"""What an audit reads, and what it says: frozen, without any I/O.
+
+The sources do not trust one another. The coordinator writes the ledger; engines write payloads, whose headers the
+trainer reads by itself; the trainer writes manifests and its own log; reward workers write the reward stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_core.messages import RewardResult
+from rljob_core.records import FedMicroBatch, RecordBatch, StepCommitted
+from rljob_core.trajectory import VersionSpan
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMessage:
+    """One message of the ledger."""
+
+    sequence: int
+    batch: RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadLeft:
+    """A payload still in the trajectory stream, as its own header says; `intact`: its bytes match its digest."""
+
+    trajectory: str
+    attempt: int
+    digest: str
+    span: VersionSpan
+    intact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A version's manifest in the weight store; `intact`: it matches its own digest."""
+
+    key: str
+    version: int
+    parent: str
+    digest: str
+    proposal: StepCommitted | None
+    intact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything there is about a job.
+
+    Attributes:
+        ledger: all messages, in order.
+        payloads: what is left in the trajectory stream.
+        rewards: what is left in the reward stream.
+        manifests: of the weight store.
+        fed: the trainer's own log, attempt by attempt, each in the order of its lines.
+        unreadable: what could not be read, and why.
+    """
+
+    ledger: tuple[LedgerMessage, ...]
+    payloads: tuple[PayloadLeft, ...] = ()
+    rewards: tuple[RewardResult, ...] = ()
+    manifests: tuple[ManifestFile, ...] = ()
+    fed: tuple[FedMicroBatch, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must not be.
+
+    Attributes:
+        ids: of trajectories, groups, versions or messages, as the sources name them.
+        text: what is wrong with them.
+    """
+
+    ids: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim, how many things it was checked on, and what refutes it."""
+
+    name: str
+    claim: str
+    examined: int
+    violations: tuple[Violation, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Nothing refutes it."""
+        return not self.violations
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What an audit says.
+
+    Attributes:
+        checks: all of them.
+        counts: of trajectories by how they ended, and of what was read.
+    """
+
+    checks: tuple[Check, ...]
+    counts: dict[str, Any]
+
+    @property
+    def holds(self) -> bool:
+        """Every claim holds."""
+        return all(check.holds for check in self.checks)

@@ -1,0 +1,71 @@
+"""Findings for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rljob_cli.audit.evidence import Check, Findings
+
+_VIOLATIONS_SHOWN = 10
+_IDS_SHOWN = 8
+
+
+def as_text(findings: Findings) -> str:
+    """The findings as JSON."""
+    content = {
+        "verdict": _verdict(findings),
+        "counts": findings.counts,
+        "checks": [
+            {
+                "name": check.name,
+                "claim": check.claim,
+                "examined": check.examined,
+                "holds": check.holds,
+                "violations": [{"ids": list(v.ids), "text": v.text} for v in check.violations],
+            }
+            for check in findings.checks
+        ],
+    }
+    return json.dumps(content, indent=2)
+
+
+def print_table(console: Console, findings: Findings) -> None:
+    """One row per claim, the offending ids of those that do not hold, the counts and the verdict."""
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    table.add_column("")
+    table.add_column("claim")
+    table.add_column("checked on", justify="right")
+    for check in findings.checks:
+        mark = Text("✓", style="green") if check.holds else Text("✗", style="bold red")
+        table.add_row(mark, check.claim, f"{check.examined:,}")
+    console.print(table)
+    for check in findings.checks:
+        _print_violations(console, check)
+    counts = findings.counts
+    aborted = ", ".join(f"{reason} {number}" for reason, number in counts["aborted"].items()) or "0"
+    console.print(
+        f"\n{counts['planned']:,} trajectories planned: {counts['consumed']:,} consumed, "
+        f"aborted {aborted}, {counts['open']:,} still open; {counts['versions']:,} versions",
+        highlight=False,
+    )
+    console.print(f"verdict: {_verdict(findings)}", style="bold", highlight=False)
+
+
+def _verdict(findings: Findings) -> str:
+    refuted = sum(not check.holds for check in findings.checks)
+    return "holds" if not refuted else f"violated ({refuted} of {len(findings.checks)} claims refuted)"
+
+
+def _print_violations(console: Console, check: Check) -> None:
+    if check.holds:
+        return
+    console.print(f"\n✗ {check.claim}", style="bold red", markup=False, highlight=False)
+    for violation in check.violations[:_VIOLATIONS_SHOWN]:
+        ids = ", ".join(violation.ids[:_IDS_SHOWN]) + (", …" if len(violation.ids) > _IDS_SHOWN else "")
+        console.print(f"  {ids} {violation.text}", markup=False, highlight=False)
+    if (more := len(check.violations) - _VIOLATIONS_SHOWN) > 0:
+        console.print(f"  and {more} more: see --json", markup=False, highlight=False)

@@ -1,0 +1,486 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+from story import Story, job, members, of, refuted
+
+from rljob_cli.audit import audit
+from rljob_cli.audit.table import as_text, print_table
+from rljob_core.records import (
+    BufferOpened,
+    EpochClaimed,
+    FedMicroBatch,
+    FedTrajectory,
+    Generated,
+    GroupAborted,
+    GroupMoved,
+    GroupReserved,
+    MicroBatchAssigned,
+    Record,
+    Rewarded,
+    SiblingReset,
+    StepCommitted,
+    TrainerAttempt,
+    Writer,
+)
+from rljob_core.trajectory import VersionSpan, group_of
+
+
+def verdict(story: Story) -> dict[str, set[str]]:
+    return refuted(audit(story.evidence()).checks)
+
+
+def test_finds_nothing_in_a_clean_job_and_counts_it() -> None:
+    findings = audit(job().evidence())
+    assert refuted(findings.checks) == {}
+    assert findings.holds
+    assert findings.counts["planned"] == 14
+    assert findings.counts["consumed"] == 12
+    assert findings.counts["open"] == 2
+    assert findings.counts["aborted"] == {}
+    assert findings.counts["versions"] == 3
+    # No claim is empty: each was checked on something.
+    assert all(check.examined for check in findings.checks)
+
+
+def test_finds_nothing_after_a_trainer_a_coordinator_and_a_step_started_over() -> None:
+    story = job()
+    story.reserve("g7", 3)
+    story.generate("g7", 3)
+    story.train("g6")
+    story.trainer(2)  # the gang died with a micro-batch fed
+    story.train("g6")
+    story.coordinator(2, "two")
+    story.trainer(2)  # the same gang under a new coordinator
+    story.train("g7")
+    story.trainer(2)  # a payload was missing: the step starts over under the same fence
+    story.train("g7")
+    story.train("g6", last=True)
+    story.commit()
+    assert verdict(story) == {}
+
+
+def test_finds_nothing_in_aborts_resets_and_moves() -> None:
+    story = job()
+    story.reserve("g7", 3)
+    story.write(GroupAborted("g7", "RewardFailed", {"g7.0": "Timeout"}))
+    story.open(4)
+    story.reserve("g8", 4)
+    story.write(SiblingReset("g8.1", 2, "EngineLost", False))
+    story.write(GroupMoved("g6", 3, 4))
+    assert verdict(story) == {}
+    assert audit(story.evidence()).counts["aborted"] == {"RewardFailed": 1, "Timeout": 1}
+
+
+def test_passes_over_the_records_of_zombies() -> None:
+    story = job()
+    story.coordinator(2, "two")
+    zombies = [Writer(1, "one"), Writer(2, "three")]
+    for zombie in zombies:
+        story.writer = zombie
+        story.write(GroupAborted("g0", "ZombieWasHere"))
+    story.write(EpochClaimed(2, "three"))  # not the first to claim the number
+    story.write(GroupAborted("g1", "ZombieWasHere"))
+    findings = audit(story.evidence())
+    assert refuted(findings.checks) == {}
+    assert findings.counts["records_of_fenced_writers"] == 4
+
+
+# ------------------------------------------------------------------------------------------------ violations
+
+Plant = Callable[[Story], None]
+PLANTED: dict[str, tuple[Plant, dict[str, set[str]]]] = {}
+
+
+def planted(**expected: set[str]) -> Callable[[Plant], Plant]:
+    """Register a way to break a clean job, and exactly the checks that must see it, with the ids they must name."""
+
+    def register(plant: Plant) -> Plant:
+        PLANTED[plant.__name__] = (plant, {name.replace("_", "-"): ids for name, ids in expected.items()})
+        return plant
+
+    return register
+
+
+# ---- lost
+
+
+@planted(one_ending={"g0"})
+def trained_and_aborted(story: Story) -> None:
+    story.write(GroupAborted("g0", "TooLong"))
+
+
+@planted(one_ending={"g6"})
+def aborted_twice(story: Story) -> None:
+    story.write(GroupAborted("g6", "TooLong"), GroupAborted("g6", "TooLong"))
+
+
+@planted(one_ending={"g6"})
+def aborted_without_a_reason(story: Story) -> None:
+    story.write(GroupAborted("g6", ""))
+
+
+@planted(one_ending={"g6"})
+def still_open_when_the_job_has_succeeded(story: Story) -> None:
+    story.finish()
+
+
+@planted(one_ending={"g0.1"}, same_batches={"g0.1"}, manifests={"version 1"})
+def a_sibling_left_out(story: Story) -> None:
+    story.alter(StepCommitted, lambda r: r.version == 1, micro_batches=(("g0.0",), members("g1")))
+
+
+@planted(one_ending=set(members("g9")), digests=set(members("g9")), same_batches=set(members("g9")))
+def trained_but_never_planned(story: Story) -> None:
+    train_instead(story, "g5", "g9", at=2)
+
+
+# ---- trained twice
+
+
+@planted(
+    once_by_ledger=set(members("g3")),
+    once_by_trainer=set(members("g3")),
+    once_by_manifests=set(members("g3")),
+    full_steps=set(members("g3")),
+)
+def trained_twice_and_all_admit_it(story: Story) -> None:
+    train_instead(story, "g5", "g3", at=2)
+
+
+@planted(
+    once_by_trainer=set(members("g3")),
+    once_by_manifests=set(members("g3")),
+    same_batches={*members("g3"), *members("g5")},
+    manifests={"version 3"},
+)
+def trained_twice_and_the_ledger_rewritten_to_hide_it(story: Story) -> None:
+    """The ledger tells of a g5 in step 2 with all that belongs to it; in truth g3 was fed again."""
+    rewritten = list(story.ledger)
+    train_instead(story, "g5", "g3", at=2)
+    story.ledger = rewritten
+
+
+@planted(once_by_trainer=set(members("g3")), same_batches={*members("g3"), *members("g5")})
+def trained_twice_and_ledger_and_manifests_rewritten_to_hide_it(story: Story) -> None:
+    rewritten, manifests = list(story.ledger), list(story.manifests)
+    train_instead(story, "g5", "g3", at=2)
+    story.ledger, story.manifests = rewritten, manifests
+
+
+@planted(once_by_trainer=set(members("g0")))
+def a_micro_batch_fed_twice_under_one_fence(story: Story) -> None:
+    story.fed.insert(0, story.fed[0])
+
+
+# ---- too stale
+
+
+@planted(bound_by_ledger=set(members("g5")), bound_by_trainer=set(members("g5")))
+def too_stale_and_all_admit_it(story: Story) -> None:
+    story.alter(Generated, of("g5"), span=VersionSpan(0, 2))
+    refeed(story, "g5", span=VersionSpan(0, 2))
+
+
+@planted(bound_by_trainer={"g5.0"}, same_payloads={"g5.0"})
+def too_stale_and_only_the_trainer_saw_it(story: Story) -> None:
+    refeed(story, "g5.0", span=VersionSpan(0, 2))
+
+
+@planted(
+    bound_by_ledger={*members("g4"), *members("g5")},
+    bound_by_trainer={*members("g4"), *members("g5")},
+    within_stamps={"g4", "g5"},
+)
+def a_buffer_that_was_never_opened(story: Story) -> None:
+    story.rewrite(lambda r: None if isinstance(r, BufferOpened) and r.step == 2 else r)
+
+
+@planted(bound_by_ledger=set(members("g4")), bound_by_trainer=set(members("g4")), within_stamps={"g4", "g5"})
+def a_stamp_that_others_were_reserved_under(story: Story) -> None:
+    story.alter(BufferOpened, lambda r: r.step == 2, max_staleness=0)
+
+
+@planted(within_stamps={"2"})
+def a_stamp_written_twice(story: Story) -> None:
+    story.write(BufferOpened(2, 5, "BoundedAsync", 2))
+
+
+@planted(within_stamps={"g7"})
+def reserved_past_the_stamp(story: Story) -> None:
+    story.write(GroupReserved("g7", 7, 2, 3, 1))
+
+
+@planted(within_stamps={"g7"})
+def moved_past_the_stamp(story: Story) -> None:
+    for step in (4, 5):
+        story.open(step)
+    story.reserve("g7", 3)
+    story.generate("g7", 3)
+    story.write(GroupMoved("g7", 3, 4), GroupMoved("g7", 4, 5))
+
+
+@planted(within_stamps={"g6"})
+def displaced_past_the_stamp(story: Story) -> None:
+    for step in (4, 5):
+        story.open(step)
+    story.reserve("g7", 5)
+    story.generate("g7", 4)
+    story.write(GroupMoved("g7", 5, 3, displaced="g6"))
+
+
+@planted(within_stamps={"g6"})
+def moved_while_in_training(story: Story) -> None:
+    story.open(4)
+    story.train("g6")
+    story.write(GroupMoved("g6", 3, 4))
+
+
+@planted(within_stamps={"g6"})
+def moved_from_where_it_is_not(story: Story) -> None:
+    story.open(4)
+    story.write(GroupMoved("g6", 2, 4))
+
+
+@planted(full_steps={"step 1"})
+def a_step_that_did_not_fill_its_buffer(story: Story) -> None:
+    story.alter(BufferOpened, lambda r: r.step == 1, capacity=3)
+
+
+@planted(full_steps=set(members("g3")), within_stamps={"g3"})
+def trained_in_a_step_where_it_has_no_entry(story: Story) -> None:
+    story.alter(GroupReserved, lambda r: r.group == "g3", step=2, min_version=1)
+
+
+# ---- sources that disagree
+
+
+@planted(digests={"g1.0"}, same_payloads={"g1.0"})
+def no_payload_digest(story: Story) -> None:
+    story.alter(Generated, lambda r: r.trajectory == "g1.0", digest="")
+
+
+@planted(digests={"g1.0"})
+def no_payload_at_all(story: Story) -> None:
+    story.rewrite(lambda r: None if isinstance(r, Generated) and r.trajectory == "g1.0" else r)
+
+
+@planted(digests={"g1.1"})
+def no_reward_digest(story: Story) -> None:
+    story.alter(Rewarded, lambda r: r.trajectory == "g1.1", digest="")
+
+
+@planted(digests={"g1.1"})
+def no_reward_at_all(story: Story) -> None:
+    story.rewrite(lambda r: None if isinstance(r, Rewarded) and r.trajectory == "g1.1" else r)
+
+
+@planted(same_payloads={"g1.0"})
+def the_trainer_read_other_bytes(story: Story) -> None:
+    refeed(story, "g1.0", digest="other")
+
+
+@planted(same_payloads={"g6.0"})
+def the_stream_has_other_bytes(story: Story) -> None:
+    story.payloads = [replace(p, digest="other") if p.trajectory == "g6.0" else p for p in story.payloads]
+
+
+@planted(same_payloads={"g6.1"})
+def damaged_bytes_in_the_stream(story: Story) -> None:
+    story.payloads = [replace(p, intact=p.trajectory != "g6.1") for p in story.payloads]
+
+
+@planted(same_rewards={"g6.1"})
+def a_reward_that_nobody_gave(story: Story) -> None:
+    story.alter(Rewarded, lambda r: r.trajectory == "g6.1", reward=0.5)
+
+
+@planted(same_batches={"version 2"})
+def fed_in_another_order(story: Story) -> None:
+    story.fed[2] = replace(story.fed[2], items=story.fed[2].items[::-1])
+
+
+@planted(same_batches=set(members("g2")))
+def committed_but_never_fed(story: Story) -> None:
+    del story.fed[2]
+
+
+@planted(same_batches=set(members("g6")))
+def fed_but_never_committed(story: Story) -> None:
+    story.fed.insert(2, FedMicroBatch(0, 2, 1, 1, tuple(story.read(t) for t in members("g6"))))
+
+
+@planted(same_batches=set(members("g1")))
+def committed_but_never_assigned(story: Story) -> None:
+    story.rewrite(lambda r: None if isinstance(r, MicroBatchAssigned) and r.groups == ("g1",) else r)
+
+
+@planted(same_batches={"version 1"})
+def assigned_out_of_order(story: Story) -> None:
+    story.alter(MicroBatchAssigned, lambda r: r.groups == ("g0",), micro_batch=5)
+
+
+@planted(same_batches={*members("g2"), *members("g3")})
+def the_log_of_an_attempt_is_missing(story: Story) -> None:
+    story.fed = [line for line in story.fed if line.step != 1]
+
+
+# ---- versions and attempts
+
+
+@planted(versions={"version 3"}, same_batches={*members("g2"), *members("g3"), "version 3"})
+def a_version_left_out(story: Story) -> None:
+    story.rewrite(lambda r: None if isinstance(r, StepCommitted) and r.version == 2 else r)
+
+
+@planted(versions={"version 2"}, manifests={"version 2"})
+def another_parent(story: Story) -> None:
+    story.alter(StepCommitted, lambda r: r.version == 2, parent="other")
+
+
+@planted(manifests={"version 2"})
+def no_manifest(story: Story) -> None:
+    del story.manifests[1]
+
+
+@planted(manifests={"version 2"})
+def an_altered_manifest(story: Story) -> None:
+    story.manifests[1] = replace(story.manifests[1], intact=False)
+
+
+@planted(manifests={"version 2"})
+def a_manifest_of_another_commit(story: Story) -> None:
+    proposal = story.manifests[1].proposal
+    assert proposal is not None
+    story.manifests[1] = replace(story.manifests[1], proposal=replace(proposal, random_state="other"))
+
+
+@planted(manifests={"version 3"})
+def another_digest_in_the_ledger(story: Story) -> None:
+    story.alter(StepCommitted, lambda r: r.version == 3, manifest="other")
+
+
+@planted(attempts={"attempt 0"})
+def a_trainer_attempt_that_goes_back(story: Story) -> None:
+    story.write(TrainerAttempt(0, 1, 3))
+
+
+@planted(attempts={"version 1", "version 2", "version 3"})
+def commits_of_a_fenced_attempt(story: Story) -> None:
+    story.alter(TrainerAttempt, lambda r: True, attempt=2)
+
+
+@planted(attempts={"g6.0"})
+def a_result_of_an_attempt_that_lost_it(story: Story) -> None:
+    story.write(SiblingReset("g6.0", 2, "EngineLost", False))
+    story.write(Rewarded("g6.0", 1, 1.0, "r"))
+
+
+@planted(attempts={"g6.0"})
+def a_sibling_that_goes_back(story: Story) -> None:
+    story.write(SiblingReset("g6.0", 1, "EngineLost", False))
+
+
+@planted(attempts={"g6"})
+def planned_twice(story: Story) -> None:
+    story.reserve("g6", 3)
+
+
+@planted(sources={"3"})
+def a_hole_in_the_ledger(story: Story) -> None:
+    story.lost.add(3)
+
+
+@planted(sources=set())
+def something_unreadable(story: Story) -> None:
+    story.unreadable.append("ledger message 7 is no record batch")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_sees_exactly_what_was_planted(name: str) -> None:
+    plant, expected = PLANTED[name]
+    story = job()
+    plant(story)
+    assert verdict(story) == expected
+
+
+# ---- how to break a job
+
+
+def train_instead(story: Story, group: str, other: str, *, at: int) -> None:
+    """Let all sources say that `other` was trained in step `at` where `group` was."""
+
+    def named(ids: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(i.replace(group, other) for i in ids)
+
+    def commit(record: StepCommitted) -> StepCommitted:
+        return replace(record, micro_batches=tuple(named(batch) for batch in record.micro_batches))
+
+    def change(record: Record) -> Record:
+        match record:
+            case MicroBatchAssigned(step=step) if step == at:
+                return replace(record, groups=named(record.groups))
+            case StepCommitted(version=version) if version == at + 1:
+                return commit(record)
+        return record
+
+    story.rewrite(change)
+    manifest = story.manifests[at]
+    assert manifest.proposal is not None
+    story.manifests[at] = replace(manifest, proposal=commit(manifest.proposal))
+    payloads = {r.trajectory: r for _, records in story.ledger for r in records if isinstance(r, Generated)}
+
+    def item(fed: FedTrajectory) -> FedTrajectory:
+        trajectory = fed.trajectory.replace(group, other)
+        payload = payloads.get(trajectory)
+        if trajectory == fed.trajectory or payload is None:
+            return replace(fed, trajectory=trajectory)
+        return FedTrajectory(trajectory, payload.attempt, payload.digest, payload.span)
+
+    story.fed = [
+        replace(line, items=tuple(map(item, line.items))) if line.step == at else line for line in story.fed
+    ]
+
+
+def refeed(story: Story, name: str, **changes: Any) -> None:
+    """Change what the trainer's log says about a trajectory, or about all of a group."""
+    story.fed = [
+        replace(
+            line,
+            items=tuple(
+                replace(i, **changes) if name in (i.trajectory, group_of(i.trajectory)) else i
+                for i in line.items
+            ),
+        )
+        for line in story.fed
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- what it prints
+
+
+def test_prints_a_table_with_the_offending_ids() -> None:
+    story = job()
+    train_instead(story, "g5", "g3", at=2)
+    out = StringIO()
+    print_table(Console(file=out, width=120), audit(story.evidence()))
+    text = out.getvalue()
+    assert "✗ none was trained twice, by the ledger" in text
+    assert "g3.0 was trained in steps 1 and 2" in text
+    assert "✓  versions follow one another" in text
+    assert "14 trajectories planned: 12 consumed, aborted 0, 4 still open; 3 versions" in text
+    assert "verdict: violated" in text
+
+
+def test_json_has_the_same_findings() -> None:
+    findings = audit(job().evidence())
+    content = json.loads(as_text(findings))
+    assert content["verdict"] == "holds"
+    assert content["counts"]["consumed"] == 12
+    assert [check["name"] for check in content["checks"]] == [check.name for check in findings.checks]

@@ -1,0 +1,472 @@
+"""Every bad input: exit code 2, a message on stderr with the field's path, and nothing started or left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from example_job import write_job, write_model
+from typer.testing import CliRunner
+
+from rljob_cli.main import app
+from rljob_cli.manifest import load_job
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_runtime.checkpoint import model_identity
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    errors: list[str]
+
+
+def rljob(*arguments: str | Path) -> Ended:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Ended(result.exit_code, result.stdout, result.stderr.splitlines())
+
+
+def refused(file: Path, *arguments: str | Path, output: Path | None = None) -> list[str]:
+    """The messages of a `run` that was refused; neither processes nor files are left."""
+    folder = output or file.parent / "out"
+    before, processes = snapshot(file.parent), psutil.Process().children(recursive=True)
+    ended = rljob("run", file, "--output", folder, *arguments)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert all(line.startswith("error: ") for line in ended.errors), ended.errors
+    assert snapshot(file.parent) == before
+    assert psutil.Process().children(recursive=True) == processes
+    return [line.removeprefix("error: ") for line in ended.errors]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    # Python leaves compiled modules beside the manifest that reward functions are imported from.
+    files = (file for file in folder.rglob("*") if "__pycache__" not in file.parts)
+    return {str(file): file.read_bytes() if file.is_file() else b"" for file in files}
+
+
+# --------------------------------------------------------------------------------------------------- fields
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"step": 3}, "spec.step: unknown field: "),
+        (
+            {"pipeline": {"maxStalenes": 2}},
+            "spec.pipeline.maxStalenes: unknown field: did you mean maxStaleness?",
+        ),
+        (
+            {"pipeline": {"max_staleness": 2}},
+            "spec.pipeline.max_staleness: unknown field: did you mean maxStaleness?",
+        ),
+        ({"steps": "16"}, 'spec.steps: a whole number is needed, not "16": write it without quotes'),
+        ({"steps": 1.5}, "spec.steps: a whole number is needed, not 1.5"),
+        ({"suspend": "no"}, 'spec.suspend: true or false is needed, not "no"'),
+        ({"steps": None}, "spec.steps: is required. Optimizer steps."),
+        ({"steps": 0}, "spec.steps: must be at least 1, not 0"),
+        ({"algorithm": {"clip": 1}}, "spec.algorithm.clip: must be less than 1, not 1"),
+        ({"pipeline": {"maxStaleness": 65}}, "spec.pipeline.maxStaleness: must be at most 64, not 65"),
+        ({"reward": {"functions": []}}, "spec.reward.functions: must have at least 1 item"),
+        (
+            {"pipeline": {"mode": "Boundedasync"}},
+            (
+                'spec.pipeline.mode: "Boundedasync" is not possible: did you mean BoundedAsync? '
+                "write one of Synchronous, Streaming, BoundedAsync"
+            ),
+        ),
+        (
+            {"pipeline": {"mode": "Streaming", "maxStaleness": 2}},
+            (
+                "spec.pipeline: maxStaleness must be 0 with mode Synchronous or Streaming: "
+                "remove it, or set mode to BoundedAsync"
+            ),
+        ),
+        (
+            {
+                "rollout": {
+                    "pools": [{"name": "a"}, {"name": "b", "replicas": 2, "scaling": {"maxReplicas": 4}}]
+                }
+            },
+            (
+                "spec.rollout.pools[1]: replicas and scaling exclude each other: "
+                "keep replicas for a fixed number, or scaling to let an autoscaler set it"
+            ),
+        ),
+        (
+            {"rollout": {"pools": [{"name": "a"}, {"name": "a"}]}},
+            "spec.rollout: pool names must differ",
+        ),
+        (
+            {"rollout": {"pools": [{"name": "No Name"}]}},
+            'spec.rollout.pools[0].name: "No Name" does not match ',
+        ),
+    ],
+)
+def test_fields(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
+    file = write_job(tmp_path, **spec)
+    (error,) = refused(file)
+    assert error.startswith(message)
+    assert "(job.yaml, line " in error
+
+
+def test_tells_all_wrong_fields_at_once(tmp_path: Path) -> None:
+    file = write_job(tmp_path, steps=0, data={"dataset": 3}, trainer={"backend": ""})
+    errors = refused(file)
+    assert [error.partition(": ")[0] for error in errors] == [
+        "spec.steps",
+        "spec.data.dataset",
+        "spec.trainer.backend",
+    ]
+
+
+def test_names_the_line_of_the_field(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "apiVersion: rljob.dev/v1alpha1\nkind: RLJob\nmetadata: {name: a}\nspec:\n  steps: 0\n"
+        "  model: {uri: m}\n  data: {dataset: chain_sum}\n  rollout:\n    pools:\n    - name: a\n    - replicas: -1\n"
+    )
+    assert refused(file) == [
+        "spec.steps: must be at least 1, not 0 (job.yaml, line 5)",
+        "spec.rollout.pools[1].name: is required. Unique among the job's pools. (job.yaml, line 11)",
+        "spec.rollout.pools[1].replicas: must be at least 0, not -1 (job.yaml, line 11)",
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------- YAML
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1\nb: 2\n", "line 2, column 2: not YAML: "),
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1: the key a is given twice"),
+        ("a: 1\n---\nb: 2\n", "line 2, column 1: a second document begins here: keep one RLJob per file"),
+        ("", "line 1, column 1: the file is empty: write a mapping"),
+        ("- a\n", "line 1, column 1: the document is a list: write a mapping"),
+        ("just words\n", "line 1, column 1: the document is a str: write a mapping"),
+        ("a: \x07\n", "not YAML: "),
+    ],
+)
+def test_unreadable_yaml(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    (error,) = refused(file)
+    assert error.startswith(f"{file}: {message}")
+
+
+def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
+    (error,) = refused(tmp_path / "job.yaml")
+    assert error == f"{tmp_path}/job.yaml: there is no such file: give the path of an RLJob's YAML file"
+    (tmp_path / "job.yaml").write_bytes(b"a: \xff\n")
+    (error,) = refused(tmp_path / "job.yaml")
+    assert error == f"{tmp_path}/job.yaml: byte 3 is not UTF-8: save the file as UTF-8 text"
+    (error,) = refused(tmp_path)
+    assert error == f"{tmp_path}: cannot be read: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("spec.steps", "--set: 'spec.steps': write spec.path=value"),
+        ("steps=3", "--set: 'steps=3': write spec.path=value"),
+        ("spec.steps=zero", 'spec.steps: a whole number is needed, not "zero"'),
+        ("spec.pipelin.mode=Streaming", "spec.pipelin: unknown field: did you mean pipeline?"),
+        (
+            "spec.rollout.pools.gpu.replicas=3",
+            "--set spec.rollout.pools.gpu.replicas: the list has no item 'gpu'",
+        ),
+        ("spec.rollout.pools.7.replicas=3", "--set spec.rollout.pools.7.replicas: the list has no item '7'"),
+        ("spec.steps.more=3", "--set spec.steps.more: 'more' is looked for in a value that holds no fields"),
+        ("spec.steps=[1", "--set spec.steps: line 1, column 3: not YAML: "),
+    ],
+)
+def test_overrides(tmp_path: Path, text: str, message: str) -> None:
+    (error,) = refused(write_job(tmp_path), "--set", text)
+    assert error.startswith(message)
+
+
+# ----------------------------------------------------------------------------------- what the fields point to
+
+
+def test_a_model_folder_that_is_missing(tmp_path: Path) -> None:
+    file = write_job(tmp_path, model={"uri": "models/none"})
+    (error,) = refused(file)
+    assert error == (
+        f"spec.model.uri: there is no folder {tmp_path}/models/none: give the folder of a Hugging Face model"
+    )
+    (tmp_path / "models" / "none").mkdir(parents=True)
+    (error,) = refused(file)
+    assert (
+        error == f"spec.model.uri: {tmp_path}/models/none holds no Hugging Face model: config.json is missing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"architectures": ["BertForSequenceClassification"]}, "BertForSequenceClassification"),
+        ({"architectures": None, "model_type": "t5"}, "of type t5"),
+    ],
+)
+def test_a_model_that_is_not_a_causal_lm(tmp_path: Path, config: dict[str, Any], what: str) -> None:
+    write_model(tmp_path / "model", **config)
+    (error,) = refused(write_job(tmp_path))
+    assert error.startswith(f"spec.model.uri: {tmp_path}/model holds no causal language model ({what})")
+
+
+def test_a_model_without_tokenizer_or_weights(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    (error,) = refused(file)
+    assert error.startswith(f"spec.model.uri: {tmp_path}/model has no tokenizer.json")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    (error,) = refused(file)
+    assert error.startswith(f"spec.model.uri: {tmp_path}/model holds no weights")
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "words"),
+    [
+        ({"data": {"dataset": "chain_sun"}}, "spec.data.dataset", "chain_sum"),
+        ({"data": {"dataset": "none.jsonl", "source": "jsonl"}}, "spec.data.dataset", "{folder}/none.jsonl"),
+        (
+            {"data": {"dataset": "chain_sum", "promptTemplate": "{{ qestion }}"}},
+            "spec.data.promptTemplate",
+            "qestion",
+        ),
+        ({"reward": {"functions": ["exact_mach"]}}, "spec.reward.functions[0]", "exact_match"),
+        ({"reward": {"functions": ["no_such_module:score"]}}, "spec.reward.functions[0]", "no_such_module"),
+        (
+            {"rollout": {"engine": {"name": "Torsh"}, "pools": [{"name": "a"}]}},
+            "spec.rollout.engine.name",
+            "Torch",
+        ),
+        (
+            {"rollout": {"engine": {"options": {"slot": 3}}, "pools": [{"name": "a"}]}},
+            "spec.rollout.engine.options.slot",
+            "slots",
+        ),
+        ({"trainer": {"backend": "Torsh"}}, "spec.trainer.backend", "Torch"),
+        ({"trackers": ["wandb"]}, "spec.trackers", "metrics.jsonl"),
+        (
+            {"rollout": {"environment": {"name": "web"}, "pools": [{"name": "a"}]}},
+            "spec.rollout.environment.name",
+            "'web'",
+        ),
+        ({"suspend": True}, "spec.suspend", "--set spec.suspend=false"),
+        ({"rollout": {"pools": [{"name": "a", "replicas": 0}]}}, "spec.rollout.pools", "1 or more"),
+        ({"weights": {"uri": "s3://bucket/weights"}}, "spec.weights.uri", "s3://"),
+    ],
+)
+def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str, words: str) -> None:
+    (error,) = refused(write_job(tmp_path, **spec))
+    assert error.startswith(f"{path}: ")
+    assert words.format(folder=tmp_path) in error
+
+
+def test_all_wrong_names_at_once_and_by_validate_too(tmp_path: Path) -> None:
+    file = write_job(
+        tmp_path, data={"dataset": "chain_sun"}, trainer={"backend": "Torsh"}, model={"uri": "none"}
+    )
+    errors = refused(file)
+    assert [error.partition(":")[0] for error in errors] == [
+        "spec.model.uri",
+        "spec.trainer.backend",
+        "spec.data.dataset",
+    ]
+    validated = rljob("validate", file)
+    assert validated.code == 2
+    assert [line.removeprefix("error: ") for line in validated.errors] == errors
+
+
+def test_validate_accepts_what_would_run(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    before = snapshot(tmp_path)
+    ended = rljob("validate", file, "--set", "spec.rollout.pools.cpu.replicas=3")
+    assert (ended.code, ended.out, ended.errors) == (0, f"{file}: RLJob sums is valid\n", [])
+    assert snapshot(tmp_path) == before
+
+
+# ------------------------------------------------------------------------------------------------ the network
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (error,) = refused(write_job(tmp_path), "--nats-port", str(port))
+    assert error.startswith(f"--nats-port: port {port} is in use: choose another")
+
+
+def test_a_nats_server_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and never listens
+        port = unused.getsockname()[1]
+        (error,) = refused(write_job(tmp_path, nats={"url": f"nats://127.0.0.1:{port}"}))
+    assert error.startswith(f"spec.nats.url: no nats-server answers at 127.0.0.1:{port}")
+
+
+# ------------------------------------------------------------------------------------------------- the folder
+
+
+def claimed(
+    file: Path, *, name: str = "sums", model: str | None = None, spec: dict[str, Any] | None = None
+) -> RunFolder:
+    """`out` as an earlier run of the job left it, without anything that it learned."""
+    job = load_job(file)
+    manifest = job.model_dump(mode="json", by_alias=True)
+    manifest["spec"].update(spec or {})
+    folder = RunFolder(file.parent / "out")
+    folder.claim(
+        Identity(
+            name=name,
+            namespace="default",
+            uid="0123",
+            model=model or model_identity(file.parent / "model"),
+            nats_url="",
+            manifest=manifest,
+        )
+    )
+    return folder
+
+
+def test_an_output_folder_that_holds_another_job(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    claimed(file, name="other")
+    for flags in ([], ["--resume"]):
+        (error,) = refused(file, *flags)
+        assert error == f"--output: {tmp_path}/out holds another job, other: choose another folder"
+
+
+def test_an_output_folder_that_holds_this_job_with_other_settings(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    folder = claimed(file)
+    (error,) = refused(file, "--resume", "--set", "spec.data.groupSize=4", "--set", "spec.algorithm.clip=0.1")
+    assert error == (
+        f"spec.data.groupSize: the job in {folder.path} was started with 2, not 4: "
+        "change it back, or choose another --output"
+    )
+
+
+def test_an_output_folder_that_holds_this_job_already(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    claimed(file)
+    (error,) = refused(file)
+    assert error.startswith(
+        f"--output: {tmp_path}/out holds a run of this job: add --resume to go on with it"
+    )
+
+
+def test_an_output_folder_that_holds_other_files(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").touch()
+    (error,) = refused(file)
+    assert error.startswith(f"--output: {tmp_path}/out holds other files (thesis.tex)")
+
+
+def test_an_output_folder_that_another_process_uses(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    folder = claimed(file)
+    (folder.nats / "store" / "jetstream" / "stream").mkdir(parents=True)
+    with folder.locked():
+        ended = rljob("run", file, "--output", folder.path, "--resume")
+    assert ended.code == 2
+    assert ended.errors == [f"error: --output: {folder.path} is in use by process {os.getpid()}"]
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    (tmp_path / "file").touch()
+    (error,) = refused(file, output=tmp_path / "file" / "out")
+    assert error == f"--output: {tmp_path}/file is a file: choose another folder"
+    (error,) = refused(file, output=Path("/proc/self/out"))
+    assert error.startswith("--output: /proc/")
+    assert "cannot be written" in error
+
+
+def test_resume_without_a_run_or_without_a_checkpoint(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    (error,) = refused(file, "--resume")
+    assert error == f"--resume: {tmp_path}/out holds no run: remove --resume to start one"
+    claimed(file)
+    (error,) = refused(file, "--resume")
+    assert error.startswith(f"--resume: {tmp_path}/out holds neither a checkpoint nor a ledger")
+
+
+def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    folder = claimed(file)
+    write_model(tmp_path / "larger", hidden=16)
+    (error,) = refused(file, "--resume", "--set", f"spec.model.uri={tmp_path}/larger")
+    assert error == (
+        f"spec.model.uri: {folder.path} holds checkpoints of another model ({tmp_path}/model): "
+        "choose another --output"
+    )
+    # The same, where only the checkpoint itself tells.
+    (folder.nats / "store" / "jetstream" / "stream").mkdir(parents=True)
+    checkpoint = folder.checkpoints / "step-000001"
+    checkpoint.mkdir()
+    (checkpoint / "checkpoint.json").write_text('{"version": 1, "attempt": 1, "model": "another"}')
+    (error,) = refused(file, "--resume")
+    assert error.startswith("spec.model.uri: ")
+    assert "was made from another model" in error
+
+
+def test_a_checkpoint_folder_that_another_job_uses(tmp_path: Path) -> None:
+    (tmp_path / "shared" / "step-000001").mkdir(parents=True)
+    (error,) = refused(write_job(tmp_path, trainer={"checkpoint": {"uri": "shared"}}))
+    assert error.startswith(f"spec.trainer.checkpoint.uri: {tmp_path}/shared holds what another job stored")
+
+
+def test_streams_on_another_server(tmp_path: Path, nats_server: Any) -> None:
+    file = write_job(tmp_path)
+    claimed(file)
+    (error,) = refused(file, "--resume", "--set", f"spec.nats.url={nats_server.url}")
+    assert error == "spec.nats.url: the streams of this job are on the embedded server: remove it"
+
+
+# ----------------------------------------------------------------------------------------------- the command
+
+
+def test_as_a_command_of_its_own(tmp_path: Path) -> None:
+    file = write_job(tmp_path, steps="16")
+    command = Path(sys.executable).with_name("rljob")
+    ended = subprocess.run([command, "run", file], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith('error: spec.steps: a whole number is needed, not "16"')
+    assert not (tmp_path / "runs").exists()
+
+
+def test_wrong_usage_is_bad_input_too() -> None:
+    assert rljob("run").code == 2
+    assert rljob("run", "job.yaml", "--no-such-flag").code == 2
+    assert rljob("no-such-command").code == 2
+
+
+def test_version_and_help() -> None:
+    version = rljob("--version")
+    assert (version.code, version.out.split()[0]) == (0, "rljob")
+    for arguments in (["--help"], ["run", "--help"], ["validate", "--help"], ["audit", "--help"]):
+        told = rljob(*arguments)
+        assert told.code == 0
+        assert "Examples" in told.out
+        assert f"rljob {arguments[0] if len(arguments) > 1 else 'run'}" in told.out
+
+
+def test_audit_of_something_else(tmp_path: Path) -> None:
+    ended = rljob("audit", tmp_path)
+    assert ended.code == 2
+    assert ended.errors == [f"error: {tmp_path}: is no output folder of rljob run: it has no job.json"]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,133 @@
+"""Whole runs by the `rljob` command, for tests: start, wait for a step, kill a role, audit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ruamel.yaml import YAML
+
+RLJOB = str(Path(sys.executable).parent / "rljob")
+PATIENCE = 150.0  # seconds; a bound on a hang, nothing is timed
+
+
+def write_job(folder: Path, model: Path, **changes: Any) -> Path:
+    """A small job over real engines; `changes` are laid over the spec's sections."""
+    spec: dict[str, Any] = {
+        "steps": 8,
+        "model": {"uri": str(model)},
+        "data": {
+            "dataset": "chain_sum",
+            "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
+            "promptsPerStep": 8,
+            "groupSize": 4,
+        },
+        "pipeline": {"mode": "BoundedAsync", "maxStaleness": 1},
+        "algorithm": {"learningRate": 1e-4},
+        "rollout": {
+            "engine": {"name": "Torch", "options": {"slots": 32, "threads": 1}},
+            "sampling": {"maxTokens": 6},
+            "pools": [{"name": "cpu", "replicas": 2}],
+        },
+        "trainer": {"options": {"threads": 1}, "checkpoint": {"everySteps": 2}},
+    }
+    for section, change in changes.items():
+        spec[section] = {**spec.get(section, {}), **change} if isinstance(change, dict) else change
+    manifest = {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "job"},
+        "spec": spec,
+    }
+    path = folder / "job.yaml"
+    with path.open("w") as file:
+        YAML(typ="safe").dump(manifest, file)
+    return path
+
+
+class LiveRun:
+    """`rljob run` in the background."""
+
+    def __init__(self, manifest: Path, output: Path, *arguments: str) -> None:
+        self.output = output
+        self._log = output.parent / "run.log"
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [RLJOB, "run", str(manifest), "--output", str(output), *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def pids(self) -> dict[str, dict[str, Any]]:
+        with suppress(OSError, ValueError):
+            return json.loads((self.output / "pids.json").read_text())
+        return {}
+
+    def steps(self) -> int:
+        """Committed steps that the output folder knows of."""
+        with suppress(OSError):
+            lines = (self.output / "metrics.jsonl").read_text().splitlines()
+            return max((json.loads(line)["version"] for line in lines if line.endswith("}")), default=0)
+        return 0
+
+    def until(self, what: str, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the run ended before {what}:\n{self.said[-3000:]}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no {what} after {PATIENCE} s:\n{self.said[-3000:]}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def kill(self, pod: str) -> int:
+        """`kill -9` the pod's process; its pid."""
+        pid = self.pids()[pod]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running:\n{self.said[-3000:]}\n{self.logs()}") from None
+
+    def logs(self) -> str:
+        tails = [f"--- {p.name}\n{p.read_text()[-1500:]}" for p in sorted((self.output / "logs").glob("*"))]
+        return "\n".join(tails)
+
+    def family(self) -> list[psutil.Process]:
+        """The command and all its descendants."""
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.process.pid)
+            return [parent, *parent.children(recursive=True)]
+        return []
+
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.output / "summary.json").read_text())
+
+    def stop(self) -> None:
+        """End what is left, whatever the test did."""
+        for process in reversed(self.family()):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
+
+def audit(output: Path) -> subprocess.CompletedProcess[str]:
+    """`rljob audit`."""
+    command = [RLJOB, "audit", str(output)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -1,0 +1,129 @@
+"""Real processes, a real nats-server, a real model: whatever is killed, the job finishes and the audit is clean."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tiny_models import tiny_model
+
+from runs import LiveRun, audit, write_job
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+Start = Callable[..., LiveRun]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def start(tmp_path: Path, model: Path) -> Iterator[Start]:
+    runs: list[LiveRun] = []
+
+    def begin(*arguments: str, **changes: object) -> LiveRun:
+        manifest = tmp_path / "job.yaml"
+        if not manifest.exists():
+            manifest = write_job(tmp_path, model, **changes)
+        runs.append(LiveRun(manifest, tmp_path / "run", *arguments))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.stop()
+
+
+def check_finished(run: LiveRun, steps: int = 8) -> dict:
+    assert run.wait() == 0, run.said[-3000:] + run.logs()
+    summary = run.summary()
+    assert summary["steps"] == steps
+    assert summary["exit"] == "Succeeded"
+    counts = summary["trajectories"]
+    assert counts["consumed"] == steps * 8 * 4
+    verdict = audit(run.output)
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+    assert not run.family()
+    return summary
+
+
+@pytest.mark.parametrize(
+    ("pod", "role"),
+    [
+        ("job-rollout-cpu-0", "rollout"),
+        ("job-reward-0", "reward"),
+        ("job-trainer-1-0", "trainer"),
+        ("job-coordinator-0", "coordinator"),
+        ("nats-server-0", ""),
+    ],
+)
+def test_kill_9_of_any_process_costs_nothing(start: Start, pod: str, role: str):
+    run = start()
+    run.until("step 2", lambda: run.steps() >= 2)
+    killed = run.kill(pod)
+    if role == "trainer":
+        run.until("the next attempt", lambda: "job-trainer-2-0" in run.pids())
+    else:
+        run.until("a restart", lambda: run.pids().get(pod, {}).get("pid", killed) != killed)
+    summary = check_finished(run)
+    assert summary["staleness_max"] <= 1
+
+
+def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on(start: Start):
+    run = start()
+    run.until("step 3", lambda: run.steps() >= 3)
+    family = run.family()
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130, run.said
+    assert "--resume" in run.said
+    assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    reached = run.steps()
+    saved = json.loads((run.output / "checkpoint" / "checkpoint.json").read_text())["version"]
+    assert saved >= reached
+    assert audit(run.output).returncode == 0
+    again = start("--resume")
+    summary = check_finished(again)
+    assert summary["steps"] == 8
+
+
+def test_kill_9_of_the_command_leaves_nothing_behind_and_resume_goes_on(start: Start):
+    run = start()
+    run.until("step 3", lambda: run.steps() >= 3)
+    family = run.family()
+    assert len(family) > 6
+    run.process.kill()
+    run.process.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+    again = start("--resume")
+    check_finished(again)
+
+
+@pytest.mark.parametrize("mode", ["Synchronous", "Streaming"])
+def test_the_synchronous_modes_stay_on_policy(start: Start, mode: str):
+    run = start(pipeline={"mode": mode, "maxStaleness": 0}, steps=4)
+    summary = check_finished(run, steps=4)
+    assert summary["mode"] == mode
+    assert summary["staleness_max"] == 0
+
+
+def test_a_gang_of_two_ranks_trains_and_one_rank_s_death_replaces_it(start: Start):
+    run = start(
+        trainer={
+            "numProcPerNode": 2,
+            "options": {"threads": 1},
+            "checkpoint": {"everySteps": 2},
+        }
+    )
+    run.until("step 2", lambda: run.steps() >= 2)
+    agent = psutil.Process(run.pids()["job-trainer-1-0"]["pid"])
+    ranks = [p for p in agent.children(recursive=True) if "rljob_runtime.main" in " ".join(p.cmdline())]
+    assert len(ranks) == 2
+    ranks[-1].kill()
+    run.until("the next attempt", lambda: "job-trainer-2-0" in run.pids())
+    check_finished(run)
