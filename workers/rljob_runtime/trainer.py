@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,9 @@ from rljob_runtime.coordinator import publish_event
 from rljob_runtime.trajectory_store import Location, TrajectoryStore
 
 log = logging.getLogger(__name__)
+
+RECOVERY_VERSIONS = 2
+"""Kept besides those within the bound: an engine may be reading the version before the newest."""
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class Trainer:
         log_folder.mkdir(parents=True, exist_ok=True)
         self._witness = (log_folder / f"attempt-{attempt}.jsonl").open("ab")
         self._saved: int | None = None
+        self._stored: deque[tuple[int, str]] = deque()  # versions whose tensors are there, oldest first
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
         """Work until the coordinator says `Finish`, or `stop`.
@@ -163,6 +168,17 @@ class Trainer:
         )
         self._version, self._manifest = work.version, work.manifest
         self._saved = work.checkpoint_version
+        self._stored = deque((m.version, m.key) for m in self._weights.manifests())
+
+    def _prune(self, committed: int) -> None:
+        """Delete weights that neither the bound nor a recovery can ask for; their manifests stay."""
+        kept = (
+            self._config.spec.pipeline.bound
+            + RECOVERY_VERSIONS
+            + (self._config.spec.weights.keep_versions or 0)
+        )
+        while self._stored and self._stored[0][0] < committed - kept:
+            self._weights.delete(self._stored.popleft()[1])
 
     async def _begin(self, version: int) -> None:
         await asyncio.to_thread(self._backend.begin_step, version)
@@ -170,6 +186,7 @@ class Trainer:
 
     async def _train(self, work: MicroBatch) -> None:
         if self._proposal is not None:  # the next step's first micro-batch: the proposal was committed
+            await asyncio.to_thread(self._prune, self._proposal.version)
             self._proposal = None
         samples = await self._payloads(work)
         if samples is None:
@@ -252,6 +269,7 @@ class Trainer:
             key=proposal.key,
             tensors=self._backend.tensors(),
         )
+        self._stored.append((version, proposal.key))
         return replace(proposal, manifest=manifest.digest)
 
     # ------------------------------------------------------------------------------------------ checkpoints
