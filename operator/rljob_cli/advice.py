@@ -96,14 +96,14 @@ def _unknown(root: type[BaseModel], content: Any, location: Sequence[str | int])
         return "unknown field: remove it"
     name = str(location[-1])
     fields = [field.alias or key for key, field in parent.model_fields.items()]
+    folded = {field.lower(): field for field in fields}
+    close = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=3, cutoff=0.6)
+    if close:
+        return f"unknown field: did you mean {' or '.join(folded[field] for field in close)}?"
     beside: Any = content
     for step in location[:-1]:
         beside = beside[step]
     free = [field for field in fields if field not in beside]
-    folded = {field.lower(): field for field in free}
-    close = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=3, cutoff=0.6)
-    if close:
-        return f"unknown field: did you mean {' or '.join(folded[field] for field in close)}?"
     return f"unknown field: remove it, or write one of {', '.join(free or fields)}"
 
 

@@ -25,7 +25,7 @@ from rljob_cli.run_folder import RunFolder
 from rljob_cli.view import View
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError
-from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS
+from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_operator import status as job_status
@@ -114,6 +114,7 @@ class Run:
         self._started = time.monotonic()
         self._summarized = 0.0
         self._ended = asyncio.Event()
+        self._failed_before: str | None = None
         self._peak = int(self._earlier.get("peak_memory_bytes", 0))
         self.progress = Progress()
 
@@ -122,6 +123,7 @@ class Run:
         signals = Signals()
         cluster = LocalCluster(self._folder.path, self._environment, on_event=self._view.event)
         end = End(Exit.INTERRUPTED)
+        self._view.note(f"starting; what each process says goes to {self._folder.path / 'logs'}")
         try:
             async with cluster:
                 end = await self._work(cluster, signals)
@@ -192,6 +194,9 @@ class Run:
             return End(Exit.FAILED, end.message)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
             return End(Exit.FAILED, outcome.message or outcome.reason)
+        if end is None and self._failed_before is not None:
+            message = f"it failed for good ({self._failed_before}): start another job from its checkpoint"
+            return End(Exit.FAILED, message)
         return End(Exit.SUCCEEDED)
 
     # ------------------------------------------------------------------------------------------ following
@@ -203,18 +208,24 @@ class Run:
             self._metrics.start([])
         async for batch in store.read(Channel.METRICS):
             for message in batch:
-                line = STEP_METRICS.validate_json(message.data)
-                before = message.sequence <= known
-                # A failure that this run takes back is over.
-                new = not (before and line.finished == "Failed") and self.progress.add(line)
+                self._take(STEP_METRICS.validate_json(message.data), before=message.sequence <= known)
                 if message.sequence == known:
                     self._metrics.start(self.progress.lines)
-                elif new and not before:
-                    self._metrics.append(line)
-                    self._view.line(line, self.progress)
-                if new and line.finished:
-                    self._ended.set()
             self._view.refresh(self.progress)
+
+    def _take(self, line: StepMetrics, *, before: bool) -> None:
+        """A line of the stream; `before`: it was there when this run started."""
+        if before and line.finished == "Failed":
+            # It ended an earlier run; whether it ends this one too, the ledger decides.
+            self._failed_before = line.message
+            return
+        if not self.progress.add(line):
+            return
+        if not before:
+            self._metrics.append(line)
+            self._view.line(line, self.progress)
+        if line.finished:
+            self._ended.set()
 
     async def _follow_engines(self, store: NatsStore) -> None:
         async for key, value in store.watch_signals():

@@ -194,7 +194,8 @@ class LocalCluster:
             for index, stage in enumerate(stages):
                 grace = deadline - loop.time() - _LEAST_GRACE * (len(stages) - index)
                 pods = []
-                for ref in stage:
+                # One that an earlier shutdown was ending may be gone by now.
+                for ref in (r for r in stage if r in self._workloads):
                     self._mark_deleted(ref)
                     self._workloads[ref].remove()
                     pods += [slot.pod for slot in self._workloads[ref].slots]

@@ -69,6 +69,11 @@ def snapshot(folder: Path) -> dict[str, bytes]:
             "spec.pipeline.max_staleness: unknown field: did you mean maxStaleness?",
         ),
         ({"steps": "16"}, 'spec.steps: a whole number is needed, not "16": write it without quotes'),
+        (
+            {"algorithm": {"learningRate": "1e-4"}},
+            'spec.algorithm.learningRate: a number is needed, not "1e-4": ',
+        ),
+        ({"algorithm": {"clip": True}}, "spec.algorithm.clip: a number is needed, not true"),
         ({"steps": 1.5}, "spec.steps: a whole number is needed, not 1.5"),
         ({"suspend": "no"}, 'spec.suspend: true or false is needed, not "no"'),
         ({"steps": None}, "spec.steps: is required. Optimizer steps."),

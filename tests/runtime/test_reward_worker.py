@@ -296,6 +296,16 @@ async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: s
             assert result.reward == 3.0
 
 
+async def test_tokens_that_are_none_fail_their_trajectory(model: Path) -> None:
+    odd = trajectory("g0.0", "1")
+    odd.segments[1].tokens[0] = -7
+    async with running(job_config(model, functions=["exact_match"]), memory()) as role:
+        await role.trajectories.put([odd, trajectory("g0.1", "1")])
+        results = await role.results(2)
+    assert results["g0.0"].error.startswith("RewardRaised: the response does not decode")
+    assert not results["g0.1"].error
+
+
 async def test_a_drain_finishes_what_is_in_hand(model: Path, module: str) -> None:
     config = job_config(model, functions=[f"{module}:act"], limit=20)
     store = memory()

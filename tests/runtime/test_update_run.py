@@ -98,9 +98,7 @@ async def test_every_token_s_log_probability_is_that_of_its_version(tmp_path):
     crossing = [t for t in found if t.span.min != t.span.max]
     assert len(found) >= 8
     assert crossing, "no trajectory was running while weights were swapped"
-    worst = max(
-        float(np.abs(recompute(models, t) - np.asarray(t.segments[1].logprobs)).max()) for t in found
-    )
+    worst = max(float(np.abs(recompute(models, t) - np.asarray(t.segments[1].logprobs)).max()) for t in found)
     assert worst <= TOLERANCE
     # The same comparison with the neighbouring version fails: it can tell versions apart.
     older = [t for t in crossing if t.span.min >= 1]

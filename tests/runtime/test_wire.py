@@ -283,9 +283,7 @@ def test_the_documented_layout_is_what_is_read() -> None:
         block_of(META | {"segments": [["model", 2**31 - 1, 1, 1, 1]]}, bytes(64)),
         block_of(META | {"segments": [["model", 2, 0, 0]]}, bytes(32)),
         block_of(META | {"segments": [["model", 2, 0, 0, 2]]}, bytes(40)),
-        block_of(
-            META | {"segments": [["model", 2, 0, 0, 2]]}, bytes(24) + struct.pack("<4i", 1, 1, 3, -1)
-        ),
+        block_of(META | {"segments": [["model", 2, 0, 0, 2]]}, bytes(24) + struct.pack("<4i", 1, 1, 3, -1)),
         block_of(META | {"segments": [["model", 2, 0, 0, 2**31 - 1]]}, bytes(40)),
         block_of(
             META | {"segments": [["model", 2, 1, 0, 0]]}, bytes(8) + struct.pack("<2i", 1, 3) + bytes(16)

@@ -95,7 +95,7 @@ class LoraSpec(ApiModel):
 
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
     """Rank of the adapters."""
-    alpha: Annotated[float, Field(gt=0, strict=False)] = 32.0
+    alpha: Annotated[float, Field(gt=0)] = 32.0
     """Scale of the adapters' output is alpha / rank."""
 
 
@@ -161,7 +161,7 @@ class RewardSpec(ApiModel):
     """Summed up: `verifier` (the data set's own), `exact_match`, `math_verify`, or `package.module:function`."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Reward workers."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=3600, strict=False)] = 30.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
     """A function that runs longer is ended and its trajectory aborted."""
     template: Options | None = None
     """Patch of the reward workers' pod template."""
@@ -175,23 +175,23 @@ class AlgorithmSpec(ApiModel):
     loss: Literal["GRPO", "DrGRPO", "DAPO"] = "GRPO"
     """How token losses are averaged: per sequence then over sequences (GRPO), by a constant (DrGRPO), over all
     tokens (DAPO)."""
-    learning_rate: Annotated[float, Field(ge=0, le=10, strict=False)] = 1e-6
+    learning_rate: Annotated[float, Field(ge=0, le=10)] = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps of linear warm-up."""
-    weight_decay: Annotated[float, Field(ge=0, strict=False)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled weight decay."""
-    max_grad_norm: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Gradients are clipped to this global norm."""
-    clip: Annotated[float, Field(gt=0, lt=1, strict=False)] = 0.2
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Lower clip range of the probability ratio."""
-    clip_high: Annotated[float, Field(gt=0, strict=False)] | None = None
+    clip_high: Annotated[float, Field(gt=0)] | None = None
     """Upper clip range; the lower one if absent."""
-    kl: Annotated[float, Field(ge=0, strict=False)] = 0.0
+    kl: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL divergence to the frozen reference (the initial model); 0 loads no reference."""
     importance_sampling: Literal["Truncated", "None"] = "Truncated"
     """Correction for stale data: trainer's over behaviour probability, truncated."""
-    importance_cap: Annotated[float, Field(gt=0, strict=False)] = 2.0
+    importance_cap: Annotated[float, Field(gt=0)] = 2.0
     """Upper end of the truncated importance weight."""
     scale_by_std: bool = True
     """Divide group-relative advantages by the group's standard deviation."""
@@ -237,9 +237,9 @@ class PipelineSpec(ApiModel):
 class SamplingSpec(ApiModel):
     """How tokens are drawn."""
 
-    temperature: Annotated[float, Field(gt=0, le=10, strict=False)] = 1.0
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     """Divides the logits."""
-    top_p: Annotated[float, Field(gt=0, le=1, strict=False)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus: draw from the smallest set of tokens with this probability."""
     max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
     """Tokens of a response at most."""

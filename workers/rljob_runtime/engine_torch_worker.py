@@ -153,6 +153,9 @@ class Worker:
                 self._step()
         except Exception as error:  # an engine outlives one batch; each of its sequences says why
             self._stop_all(f"EngineFailed: {type(error).__name__}: {error}", failure=True)
+        self._flush()
+
+    def _flush(self) -> None:
         if self._events:
             self._deliver(self._events)
             self._events = []
@@ -289,6 +292,7 @@ class Worker:
                 return
         if swap.inflight == Inflight.RESTART:
             self._stop_all("Restarted", failure=False)
+            self._flush()
         if swap.tensors is not None:
             self._model.apply(swap.tensors)
             self._stale = self._options.recompute_cache and self.running > 0

@@ -132,8 +132,10 @@ async def run_role(name: str, config: JobConfig) -> None:
     await store.open()
     try:
         await ROLES[name](config, store, stop, _ready)
-    except (SpecError, JobFailed) as error:
-        await _tell(store, name, str(error))
+    except Exception as raised:
+        error = _leaf(raised)
+        if isinstance(error, SpecError | JobFailed):
+            await _tell(store, name, str(error))
         raise
     finally:
         await store.close()

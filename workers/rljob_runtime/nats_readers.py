@@ -19,7 +19,7 @@ from nats.js.api import ConsumerConfig
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Message
-from rljob_runtime.nats_connection import Connection, Interrupted
+from rljob_runtime.nats_connection import Connection, Interrupted, Refused
 from rljob_runtime.nats_streams import reader_config
 
 #: Bytes of one pull: an eighth of what makes the server cut a slow client off (64 MB).
@@ -30,6 +30,9 @@ _HEARTBEAT_SECONDS = 5.0
 _SILENCE_SECONDS = 3 * _HEARTBEAT_SECONDS
 _GRACE_SECONDS = 1.0
 _QUIET_SECONDS = 0.05
+_SETTLE_SECONDS = 0.2
+#: What the server answers to the creation of a consumer while one of that name is being deleted.
+_BEING_DELETED = (10012, 10149)
 _NANOSECONDS = 1_000_000_000
 
 
@@ -106,10 +109,15 @@ def message_of(arrived: Msg, *, suffix: str, sequence: int) -> Message:
 
 async def create_consumer(connection: Connection, stream: str, config: ConsumerConfig) -> None:
     """Create a consumer, or leave it as it is if there is one like it. Asked once: see `Connection.request`."""
-    await connection.call(
-        f"CONSUMER.CREATE.{stream}.{config.name}.{config.filter_subject}",
-        {"stream_name": stream, "config": config.as_dict()},
-    )
+    try:
+        await connection.call(
+            f"CONSUMER.CREATE.{stream}.{config.name}.{config.filter_subject}",
+            {"stream_name": stream, "config": config.as_dict()},
+        )
+    except Refused as error:
+        if error.err_code in _BEING_DELETED:
+            raise Interrupted(str(error)) from error
+        raise
 
 
 def _pull(connection: Connection, stream: str, consumer: str, reply: str, **request: object) -> None:
@@ -392,6 +400,8 @@ class NatsQueue:
         """The consumer is gone (its subject was purged), or not there yet on a server that starts."""
         try:
             async with asyncio.timeout_at(deadline):
+                # One that is being deleted must be gone first: the server would take the new one for it.
+                await asyncio.sleep(_SETTLE_SECONDS)
                 await self._connection.retried(self._create)
         except TimeoutError:
             return

@@ -39,7 +39,7 @@ def render_config(
     port: int = 0,
     *,
     ports_dir: Path | str | None = None,
-    file_bytes: int = 16 << 30,
+    file_bytes: int = 1 << 40,
     memory_bytes: int = 256 << 20,
     sync_interval: str = SYNC_INTERVAL,
 ) -> str:
@@ -49,7 +49,7 @@ def render_config(
         store_dir: folder of JetStream's files.
         port: on the loopback interface; 0 for any free one, which the server then writes to a file in `ports_dir`.
         ports_dir: where the server writes `nats-server_<pid>.ports` once it listens.
-        file_bytes: all streams together.
+        file_bytes: limits of all streams together; the server refuses to create one past it, so it is generous.
         memory_bytes: consumers' state that is kept in memory.
         sync_interval: a duration, or `always` for a sync before every acknowledgement.
     """

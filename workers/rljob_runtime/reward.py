@@ -24,7 +24,7 @@ from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
 from rljob_runtime.models import model_folder
 from rljob_runtime.reward_pool import RewardPool
-from rljob_runtime.reward_worker import Job
+from rljob_runtime.reward_worker import Job, Outcome
 from rljob_runtime.tokenizer import Tokenizer
 from rljob_runtime.trajectory_store import TrajectoryDelivery, TrajectoryStore
 
@@ -109,8 +109,12 @@ async def score(
     trajectory: Trajectory, digest: str, *, pool: RewardPool, tokenizer: Tokenizer
 ) -> RewardResult:
     """The result for a trajectory whose payload has that digest."""
-    completion = tokenizer.decode(response(trajectory))
-    outcome = await pool.score(Job(trajectory.prompt, is_evaluation(trajectory.id), completion))
+    try:
+        completion = tokenizer.decode(response(trajectory))
+    except OverflowError as error:  # ids that no tokenizer has; the message would come again and again
+        outcome = Outcome(error=f"RewardRaised: the response does not decode: {error}")
+    else:
+        outcome = await pool.score(Job(trajectory.prompt, is_evaluation(trajectory.id), completion))
     result = RewardResult(
         trajectory=trajectory.id,
         attempt=trajectory.attempt,

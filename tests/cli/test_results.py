@@ -1,0 +1,188 @@
+"""What a run shows and leaves for people, from the lines of its METRICS stream."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from example_job import write_job
+from rich.console import Console
+
+from rljob_cli.manifest import load_job
+from rljob_cli.progress import Progress, Rate
+from rljob_cli.report import MetricsFile, earlier, plot, summarize, write_summary
+from rljob_cli.run_folder import RunFolder
+from rljob_cli.view import LiveView, PlainView, open_view
+from rljob_core.messages import STEP_METRICS, EngineSignal, StepMetrics, StepStats
+from rljob_core.spec import RLJob
+from rljob_operator.cluster import Event
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> RLJob:
+    return load_job(write_job(tmp_path), ["spec.pipeline.maxStaleness=2"])
+
+
+def commit(version: int, *, epoch: int = 1, tokens: int = 0) -> StepMetrics:
+    return StepMetrics(
+        step=version,
+        version=version,
+        seconds=float(version),
+        reward_mean=version / 10,
+        tokens_generated=tokens,
+        trajectories={"planned": 4 * version + 4, "generated": 4 * version + 2, "consumed": 4 * version},
+        aborted={"RewardFailed": version},
+        queues={"generating": 3},
+        epoch=epoch,
+        stats=StepStats(staleness_mean=version / 2, staleness_max=version),
+    )
+
+
+def evaluation(version: int, sampled: float, greedy: float) -> StepMetrics:
+    return StepMetrics(version, version, 0.0, heldout_sampled=sampled, heldout_greedy=greedy, epoch=1)
+
+
+def story() -> Progress:
+    """Two steps, a coordinator that is replaced after the first and repeats it, and evaluations of versions 0 and 2."""
+    progress = Progress()
+    lines = [
+        evaluation(0, 0.3, 0.8),
+        commit(1, tokens=100),
+        commit(1, epoch=2, tokens=10),
+        commit(2, epoch=2, tokens=40),
+        evaluation(2, 0.9, 0.95),
+        replace(commit(2, epoch=2, tokens=50), reward_mean=None, finished="Succeeded"),
+    ]
+    taken = [progress.add(line) for line in lines]
+    assert taken == [True, True, False, True, True, True]
+    return progress
+
+
+def test_summary(job: RLJob, tmp_path: Path) -> None:
+    summary = summarize(job, story(), wall_seconds=10.0, peak_bytes=1 << 30, outcome="Succeeded")
+    assert summary == {
+        "job": "sums",
+        "mode": "BoundedAsync",
+        "max_staleness": 2,
+        "steps": 2,
+        "steps_planned": 4,
+        "wall_seconds": 10.0,
+        "tokens_generated": 150,
+        "tokens_per_second": 15.0,
+        "heldout_reward_before": 0.3,
+        "heldout_reward_after": 0.9,
+        "heldout_greedy_before": 0.8,
+        "heldout_greedy_after": 0.95,
+        "staleness_max": 2,
+        "staleness_mean": 0.75,
+        "trajectories": {"planned": 12, "generated": 10, "consumed": 8, "aborted": {"RewardFailed": 2}},
+        "attempts_failed": {},
+        "trainer_attempts": 0,
+        "coordinator_epochs": 2,
+        "peak_memory_bytes": 1 << 30,
+        "exit": "Succeeded",
+        "message": "",
+    }
+    folder = RunFolder(tmp_path)
+    assert earlier(folder) == {}
+    write_summary(folder, summary)
+    assert earlier(folder) == summary
+
+
+def test_summary_before_anything_happened(job: RLJob) -> None:
+    summary = summarize(job, Progress(), wall_seconds=0.0, peak_bytes=0, outcome="Failed", message="no disk")
+    assert summary["steps"] == 0
+    assert summary["heldout_reward_before"] is None
+    assert summary["staleness_max"] is None
+    assert (summary["exit"], summary["message"]) == ("Failed", "no disk")
+
+
+def test_metrics_file_starts_over_from_the_stream(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("what a run that was cut short had written\n")
+    file = MetricsFile(path)
+    file.start([evaluation(0, 0.3, 0.8), commit(1)])
+    file.append(commit(2))
+    read = [STEP_METRICS.validate_json(line) for line in path.read_text().splitlines()]
+    assert read == [evaluation(0, 0.3, 0.8), commit(1), commit(2)]
+    file.close()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
+    plot(tmp_path / "reward.png", job, Progress())
+    assert not (tmp_path / "reward.png").exists()
+    plot(tmp_path / "reward.png", job, story())
+    assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rate_survives_a_process_that_starts_again() -> None:
+    rate = Rate()
+    rate.count("a", 100)
+    rate.mark(0.0)
+    rate.count("a", 300)
+    rate.count("b", 50)
+    rate.forget("b")
+    rate.count("b", 30)
+    rate.count("a", 20)  # restarted under its old name
+    rate.mark(10.0)
+    assert rate.total == 400
+    assert rate.per_second == 30.0
+
+
+def test_plain_lines_do_not_flood(job: RLJob) -> None:
+    out = StringIO()
+    progress = Progress()
+    with open_view(Console(file=out), job) as view:
+        assert isinstance(view, PlainView)
+        for version in range(1, 200):
+            progress.add(commit(version))
+            view.line(commit(version), progress)
+        view.event(
+            Event("Warning", "BackOff", "ended with code 137; starts again in 1 s", "sums-rollout-cpu-0")
+        )
+        view.line(evaluation(199, 0.5, 0.75), progress)
+        progress.add(commit(200))
+        view.line(commit(200), progress)
+    lines = out.getvalue().splitlines()
+    # The first step, whatever happened beside it, and the last step; not the hundreds between.
+    assert lines[0].startswith("step 1/4  reward 0.100  staleness 0.50 (max 1)")
+    assert "BackOff sums-rollout-cpu-0: ended with code 137; starts again in 1 s" in lines
+    assert "held-out at version 199: 0.500 sampled, 0.750 greedy" in lines
+    assert lines[-1].startswith("step 200/4")
+    assert len(lines) < 10
+
+
+def test_live_view_on_a_terminal(job: RLJob) -> None:
+    out = StringIO()
+    progress = story()
+    signal = EngineSignal("cpu-0", "cpu", version=2, slots=8, running=5, waiting=1, tokens=10, seconds=1.0)
+    progress.heard("engine.cpu-0", signal)
+    with open_view(Console(file=out, force_terminal=True, width=110, height=40), job) as view:
+        assert isinstance(view, LiveView)
+        view.line(commit(2), progress)
+        view.event(Event("Warning", "BackOff", "ended with code 137", "sums-reward-0"))
+    text = out.getvalue()
+    for part in (
+        "sums · BoundedAsync · maxStaleness 2",
+        "0.300 → 0.900",
+        "0.800 → 0.950",
+        "0.75 (max 2)",
+        "1 (5 running, 1 waiting)",
+        "BackOff sums-reward-0: ended with code 137",
+        "2/4",
+    ):
+        assert part in text
+    progress.heard("engine.cpu-0", None)
+    assert progress.engines == {}
+
+
+def test_run_folder_survives_a_torn_write(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.summary.write_text('{"steps": 3')
+    assert earlier(folder) == {}
+    folder.summary.write_text(json.dumps([1]))
+    assert earlier(folder) == {}
