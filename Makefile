@@ -28,6 +28,7 @@ $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.to
 	@touch $@
 
 demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a few minutes
+	@rm -rf runs/demo  # the demo starts over each time; any other run is refused a folder that holds one
 	@$(BIN)/rljob run manifests/examples/chain-sum.yaml --output runs/demo $(ARGS)
 	@$(BIN)/rljob audit runs/demo
 

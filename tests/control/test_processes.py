@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from children import running_children
 
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
@@ -92,10 +93,11 @@ async def until(condition: Callable[[], Any]) -> Any:
 async def local(
     tmp_path: Path, environment: dict[str, str], make_job: Callable[..., RLJob]
 ) -> AsyncIterator[Watched]:
+    before = running_children()
     events: list[Event] = []
     async with LocalCluster(tmp_path / "run", environment, backoff=QUICK, on_event=events.append) as cluster:
         yield Watched(cluster, make_job(), events)
-    assert [child for child in psutil.Process().children(recursive=True) if child.is_running()] == []
+    assert running_children() <= before
 
 
 async def test_a_process_that_dies_starts_again_with_back_off(local: Watched) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from children import running_children
 
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
@@ -65,10 +66,11 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path, environment: dict[str, str], site: Site) -> AsyncIterator[World]:
+    before = running_children()
     events: list[Event] = []
     async with LocalCluster(tmp_path / "run", environment, backoff=QUICK, on_event=events.append) as cluster:
         yield World(cluster, site, events)
-    assert [child for child in psutil.Process().children(recursive=True) if child.is_running()] == []
+    assert running_children() <= before
 
 
 async def until(condition: Callable[[], Any]) -> Any:
@@ -206,6 +208,7 @@ async def test_a_cancelled_run_ends_though_something_changes_at_that_very_moment
 async def test_a_folder_that_cannot_be_written_ends_the_run_and_all_processes(
     tmp_path: Path, environment: dict[str, str], site: Site, make_job: MakeJob
 ) -> None:
+    before = running_children()
     job = make_job(**laid_over("touch $RLJOB_READY_FILE; sleep 600"))
     async with LocalCluster(tmp_path / "run", environment, backoff=QUICK) as cluster:
         world = World(cluster, site, [])
@@ -217,7 +220,7 @@ async def test_a_folder_that_cannot_be_written_ends_the_run_and_all_processes(
         os.kill(pids["chain-sum-reward-0"], signal.SIGKILL)
         with pytest.raises(OSError, match=r"pids\.json"):
             await task
-    assert [child for child in psutil.Process().children(recursive=True) if child.is_running()] == []
+    assert running_children() <= before
 
 
 async def test_configuration_rolls_its_readers_and_replicas_nobody(world: World, make_job: MakeJob) -> None:
