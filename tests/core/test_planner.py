@@ -328,6 +328,9 @@ def test_a_role_that_cannot_go_on_fails_the_job_with_its_words():
     world.start()
     world.observe(RoleFailed("rollout", "spec.model.uri: no such folder"))
     assert JobFinished("Failed", "rollout: spec.model.uri: no such folder") in records(world)
+    ended = {r.group: r.reason for r in records(world) if isinstance(r, GroupAborted)}
+    assert ended == {r.group: "JobFinished" for r in records(world) if isinstance(r, GroupReserved)}
+    assert not world.planner.state.groups
 
 
 def test_keep_engines_are_given_only_what_their_weights_admit():

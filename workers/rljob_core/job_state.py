@@ -209,6 +209,7 @@ class JobState:
                 self.evaluated[record.version] = record
             case JobFinished():
                 self.finished = record
+                self.micro_batches = []  # what was in training ends as what was not: aborted
 
     # ------------------------------------------------------------------------------------------ transitions
 

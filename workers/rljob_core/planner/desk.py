@@ -128,10 +128,12 @@ class Desk:
             self.act(SendToEngine(engine, (Cancel(tuple(trajectories)),)))
 
     def finish(self, outcome: JobFinished) -> None:
-        """End the job for good."""
+        """End the job for good; no group is left without an end."""
         if self.state.finished is not None:
             return
         self.emit(outcome)
+        for group in list(self.state.groups):
+            self.abort(group, "JobFinished")
         if self.state.trainer is not None:
             self.act(
                 SendToTrainer(
