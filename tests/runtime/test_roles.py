@@ -72,9 +72,8 @@ async def check(roles: Roles) -> None:
     planned = [r.group for r in records if isinstance(r, GroupReserved)]
     assert len(planned) == len(set(planned))
     weights = FilesWeightStore(roles.config.weights_uri)
-    manifests = {m.key: m for m in weights.manifests()}
     for commit in commits:
-        assert manifests[commit.key].digest == commit.manifest
+        assert weights.manifest(commit.key).digest == commit.manifest
     fed = Counter()
     for log in sorted(Path(roles.config.trainer_log_uri).iterdir()):
         for line in log.read_bytes().splitlines():
