@@ -5,6 +5,9 @@ are driven by one client process, a batch of 64 or a single trajectory at a time
 put, get, and acknowledge, so that no other reader of the queue gets it again (TransferQueue marks that when it
 hands out a sample's metadata). Deleting is measured beside it. Ours is on disk and verifies a digest at every read;
 TransferQueue is asked for neither. Medians over rounds; of TransferQueue's two interfaces, the faster one.
+
+Our readers are measured in both ways: as the roles read, *waiting* for what comes before it is put, and *asking*
+after it was put. TransferQueue's ask: one that waits looks again every 5 seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from rljob_core.messages import REWARD_BATCH, RewardBatch, RewardResult
-from rljob_core.ports import Channel
+from rljob_core.ports import Channel, Message
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.nats_server import SYNC_INTERVAL, EmbeddedServer
 from rljob_runtime.nats_store import NatsStore
@@ -41,6 +44,7 @@ TARGETS = {
     (1, 256): 10.0, (1, 2_048): 10.0, (1, 16_384): 10.0,
 }  # fmt: skip
 PHASES = ("put", "get", "ack", "delete")
+_SETTLE_SECONDS = 0.005  # for what a waiting reader asks to be at the server
 _PEER_PYTHON = Path(".venv-bench/bin/python")
 
 #: Seconds of each phase, per round, by batch size and response length.
@@ -91,18 +95,22 @@ class Ours:
         self._store = store
         self._trajectories = trajectories
         self._queue = queue
+        self._rewards: AsyncIterator[Sequence[Message]] = store.read(Channel.REWARDS)
 
-    async def round(self, batch: list[Trajectory]) -> list[float]:
-        """Seconds of each phase for a batch."""
+    async def round(self, batch: list[Trajectory], *, waiting: bool) -> list[float]:
+        """Seconds of each phase for a batch; readers that wait have it as soon as it is put."""
+        if waiting:
+            readers = asyncio.gather(self._fetch(len(batch)), anext(self._rewards))
+            await asyncio.sleep(_SETTLE_SECONDS)
         times = [time.perf_counter()]
         _, reward = await asyncio.gather(
             self._trajectories.put(batch),
             self._store.publish(Channel.REWARDS, "results", make_rewards(batch)),
         )
         times.append(time.perf_counter())
-        deliveries, (message,) = await asyncio.gather(
-            self._fetch(len(batch)), self._store.get(Channel.REWARDS, [reward])
-        )
+        if not waiting:
+            readers = asyncio.gather(self._fetch(len(batch)), self._store.get(Channel.REWARDS, [reward]))
+        deliveries, (message,) = await readers
         if message is None or len(REWARD_BATCH.validate_json(message.data).results) != len(batch):
             raise RuntimeError("the store lost a reward")
         times.append(time.perf_counter())
@@ -125,7 +133,7 @@ class Ours:
         return deliveries
 
 
-async def measure_ours(*, sync_interval: str = SYNC_INTERVAL) -> Rounds:
+async def measure_ours(*, waiting: bool, sync_interval: str = SYNC_INTERVAL) -> Rounds:
     """Our rounds, on a server of their own with the shipped configuration."""
     rounds: Rounds = {}
     first = 0
@@ -141,7 +149,7 @@ async def measure_ours(*, sync_interval: str = SYNC_INTERVAL) -> Rounds:
                     for _ in range(count):
                         batch = make_trajectories(size, response, first=first)
                         first += size
-                        times.append(await ours.round(batch))
+                        times.append(await ours.round(batch, waiting=waiting))
                     rounds[size, response] = times[warm:]
             await store.close()
     return rounds
@@ -172,37 +180,54 @@ def rate(size: int, times: Sequence[Sequence[float]], *, phases: int = 3) -> flo
     return size / statistics.median(sum(row[:phases]) for row in times)
 
 
-def row(size: int, response: int, ours: list[list[float]], peer: list[list[float]]) -> dict[str, Any]:
+def row(size: int, response: int, rounds: dict[str, list[list[float]]]) -> dict[str, Any]:
     """One line of the table."""
-    found = {"batch": size, "response_tokens": response}
-    for name, times in (("ours", ours), ("peer", peer)):
+    found: dict[str, Any] = {"batch": size, "response_tokens": response, "target": TARGETS[size, response]}
+    for name, times in rounds.items():
         found[f"{name}_per_second"] = round(rate(size, times))
         found[f"{name}_per_second_with_delete"] = round(rate(size, times, phases=4))
         for phase, column in zip(PHASES, zip(*times, strict=True), strict=True):
             found[f"{name}_{phase}_ms"] = round(1e3 * statistics.median(column), 2)
-    ratio = rate(size, ours) / rate(size, peer)
-    return {**found, "ratio": round(ratio, 2), "target": TARGETS[size, response]}
+        if name != "peer":
+            found[f"{name}_ratio"] = round(rate(size, times) / rate(size, rounds["peer"]), 2)
+    return found
 
 
 def main() -> dict[str, Any]:
-    """Run both and print them as a table.
+    """Run all and print them as a table.
 
     Returns:
-        `sync_interval` of the nats-server, and `cases`: a row each, with both rates and their ratio.
+        `sync_interval` of the nats-server, and `cases`: a row each, with the rates and their ratios.
     """
+
+    def ours(*, waiting: bool) -> Rounds:
+        return asyncio.run(measure_ours(waiting=waiting))
+
     # Ours before and after theirs, so that neither has the quieter machine.
-    before, peer, after = asyncio.run(measure_ours()), measure_peer(), asyncio.run(measure_ours())
-    ours = {key: before[key] + after[key] for key in before}
-    cases = [row(*key, ours[key], peer[key]) for key in ours]
+    asking, waiting, peer = ours(waiting=False), ours(waiting=True), measure_peer()
+    waiting_after, asking_after = ours(waiting=True), ours(waiting=False)
+    cases = [
+        row(
+            *key,
+            {
+                "peer": peer[key],
+                "waiting": waiting[key] + waiting_after[key],
+                "asking": asking[key] + asking_after[key],
+            },
+        )
+        for key in peer
+    ]
     print(f"trajectories/s, put + get + ack (nats-server on files, sync_interval {SYNC_INTERVAL})")
     print(
-        f"{'batch':>6}{'response':>10}{'TransferQueue':>15}{'ours':>9}{'ratio':>8}{'target':>8}    with delete"
+        f"{'batch':>6}{'response':>10}{'TransferQueue':>15}{'waiting':>9}{'ratio':>7}{'asking':>9}{'ratio':>7}"
+        f"{'target':>8}    with delete"
     )
     for case in cases:
         print(
             f"{case['batch']:6}{case['response_tokens']:10,}{case['peer_per_second']:15,}"
-            f"{case['ours_per_second']:9,}{case['ratio']:8.1f}{case['target']:8.1f}"
-            f"{case['peer_per_second_with_delete']:9,}{case['ours_per_second_with_delete']:7,}"
+            f"{case['waiting_per_second']:9,}{case['waiting_ratio']:7.1f}"
+            f"{case['asking_per_second']:9,}{case['asking_ratio']:7.1f}{case['target']:8.1f}"
+            f"{case['peer_per_second_with_delete']:9,}{case['waiting_per_second_with_delete']:7,}"
         )
     return {"sync_interval": SYNC_INTERVAL, "cases": cases}
 

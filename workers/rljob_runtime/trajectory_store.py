@@ -22,6 +22,7 @@ from rljob_runtime.wire import Packed, PayloadSummary
 SUMMARY_HEADER = "Rljob-Summary"
 CHUNKS_HEADER = "Rljob-Chunks"
 _OWNER_HEADER = "Rljob-Trajectory"
+_ATTEMPT_HEADER = "Rljob-Attempt"
 _PAYLOAD = "payload"
 _CHUNK = "chunk"
 
@@ -84,8 +85,9 @@ class TrajectoryStore:
     def __init__(self, store: MessageStore, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
         self._store = store
         self._payload_bytes = payload_bytes
-        self._members: dict[int, tuple[str, ...]] = {}
-        self._chunks: dict[str, list[int]] = {}
+        self._members: dict[int, tuple[PayloadSummary, ...]] = {}
+        self._chunks: dict[str, dict[int, int]] = {}
+        """Per trajectory: attempt by sequence."""
         self.dead_letters = 0
 
     async def put(self, trajectories: Sequence[Trajectory]) -> None:
@@ -114,14 +116,17 @@ class TrajectoryStore:
             for message in messages:
                 if message.suffix == _CHUNK:
                     owner = message.headers.get(_OWNER_HEADER, "")
-                    self._chunks.setdefault(owner, []).append(message.sequence)
+                    attempt = message.headers.get(_ATTEMPT_HEADER, "")
+                    self._chunks.setdefault(owner, {})[message.sequence] = (
+                        int(attempt) if attempt.isdecimal() else 0
+                    )
                     continue
                 try:
                     found = wire.decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
                 except CorruptPayload:
                     self.dead_letters += 1
                     continue
-                self._members[message.sequence] = tuple(summary.trajectory for summary in found)
+                self._members[message.sequence] = tuple(found)
                 located += [
                     LocatedSummary(summary, message.sequence, index) for index, summary in enumerate(found)
                 ]
@@ -154,17 +159,21 @@ class TrajectoryStore:
         return TrajectoryQueue(self, queue)
 
     async def delete(self, sequences: Sequence[int]) -> None:
-        """Delete messages, each once all trajectories in it are done with (`members` says which those are).
+        """Delete messages, each once all trajectories in it are done with.
 
-        Goes with them: the chunks of their trajectories that `summaries` has seen, whichever attempt they belong to.
+        Goes with them: the chunks of their attempts that `summaries` has seen, and of earlier ones, some of which
+        may never have become whole.
         """
-        owners = (owner for sequence in sequences for owner in self._members.pop(sequence, ()))
-        chunks = [chunk for owner in owners for chunk in self._chunks.pop(owner, ())]
+        chunks = []
+        for summary in (summary for sequence in sequences for summary in self._members.pop(sequence, ())):
+            owned = self._chunks.get(summary.trajectory, {})
+            done = [sequence for sequence, attempt in owned.items() if attempt <= summary.attempt]
+            chunks += done
+            for sequence in done:
+                del owned[sequence]
+            if not owned:
+                self._chunks.pop(summary.trajectory, None)
         await self._store.delete(Channel.TRAJECTORIES, [*sequences, *chunks])
-
-    def members(self, sequence: int) -> tuple[str, ...]:
-        """Ids of the trajectories that share message `sequence`, as far as `summaries` has read."""
-        return self._members.get(sequence, ())
 
     # ------------------------------------------------------------------------------------- messages
 
@@ -194,7 +203,10 @@ class TrajectoryStore:
                         Channel.TRAJECTORIES,
                         _CHUNK,
                         piece,
-                        headers={_OWNER_HEADER: item.trajectory.id},
+                        headers={
+                            _OWNER_HEADER: item.trajectory.id,
+                            _ATTEMPT_HEADER: str(item.trajectory.attempt),
+                        },
                         message_id=f"{identity}/{number}",
                     )
                     for number, piece in enumerate(pieces)

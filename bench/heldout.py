@@ -1,0 +1,40 @@
+"""Scores a model folder by plain transformers: no code of ours between the model and its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rljob_cli.manifest import load_job
+from rljob_runtime.data import PromptSource
+from rljob_runtime.rewards import exact_match
+
+SEED = 1_000_003  # far from the seeds of the runs
+PROMPTS = 1000
+
+
+@torch.inference_mode()
+def right_answers(model_folder: Path, manifest: Path) -> float:
+    """Share of right answers, sampled at temperature 1, to 1,000 prompts of the manifest's data that no run saw."""
+    torch.manual_seed(SEED)
+    spec = load_job(manifest).spec
+    source = PromptSource(
+        spec.data.model_copy(update={"seed": SEED}), model_uri=spec.model.uri.removeprefix("file://")
+    )
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
+    inputs = tokenizer([source.text(i) for i in range(PROMPTS)], return_tensors="pt", padding=True)
+    inputs.pop("token_type_ids", None)
+    tokens = model.generate(
+        **inputs,
+        max_new_tokens=spec.rollout.sampling.max_tokens,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+    )
+    texts = tokenizer.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    right = sum(exact_match(completion=text, item=source.item(i)) for i, text in enumerate(texts))
+    return right / PROMPTS
