@@ -2,8 +2,9 @@
 
 Engines and trainer are emulated (they sleep): 4 engines of 32 slots, a decode step of 10 ms whatever the batch,
 8 samples a prompt, lengths lognormal (median 220, σ 0.8 of which 0.5 are the prompt's), clipped to 64–1,024; training
-takes as long per step as generation at full batch. No schedule is faster than the longer of the two stages:
-`bound` is that, `of bound` how near a mode comes. The first steps fill the pipeline and are left out.
+takes as long per token as generation at full batch (and is given a short prompt besides). No schedule is faster than
+the longer of the two stages: `bound` is that, `of bound` how near a mode comes. The first steps fill the pipeline
+and are left out.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from bench.jobs import metrics, run_job
 
 SLOTS = 128
 STEP_SECONDS = 0.01
-GROUP = 8
 MODES = (("Synchronous", 0), ("Streaming", 0), ("BoundedAsync", 1), ("BoundedAsync", 2), ("BoundedAsync", 4))
 #: Prompts a step, steps in all, steps left out.
-SIZES = ((16, 26, 8), (32, 16, 6), (64, 10, 4), (128, 7, 3))
+SIZES = ((16, 24, 8), (32, 14, 6), (64, 9, 4), (128, 6, 3))
 
 MANIFEST = """\
 apiVersion: rljob.dev/v1alpha1
@@ -29,7 +29,7 @@ spec:
   steps: {steps}
   model: {{uri: {model}}}
   data: {{dataset: chain_sum, options: {{min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 2}},
-         promptsPerStep: {prompts}, groupSize: 8}}
+         promptTemplate: "{{{{ metadata.expression | replace(' ', '') }}}}=", promptsPerStep: {prompts}, groupSize: 8}}
   pipeline: {{mode: {mode}{bound}}}
   rollout:
     engine: {{name: Emulated, options: {{slots: 32, stepSeconds: 0.01, lengths: {{median: 220, sigma: 0.8,
@@ -42,11 +42,15 @@ spec:
 
 
 def steady(folder: Path, *, skip: int) -> tuple[float, float]:
-    """Seconds per step after the first `skip` steps, and the mean response length consumed in them."""
+    """Seconds per step after the first `skip` steps, and what the longer stage alone would take of them."""
     lines = [m for m in metrics(folder) if m["reward_mean"] is not None]
     first, rest = lines[skip - 1], lines[skip:]
     seconds = (rest[-1]["seconds"] - first["seconds"]) / len(rest)
-    return seconds, sum(m["response_tokens_mean"] for m in rest) / len(rest)
+    generated = sum(m["response_tokens_mean"] for m in rest) * (
+        rest[0]["trajectories"]["consumed"] - first["trajectories"]["consumed"]
+    )
+    trained = sum(m["stats"]["tokens"] for m in rest)
+    return seconds, max(generated, trained) / len(rest) * STEP_SECONDS / SLOTS
 
 
 def main() -> dict[str, Any]:
@@ -71,8 +75,7 @@ def main() -> dict[str, Any]:
                 )
                 folder = Path(temporary) / "run"
                 run_job(manifest, folder, audit=False)
-                seconds, length = steady(folder, skip=skip)
-            stage = prompts * GROUP * length * STEP_SECONDS / SLOTS
+                seconds, stage = steady(folder, skip=skip)
             base = base or seconds
             row = {
                 "prompts": prompts,
