@@ -2,17 +2,17 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-EXTRAS := --extra data --extra torch --extra local --group dev
+EXTRAS := --extra data --extra torch --extra local --extra operator --group dev
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-header --custom-compile-command "make lock"
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format lock model clean
+.PHONY: help demo test kube e2e check bench format crds lock model clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -35,15 +35,25 @@ demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a f
 test: $(VENV)/.installed  ## all tests (real nats-server, real processes, real models)
 	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
-check: $(VENV)/.installed  ## format, lint, types and import contracts
+kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (15 minutes, once)
+	@$(BIN)/python -m e2e.harness build
+
+e2e: kube  ## end-to-end tests on real nodes (root; e2e/install-packages.sh installs what they need)
+	@$(BIN)/python -m pytest e2e $(ARGS)
+
+check: $(VENV)/.installed  ## format, lint, types, import contracts, generated files
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/rljob crd --check
 
 format: $(VENV)/.installed  ## rewrite the sources in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+crds: $(VENV)/.installed  ## write crds/ again from the API models
+	@$(BIN)/rljob crd
 
 bench: .venv-bench/.installed  ## benchmarks, side by side, as a table and JSON in bench/out
 	@$(BIN)/python -m bench $(ARGS)

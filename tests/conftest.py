@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 from rljob_runtime.nats_server import EmbeddedServer
 
+pytest_plugins = ["e2e.harness.fixtures"]  # a real API server, shared by the processes of a session
+
 # Speed is the machine's, which tests share.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")

@@ -1,7 +1,7 @@
 """The `rljob` command line: run a job here, check a manifest, audit a run.
 
-Exit codes: 0 all is well; 1 the job failed, or the audit found a violation; 2 the input is wrong, and nothing was
-started; 130 after Ctrl-C.
+Exit codes: 0 all is well; 1 the job failed, or the audit or a check found a violation; 2 the input is wrong, and
+nothing was started; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from rljob_cli.crd_command import crd
 from rljob_cli.manifest import InvalidManifest, load_job
+from rljob_cli.nats_init import nats_init
 from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.spec import RLJob
@@ -186,6 +188,10 @@ def audit(
     else:
         print_table(Console(), findings)
     raise typer.Exit(0 if findings.holds else EXIT_FAILED)
+
+
+app.command()(crd)
+app.command()(nats_init)
 
 
 # ------------------------------------------------------------------------------------------------- the steps

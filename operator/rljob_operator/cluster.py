@@ -56,6 +56,9 @@ class Cluster(Protocol):
     async def apply(self, manifest: Manifest) -> None:
         """Make the object be as given (server-side apply: fields that others own stay)."""
 
+    async def apply_status(self, manifest: Manifest) -> None:
+        """Make the object's status be as given; an object that is gone is passed over."""
+
     async def delete(self, ref: Ref) -> None:
         """Ask for the object and what it owns to go; it may stay visible, terminating. Gone already is fine."""
 

@@ -5,6 +5,7 @@
 | ConfigMap with the `JobConfig` | `<job>-config` |
 | Deployment of the coordinator (one, Recreate) and of the reward workers | `<job>-coordinator`, `<job>-reward` |
 | RolloutPool per pool, and what it owns: a ConfigMap and a Deployment | `<job>-rollout-<pool>` |
+| ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `guards.py` |
 | headless Service and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_core.spec import API_VERSION, PoolSpec, RLJob
-from rljob_operator import names
+from rljob_operator import guards, names
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
 from rljob_operator.pod_template import merge
@@ -60,10 +61,13 @@ def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
     owned: list[Manifest] = []
     for pool in job.spec.rollout.pools:
         observed = targets.pools.get(pool.name)
-        pools.append(rollout_pool(job, site, pool, observed))
+        manifest = rollout_pool(job, site, pool, observed)
+        pools += [manifest, guards.disruption_budget(job, pool, manifest["spec"]["replicas"])]
         if observed is not None:
-            owned += pool_children(pools[-1], uid=observed["metadata"]["uid"])
+            owned += pool_children(manifest, uid=observed["metadata"]["uid"])
     children = [
+        guards.service_account(job),
+        guards.network_policy(job),
         config_map_manifest(
             child_metadata(job, names.config_map(job.metadata.name), None), config_text(job, site)
         ),

@@ -19,6 +19,7 @@ from rljob_core.errors import SpecError
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import TERMINATION_LOG
 
+_MACHINE_S_OWN = {"/dev/shm", "/tmp"}  # noqa: S108 what a pod gets its own of, processes share
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -111,8 +112,8 @@ def _mount(spec: Manifest, container: Manifest, home: Path, place: PodPlace) -> 
                 aside.write_text(text, encoding="utf-8")
                 aside.replace(folder / key)
         elif "emptyDir" in volume:
-            if volume["emptyDir"].get("medium") == "Memory":
-                continue  # shared memory is the machine's own
+            if mount["mountPath"] in _MACHINE_S_OWN:
+                continue
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         else:

@@ -76,6 +76,16 @@ def config_map(owner: str) -> str:
     return _fit(f"{owner}-config")
 
 
+def service_account(job: str) -> str:
+    """Name of the workers' ServiceAccount."""
+    return _fit(f"{job}-worker")
+
+
+def network_policy(job: str) -> str:
+    """Name of the workers' NetworkPolicy."""
+    return _fit(f"{job}-workers")
+
+
 def trainer_job(job: str, attempt: int) -> str:
     """Name of the Job of one trainer attempt."""
     return _fit(f"{job}-trainer-{attempt}")

@@ -18,6 +18,7 @@ from rljob_operator import names
 from rljob_operator.cluster import Manifest, Ref
 from rljob_operator.names import Role
 from rljob_operator.observe import Observed
+from rljob_operator.pod_template import MERGE_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +105,19 @@ def _applied(manifest: Manifest) -> str | None:
     return digest
 
 
-def _covers(current: Any, wanted: Any) -> bool:
-    """Whether everything wanted is there; what a server adds by default does not matter."""
+def _covers(current: Any, wanted: Any, field: str = "") -> bool:
+    """Whether everything wanted is there; what a server adds by default, or others inject, does not matter."""
     if isinstance(wanted, dict):
         if not wanted and current is None:
             return True
         return isinstance(current, dict) and all(
-            field in _QUANTITIES or _covers(current.get(field), value) for field, value in wanted.items()
+            name in _QUANTITIES or _covers(current.get(name), value, name) for name, value in wanted.items()
         )
     if isinstance(wanted, list):
         current = current or []
+        key = MERGE_KEYS.get(field)
+        if key is not None and all(isinstance(element, dict) and key in element for element in wanted):
+            there = {element.get(key): element for element in current}
+            return all(_covers(there.get(element[key]), element) for element in wanted)
         return len(current) == len(wanted) and all(map(_covers, current, wanted))
     return bool(current == wanted)

@@ -11,7 +11,7 @@ from typing import Any
 from rljob_core.errors import SpecError
 
 # The list-map keys of a pod template (Kubernetes API reference, PodSpec: "patch merge key").
-_MERGE_KEYS = {
+MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
     "ephemeralContainers": "name",
@@ -40,8 +40,8 @@ def merge(base: dict[str, Any], patch: dict[str, Any], path: str) -> dict[str, A
         where = f"{path}.{field}"
         if value is None:
             merged.pop(field, None)
-        elif field in _MERGE_KEYS and isinstance(merged.get(field, []), list):
-            merged[field] = _merge_list(merged.get(field, []), value, _MERGE_KEYS[field], where)
+        elif field in MERGE_KEYS and isinstance(merged.get(field, []), list):
+            merged[field] = _merge_list(merged.get(field, []), value, MERGE_KEYS[field], where)
         elif isinstance(merged.get(field), dict):
             if not isinstance(value, dict):
                 raise SpecError(where, f"must be a map, not {type(value).__name__}")

@@ -137,6 +137,12 @@ class LocalCluster:
             self._workloads[ref] = Job(stored, partial(self._start_pod, ref))
         self._step()
 
+    async def apply_status(self, manifest: Manifest) -> None:
+        """Store the status; what runs has its own."""
+        ref = Ref.of(manifest)
+        if ref in self._objects and ref not in self._workloads:
+            self._objects[ref] = {**self._objects[ref], "status": manifest["status"]}
+
     async def delete(self, ref: Ref) -> None:
         """End the object's processes; it stays visible until they have ended."""
         manifest = self._objects.get(ref)

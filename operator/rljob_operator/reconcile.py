@@ -16,7 +16,7 @@ doubles a decision. Every pass starts from what is there; what woke it does not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.cluster import Cluster
 from rljob_operator.desired import Targets, desired
 from rljob_operator.observe import Figures, observe
-from rljob_operator.plan import Apply, plan
+from rljob_operator.plan import Action, Apply, plan
 from rljob_operator.status import Phase
 from rljob_operator.trainer_gang import trainer_hash
 from rljob_operator.worker_pod import Site
@@ -45,20 +45,24 @@ class Pass:
     Attributes:
         status: as written.
         actions: how many; none means that the world is as wanted, as far as it can be.
-        settled: the job is finished or suspended, and nothing of it is left.
+        settled: nothing will happen by itself: the job is finished or suspended and nothing of it is left, or stalled.
+        at_rest: the world is as wanted.
         retry_at: look again then, if nothing happens before.
+        expire_at: a finished job is to be deleted then.
     """
 
     phase: Phase
     status: RLJobStatus
     actions: int
     settled: bool
+    at_rest: bool
     retry_at: datetime | None
+    expire_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended: `phase` is SUCCEEDED, FAILED or SUSPENDED; `reason` and `message` are its condition's."""
+    """How a job ended: `phase` is any but RUNNING; `reason` and `message` are its condition's."""
 
     phase: Phase
     reason: str
@@ -108,22 +112,38 @@ class Reconciler:
             assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
         if assessment.phase is not Phase.RUNNING:
             wanted = ()
+        stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:
             self._figures_written = now
-        actions = plan(observed, wanted)
+        for manifest in job_status.pool_statuses(observed):
+            await self._cluster.apply_status(manifest)
+        actions = () if stalled else plan(observed, wanted)
+        await self._act(actions)
+        moving = job_status.condition(assessment.status, "Reconciling")
+        return Pass(
+            phase=assessment.phase,
+            status=assessment.status,
+            actions=len(actions),
+            settled=stalled
+            or (assessment.phase is not Phase.RUNNING and not observed.children and not observed.pods),
+            at_rest=moving is not None and moving.status == "False",
+            retry_at=assessment.retry_at,
+            expire_at=assessment.expire_at,
+        )
+
+    async def tear_down(self, job: RLJob) -> bool:
+        """One pass towards nothing, for a job that is deleted; whether nothing is left."""
+        observed = await observe(self._cluster, job, now=self._clock(), figures=None)
+        await self._act(plan(observed, ()))
+        return not observed.children and not observed.pods
+
+    async def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Apply):
                 await self._cluster.apply(action.manifest)
             else:
                 await self._cluster.delete(action.ref)
-        return Pass(
-            phase=assessment.phase,
-            status=assessment.status,
-            actions=len(actions),
-            settled=assessment.phase is not Phase.RUNNING and not observed.children and not observed.pods,
-            retry_at=assessment.retry_at,
-        )
 
     async def run(self, job: RLJob) -> Outcome:
         """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone."""

@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Literal
 
-from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
-from rljob_operator.cluster import Event
+from rljob_core.spec import API_VERSION, ConditionStatus, PoolStatus, RLJobStatus
+from rljob_operator import names
+from rljob_operator.cluster import Event, Manifest, Ref
 from rljob_operator.names import Role
 from rljob_operator.observe import Observed
 from rljob_operator.trainer_attempts import Attempt
@@ -27,6 +28,8 @@ class Phase(Enum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    STALLED = "Stalled"
+    """Its spec cannot be made into children; what is there stays, and a better spec heals it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Assessment:
     phase: Phase
     status: RLJobStatus
     retry_at: datetime | None = None
+    expire_at: datetime | None = None
+    """A finished job is deleted then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +75,48 @@ def assess(observed: Observed, attempt: Attempt, *, figures_due: bool) -> Assess
         verdict = _progress(observed, attempt)
     running = verdict.phase is Phase.RUNNING
     times = [time for time in (attempt.retry_at, deadline) if time is not None]
+    status = _status(
+        observed, verdict, attempt if running or attempt.failed or attempt.complete else None, figures_due
+    )
     return Assessment(
         verdict.phase,
-        _status(
-            observed, verdict, attempt if running or attempt.failed or attempt.complete else None, figures_due
-        ),
+        status,
         min(times, default=None) if running else None,
+        _expiry(status, observed.job.spec.ttl_seconds_after_finished),
     )
 
 
 def rejected(observed: Observed, reason: str, message: str) -> Assessment:
-    """The job cannot be made into children at all."""
-    verdict = _finished(observed.status) or _Verdict(Phase.FAILED, reason, message)
+    """The job cannot be made into children as its spec is now."""
+    verdict = _finished(observed.status) or _Verdict(Phase.STALLED, reason, message)
     return Assessment(verdict.phase, _status(observed, verdict, None, figures_due=True))
 
 
 def resumed(status: RLJobStatus) -> RLJobStatus:
     """For `--resume`: as if it had never ended, with its attempts still counted up but its failures forgiven."""
     return status.model_copy(update={"conditions": [], "failures": 0})
+
+
+def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
+    """RolloutPools whose status is not what their Deployment says, with the status that is."""
+    found = []
+    for name, pool in observed.pools.items():
+        metadata = pool["metadata"]
+        deployment = observed.children.get(Ref("Deployment", metadata["namespace"], metadata["name"]), {})
+        counts = deployment.get("status", {})
+        selector = names.identity(pool["spec"]["job"], Role.ROLLOUT, name)
+        status = {
+            "observedGeneration": metadata.get("generation", 0),
+            "replicas": counts.get("replicas", 0),
+            "readyReplicas": counts.get("readyReplicas", 0),
+            "selector": ",".join(f"{label}={value}" for label, value in sorted(selector.items())),
+        }
+        if pool.get("status") != status:
+            address = {field: metadata[field] for field in ("name", "namespace")}
+            found.append(
+                {"apiVersion": API_VERSION, "kind": "RolloutPool", "metadata": address, "status": status}
+            )
+    return tuple(found)
 
 
 def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
@@ -139,6 +168,14 @@ def _deadline(observed: Observed) -> datetime | None:
     return datetime.fromisoformat(since.last_transition_time) + timedelta(seconds=seconds)
 
 
+def _expiry(status: RLJobStatus, seconds: int | None) -> datetime | None:
+    ends = (condition(status, phase.value) for phase in (Phase.SUCCEEDED, Phase.FAILED))
+    end = next((c for c in ends if c is not None and c.status == "True"), None)
+    if seconds is None or end is None or end.last_transition_time is None:
+        return None
+    return datetime.fromisoformat(end.last_transition_time) + timedelta(seconds=seconds)
+
+
 def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
     """Running; the reason says what it waits for, `Training` that it does not."""
     if attempt.reason != "TrainerRunning":
@@ -172,12 +209,16 @@ def _as_wanted(observed: Observed) -> bool:
 def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figures_due: bool) -> RLJobStatus:
     phase, reason, message = verdict.phase, verdict.reason, verdict.message
     ready = phase is Phase.RUNNING and reason == "Training"
-    moving = (not ready or not _as_wanted(observed)) if phase is Phase.RUNNING else bool(observed.children)
+    if phase is Phase.RUNNING:
+        moving = not ready or not _as_wanted(observed)
+    else:
+        moving = phase is not Phase.STALLED and bool(observed.children)
+    stalled = phase in {Phase.FAILED, Phase.STALLED}
     values: dict[str, tuple[bool, str, str]] = {
         "Ready": (ready, reason, message),
         "Suspended": (phase is Phase.SUSPENDED, reason if phase is Phase.SUSPENDED else "NotSuspended", ""),
         "Reconciling": (moving, reason if moving else "AsWanted", message if moving else ""),
-        "Stalled": (phase is Phase.FAILED, reason if phase is Phase.FAILED else "NotStalled", ""),
+        "Stalled": (stalled, reason if stalled else "NotStalled", message if phase is Phase.STALLED else ""),
         "Succeeded": (phase is Phase.SUCCEEDED, reason if phase is Phase.SUCCEEDED else "NotFinished", ""),
         "Failed": (phase is Phase.FAILED, reason if phase is Phase.FAILED else "NotFailed", ""),
     }

@@ -13,8 +13,9 @@ from hashlib import sha256
 from typing import Any
 
 from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
 from rljob_core.spec import API_VERSION, PoolSpec, RLJob
-from rljob_operator import names
+from rljob_operator import names, storage
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
 
@@ -38,31 +39,53 @@ READS: Mapping[Role, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
+_LOST_NODE_SECONDS = 30
 _GRACE_SECONDS = {Role.COORDINATOR: 30, Role.REWARD: 30, Role.ROLLOUT: 60, Role.TRAINER: 120}
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the place, not the user, decides. URIs are used where the spec gives none."""
+    """What the place, not the user, decides. URIs are used where the spec gives none.
+
+    Attributes:
+        per_job: the URIs that specs give are shared by many jobs, of which each gets a folder of its own.
+    """
 
     nats_url: str
     weights_uri: str
     checkpoint_uri: str
     trainer_log_uri: str
     image: str = "rljob"
+    per_job: bool = False
 
 
 def job_config(job: RLJob, site: Site) -> JobConfig:
-    """What the workers load."""
+    """What the workers load: their own view of volumes, whole URIs.
+
+    Raises:
+        SpecError: neither the spec nor the site says where weights or checkpoints go.
+    """
     spec = job.spec
+    given = {
+        "spec.weights.uri": spec.weights.uri or site.weights_uri,
+        "spec.trainer.checkpoint.uri": spec.trainer.checkpoint.uri or site.checkpoint_uri,
+    }
+    for field, uri in given.items():
+        if not uri:
+            raise SpecError(
+                field, "is needed: write the place that all pods share, such as pvc://claim/folder"
+            )
+    folder = f"/{job.metadata.name}-{job.metadata.uid}" if site.per_job else ""
+    weights, checkpoints = (f"{storage.seen_by_worker(uri)}{folder}" for uri in given.values())
+    model = spec.model.model_copy(update={"uri": storage.seen_by_worker(spec.model.uri)})
     return JobConfig(
         namespace=job.metadata.namespace,
         job=job.metadata.name,
         uid=job.metadata.uid or "",
-        spec=spec,
-        weights_uri=spec.weights.uri or site.weights_uri,
-        checkpoint_uri=spec.trainer.checkpoint.uri or site.checkpoint_uri,
-        trainer_log_uri=site.trainer_log_uri,
+        spec=spec.model_copy(update={"model": model}),
+        weights_uri=weights,
+        checkpoint_uri=checkpoints,
+        trainer_log_uri=site.trainer_log_uri or f"{checkpoints}/trainer-log",
     )
 
 
@@ -85,6 +108,7 @@ def pod_template(
     ]
     if pool is not None:
         environment.append({"name": "RLJOB_POOL", "value": pool.name})
+    claims = storage.claims([uri for uri in (*_uris(job), site.weights_uri, site.checkpoint_uri) if uri])
     container = {
         "name": role.value,
         "image": job.spec.image or site.image,
@@ -94,11 +118,17 @@ def pod_template(
             {"name": "config", "mountPath": names.CONFIG_FOLDER, "readOnly": True},
             {"name": "run", "mountPath": names.RUN_FOLDER},
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 the container's own
+            {"name": "temporary", "mountPath": "/tmp"},  # noqa: S108
+            *(storage.mount(claim) for claim in claims),
         ],
         "readinessProbe": {"exec": {"command": ["test", "-e", ready_file]}, "periodSeconds": 2},
         "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
     }
     return {
         "metadata": {
@@ -111,13 +141,30 @@ def pod_template(
                 {"name": "config", "configMap": {"name": config_map}},
                 {"name": "run", "emptyDir": {}},
                 {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+                {"name": "temporary", "emptyDir": {}},
+                *(storage.volume(claim) for claim in claims),
+            ],
+            "tolerations": [
+                {
+                    "key": key,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": _LOST_NODE_SECONDS,
+                }
+                for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
             ],
             "imagePullSecrets": [{"name": name} for name in job.spec.image_pull_secrets],
             "terminationGracePeriodSeconds": _GRACE_SECONDS[role],
+            "serviceAccountName": names.service_account(job.metadata.name),
             "automountServiceAccountToken": False,
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         },
     }
+
+
+def _uris(job: RLJob) -> list[str | None]:
+    spec = job.spec
+    return [spec.model.uri, spec.weights.uri, spec.trainer.checkpoint.uri]
 
 
 def config_hash(job: RLJob, site: Site, role: Role, pool: PoolSpec | None = None) -> str:

@@ -92,6 +92,10 @@ class DictionaryServer:
             stored["status"] = old["status"]
         self.objects[ref] = stored
 
+    async def apply_status(self, manifest: Manifest) -> None:
+        if Ref.of(manifest) in self.objects:
+            self.objects[Ref.of(manifest)]["status"] = manifest["status"]
+
     async def delete(self, ref: Ref) -> None:
         self.log.append(f"delete {ref}")
         self.objects.pop(ref, None)
@@ -124,6 +128,7 @@ class DictionaryServer:
             if owner["kind"] == "Deployment":
                 owner["status"] = {
                     "observedGeneration": owner["metadata"]["generation"],
+                    "replicas": wanted,
                     "readyReplicas": wanted,
                     "updatedReplicas": wanted,
                 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from rljob_operator.cluster import Manifest, Ref
 from rljob_operator.desired import Targets, desired
 from rljob_operator.names import CONFIG_HASH, Role
 from rljob_operator.trainer_gang import trainer_hash
-from rljob_operator.worker_pod import Site, config_hash
+from rljob_operator.worker_pod import Site, config_hash, job_config
 
 MakeJob = Callable[..., RLJob]
 
@@ -47,8 +48,11 @@ def test_every_role_has_its_child(make_job: MakeJob, site: Site) -> None:
         "Deployment chain-sum-reward",
         "Deployment chain-sum-rollout-cpu",
         "Job chain-sum-trainer-1",
+        "NetworkPolicy chain-sum-workers",
+        "PodDisruptionBudget chain-sum-rollout-cpu",
         "RolloutPool chain-sum-rollout-cpu",
         "Service chain-sum-trainer",
+        "ServiceAccount chain-sum-worker",
     ]
     for child in found.values():
         assert child["metadata"]["labels"]["rljob.dev/job"] == "chain-sum"
@@ -229,7 +233,13 @@ def test_a_template_patch_is_merged_by_name(make_job: MakeJob, site: Site) -> No
     assert ours["command"][-1] == "rollout"
     assert "readinessProbe" not in ours
     assert sidecar == {"name": "sidecar", "image": "logs"}
-    assert [v["name"] for v in template["spec"]["volumes"]] == ["config", "run", "shared-memory", "cache"]
+    assert [v["name"] for v in template["spec"]["volumes"]] == [
+        "config",
+        "run",
+        "shared-memory",
+        "temporary",
+        "cache",
+    ]
     assert template["metadata"]["labels"]["team"] == "rl"
     assert template["metadata"]["labels"]["rljob.dev/pool"] == "cpu"
     assert template["spec"]["nodeSelector"] == {"gpu": "l40s"}
@@ -259,7 +269,7 @@ def test_manifests_are_json_and_names_fit(make_job: MakeJob, site: Site) -> None
     job = make_job(rollout__pools=[{"name": "p" * 40}])
     job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": "j" * 52})})
     found = children(job, site, attempt=123, pools={"p" * 40: pool("p")})
-    assert len(found) == 8
+    assert len(found) == 11
     for child in found.values():
         assert json.loads(json.dumps(child)) == child
         assert len(child["metadata"]["name"]) <= 52
@@ -267,3 +277,25 @@ def test_manifests_are_json_and_names_fit(make_job: MakeJob, site: Site) -> None
     other = children(job, site, attempt=124, pools={})
     assert {n for n in other if n.startswith("Job")}.isdisjoint(found)
     assert CONFIG_HASH in next(m for n, m in found.items() if n.startswith("Job"))["metadata"]["annotations"]
+
+
+def test_claims_are_mounted_and_every_job_has_its_own_folder(make_job: MakeJob, site: Site) -> None:
+    job = make_job(
+        model__uri="pvc://models/tiny", weights__uri="pvc://shared/runs", trainer__checkpoint__uri="/c"
+    )
+    cluster = dataclasses.replace(site, per_job=True, trainer_log_uri="")
+    config = job_config(job, cluster)
+    assert config.spec.model.uri == "/mnt/claims/models/tiny"
+    assert config.weights_uri == "/mnt/claims/shared/runs/chain-sum-u-1"
+    assert config.checkpoint_uri == "/c/chain-sum-u-1"
+    assert config.trainer_log_uri == "/c/chain-sum-u-1/trainer-log"
+    found = children(job, cluster)["Deployment chain-sum-coordinator"]["spec"]["template"]["spec"]
+    claims = {v["name"]: v["persistentVolumeClaim"] for v in found["volumes"] if "persistentVolumeClaim" in v}
+    assert claims == {"claim-models": {"claimName": "models"}, "claim-shared": {"claimName": "shared"}}
+    mounts = {m["name"]: m["mountPath"] for m in found["containers"][0]["volumeMounts"]}
+    assert mounts["claim-shared"] == "/mnt/claims/shared"
+
+
+def test_without_a_place_for_weights_the_field_is_named(make_job: MakeJob, site: Site) -> None:
+    with pytest.raises(SpecError, match=r"spec\.weights\.uri: is needed"):
+        job_config(make_job(), dataclasses.replace(site, weights_uri=""))

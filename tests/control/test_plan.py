@@ -158,3 +158,20 @@ async def test_what_is_on_its_way_out_is_waited_for(make_job: MakeJob, site: Sit
     observed = server.observe(make_job(reward__replicas=3))
     wanted = desired(make_job(reward__replicas=3), site, Targets(1, 0, observed.pools))
     assert ref not in {Ref.of(a.manifest) for a in plan(observed, wanted) if isinstance(a, Apply)}
+
+
+async def test_what_others_inject_into_a_pod_template_is_left_alone(
+    make_job: MakeJob, site: Site, server: Any
+) -> None:
+    job = make_job()
+    await settle(server, job, site, 1)
+    deployment = server.objects[Ref("Deployment", "default", "chain-sum-coordinator")]
+    pod = deployment["spec"]["template"]["spec"]
+    pod["containers"].insert(0, {"name": "mesh", "image": "proxy"})
+    pod["containers"][1]["env"].append({"name": "TRACE", "value": "1"})
+    pod["volumes"].append({"name": "mesh", "emptyDir": {}})
+    observed = server.observe(job)
+    wanted = desired(job, site, Targets(1, 0, observed.pools))
+    assert plan(observed, wanted) == ()
+    pod["containers"][1]["env"][0]["value"] = "/elsewhere"
+    assert [a.reason for a in plan(server.observe(job), wanted)] == ["altered by others"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rljob_core.spec import RLJob
+from rljob_operator.cluster import Ref
 from rljob_operator.observe import Figures
 from rljob_operator.reconcile import RESYNC_SECONDS, Reconciler
 from rljob_operator.status import Phase, condition, resumed
@@ -152,13 +153,40 @@ async def test_the_deadline_counts_from_the_start_and_again_from_a_resume(
     assert condition(run.server.stored, "Failed").reason == "DeadlineExceeded"
 
 
-async def test_a_template_that_does_not_fit_fails_the_job_with_its_path(run: Run, make_job: MakeJob) -> None:
+async def test_a_template_that_does_not_fit_stalls_the_job_with_its_path_until_it_is_mended(
+    run: Run, make_job: MakeJob
+) -> None:
     job = make_job(reward__template={"spec": {"containers": "x"}})
     result = await run.step(job)
-    failed = condition(result.status, "Failed")
-    assert (result.phase, failed.reason) == (Phase.FAILED, "InvalidTemplate")
-    assert failed.message.startswith("spec.reward.template.spec.containers: must be a list")
+    stalled = condition(result.status, "Stalled")
+    assert (result.phase, result.settled, stalled.reason) == (Phase.STALLED, True, "InvalidTemplate")
+    assert stalled.message.startswith("spec.reward.template.spec.containers: must be a list")
     assert run.server.objects == {}
+    assert (await run.step(make_job())).phase is Phase.RUNNING
+    assert run.conditions()["Stalled"] == "False"
+    there = set(run.server.objects)
+    assert (await run.step(job)).phase is Phase.STALLED
+    assert set(run.server.objects) == there
+
+
+async def test_a_finished_job_expires_after_its_ttl(run: Run, make_job: MakeJob) -> None:
+    job = make_job(ttlSecondsAfterFinished=60, activeDeadlineSeconds=10)
+    assert (await run.step(job)).expire_at is None
+    run.server.now += timedelta(seconds=10)
+    ended = run.server.now
+    assert (await run.step(job)).expire_at == ended + timedelta(seconds=60)
+    run.server.now += timedelta(seconds=20)
+    assert (await run.step(job)).expire_at == ended + timedelta(seconds=60)
+
+
+async def test_a_pool_s_scale_is_what_its_deployment_says(run: Run, make_job: MakeJob) -> None:
+    await run.step(make_job())
+    pool = run.server.objects[Ref("RolloutPool", "default", "chain-sum-rollout-cpu")]
+    assert pool["status"]["replicas"] == 0
+    run.server.pods_ready()
+    await run.step(make_job())
+    assert (pool["status"]["replicas"], pool["status"]["readyReplicas"]) == (2, 2)
+    assert pool["status"]["selector"] == "rljob.dev/job=chain-sum,rljob.dev/pool=cpu,rljob.dev/role=rollout"
 
 
 async def test_conditions_of_others_stay(run: Run, make_job: MakeJob) -> None:

@@ -115,16 +115,30 @@ def test_synchronous_waits_for_the_whole_batch_and_streaming_does_not():
 
 
 FAULTS = st.lists(
-    st.tuples(st.integers(0, 60), st.sampled_from(["engine", "coordinator", "trainer", "beats", "late"])),
+    st.tuples(
+        st.integers(0, 60),
+        st.sampled_from(["engine", "coordinator", "unsent", "silent", "trainer", "beats", "late"]),
+    ),
     max_size=8,
 )
+EVALUATIONS = st.sampled_from([None, {"everySteps": 2, "samples": 3}])
 
 
-@settings(max_examples=150, deadline=None)
-@given(faults=FAULTS, mode=st.sampled_from([m for m, _ in MODES]), drop=st.booleans())
-def test_no_single_death_loses_or_repeats_anything(faults, mode, drop):
-    config = job_config(steps=5, pipeline={**mode, "maxResamples": 2}, algorithm={"dropUniformGroups": drop})
+@settings(max_examples=300, deadline=None)
+@given(
+    faults=FAULTS,
+    mode=st.sampled_from([m for m, _ in MODES]),
+    drop=st.booleans(),
+    evaluation=EVALUATIONS,
+    rewards_first=st.booleans(),
+)
+def test_no_single_death_loses_or_repeats_anything(faults, mode, drop, evaluation, rewards_first):
+    changes = {} if evaluation is None else {"evaluation": evaluation}
+    config = job_config(
+        steps=5, pipeline={**mode, "maxResamples": 2}, algorithm={"dropUniformGroups": drop}, **changes
+    )
     world = World(config, engines=3, slots=2, reward=lambda t: float(len(t) % 2))
+    world.rewards_first = rewards_first
     world.start()
     for fresh, (pause, fault) in enumerate(faults, start=1):
         for _ in range(pause):
@@ -143,6 +157,10 @@ def test_no_single_death_loses_or_repeats_anything(faults, mode, drop):
                 before.replay(world.ledger)
                 world.restart_coordinator(f"c{fresh}")
                 assert before.version == world.planner.state.version
+            case "unsent":
+                world.dies_after_append = f"c{fresh}"
+            case "silent":  # an engine that lives, but is not heard for longer than its lease
+                world.beat(12, heard=False)
             case "trainer":
                 world.restart_trainer()
             case "beats":

@@ -19,7 +19,6 @@ from rljob_core.actions import (
     DeleteRewards,
     OwnHeartbeat,
     PayloadSeen,
-    RetireEngine,
     RewardsSeen,
     SendToEngine,
     SendToTrainer,
@@ -28,6 +27,7 @@ from rljob_core.actions import (
 )
 from rljob_core.config import JobConfig
 from rljob_core.messages import (
+    Cancel,
     CheckpointWritten,
     EngineSignal,
     Finish,
@@ -79,6 +79,18 @@ class SimulatedEngine:
     version: int = -1
     running: dict[tuple[str, int], VersionSpan] = field(default_factory=dict)
     waiting: list[Generate] = field(default_factory=list)
+    taken: set[tuple[str, int]] = field(default_factory=set)
+
+    def give(self, work: Any) -> None:
+        """An item of its queue: what it has, or had, is passed over."""
+        if isinstance(work, Cancel):
+            named = set(work.trajectories)
+            self.waiting = [w for w in self.waiting if named and w.trajectory not in named]
+            for key in [k for k in self.running if not named or k[0] in named]:
+                del self.running[key]
+        elif (work.trajectory, work.attempt) not in self.taken:
+            self.taken.add((work.trajectory, work.attempt))
+            self.waiting.append(work)
 
 
 class World:
@@ -120,6 +132,10 @@ class World:
         self._order = itertools.count()
         self._sequences = itertools.count(1)
         self.planner = Planner(config, prefetch=prefetch)
+        self.dies_after_append = ""
+        """Name of the coordinator after the one that dies once its next records are stored, before it acts on them."""
+        self.rewards_first = False
+        self.resumed = 0
 
     # ---- the coordinator
 
@@ -135,6 +151,10 @@ class World:
         if decision.records:
             writer = self.planner.state.writer
             self.ledger.append(RecordBatch(Writer(writer.number, writer.instance), decision.records))
+            if (successor := self.dies_after_append) != "":
+                self.dies_after_append = ""
+                self.restart_coordinator(successor)
+                return
         for action in decision.actions:
             self.act(action)
 
@@ -145,16 +165,20 @@ class World:
         """The coordinator dies and another one starts from the ledger and what the streams still hold."""
         self.planner = Planner(self.config, prefetch=self.prefetch)
         self.planner.state.replay(self.ledger)
-        self.perform(self.planner.start(instance, self.now))
+        planner = self.planner
+        self.perform(planner.start(instance, self.now))
         for engine in list(self.engines.values()):
-            self.signal(engine)
-        self.observe(*(m for m in self.streams if m.sequence not in self.deleted))
+            if self.planner is planner:
+                self.signal(engine)
+        if self.planner is planner:  # it may have died at once, and its successor has read all this
+            self.observe(*(m for m in self.streams if m.sequence not in self.deleted))
 
     def act(self, action: Action) -> None:
         match action:
             case SendToEngine() if action.engine in self.engines:
                 engine = self.engines[action.engine]
-                engine.waiting.extend(w for w in action.items if isinstance(w, Generate))
+                for item in action.items:
+                    engine.give(item)
                 self.after(0.0, lambda: self.fill(engine))
             case SendToTrainer(attempt=self.attempt):
                 self.after(0.0, lambda: self.train(action.message))
@@ -164,9 +188,7 @@ class World:
                     self.after(0.0, lambda e=engine: self.swap(e))
             case DeletePayloads() | DeleteRewards():
                 self.deleted.update(action.sequences)
-            case RetireEngine():
-                self.engines.pop(action.engine, None)
-            case _:
+            case _:  # an engine that is retired may live on, unheard
                 pass
 
     # ---- engines
@@ -206,7 +228,8 @@ class World:
         summary = Summary(*key, span, tokens, tokens, digest)
         self.fill(engine)
         result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d")
-        for message in (PayloadSeen(sequence, (summary,)), RewardsSeen(next(self._sequences), (result,))):
+        messages = [PayloadSeen(sequence, (summary,)), RewardsSeen(next(self._sequences), (result,))]
+        for message in reversed(messages) if self.rewards_first else messages:
             self.streams.append(message)
             self.observe(message)
 
@@ -219,12 +242,19 @@ class World:
     def train(self, message: Any) -> None:
         match message:
             case Hello():
-                self.epoch = message.epoch
-                self.observe(TrainerReady(self.attempt, self.epoch, self.trainer_version))
-            case Resume():
+                if message.epoch > self.epoch:
+                    self.epoch, self.resumed = message.epoch, 0
+                    self.observe(TrainerReady(self.attempt, self.epoch, self.trainer_version))
+            case Resume(epoch=self.epoch) if message.number > self.resumed:
                 self.trainer_version, self.manifest = message.version, message.manifest
-                self.fed = []
-            case MicroBatch(attempt=self.attempt, epoch=self.epoch) if message.step == self.trainer_version:
+                self.fed, self.resumed = [], message.number
+                if message.version == self.config.spec.steps != message.checkpoint_version:
+                    self.observe(CheckpointWritten(self.attempt, message.version, "k"))
+            case MicroBatch(attempt=self.attempt, epoch=self.epoch) if (
+                message.resume,
+                message.step,
+                message.micro_batch,
+            ) == (self.resumed, self.trainer_version, len(self.fed)):
                 assert all(message.step - i.span.min <= message.max_staleness for i in message.items)
                 if gone := tuple(i.trajectory for i in message.items if i.sequence in self.deleted):
                     self.observe(PayloadMissing(self.attempt, self.epoch, message.step, gone))
@@ -233,13 +263,13 @@ class World:
                 self.trainer_free = max(self.trainer_free, self.now) + self.train_seconds(tokens)
                 self.fed.append(tuple(i.trajectory for i in message.items))
                 if message.last:
-                    fed, self.fed = tuple(self.fed), []
-                    self.at(self.trainer_free, lambda: self.propose(message, fed))
+                    self.at(self.trainer_free, lambda fed=tuple(self.fed): self.propose(message, fed))
             case Finish():
                 self.finished = message.outcome
 
     def propose(self, message: MicroBatch, fed: tuple[tuple[str, ...], ...]) -> None:
-        if (message.attempt, message.epoch, message.step) != (self.attempt, self.epoch, self.trainer_version):
+        step = (message.attempt, message.epoch, message.resume, message.step)
+        if step != (self.attempt, self.epoch, self.resumed, self.trainer_version):
             return
         version = message.step + 1
         digest = f"m{version}-{self.attempt}-{self.epoch}"
@@ -249,7 +279,7 @@ class World:
         before = self.planner.state.version
         self.observe(StepProposed(proposal, StepStats()))
         if self.planner.state.version > before:
-            self.trainer_version, self.manifest = version, digest
+            self.trainer_version, self.manifest, self.fed = version, digest, []
             self.consumed += [(message.step, t) for part in fed for t in part]
             self.commit_times.append(self.now)
             if version == self.config.spec.steps:
@@ -258,7 +288,8 @@ class World:
     def restart_trainer(self) -> None:
         """The gang dies and the operator starts the next attempt."""
         self.attempt += 1
-        self.epoch = 0
+        self.epoch = self.resumed = 0
+        self.fed = []
         self.trainer_free = self.now
         self.observe(TrainerReady(self.attempt, 0, None))
 
@@ -278,11 +309,11 @@ class World:
         what()
         return True
 
-    def beat(self, times: int = 1) -> None:
-        """The coordinator's heartbeats come back; live engines signal too."""
-        for _ in range(times):
+    def beat(self, times: int = 1, *, heard: bool = True) -> None:
+        """The coordinator's heartbeats come back; live engines signal too, unless only after all of them."""
+        for number in range(1, times + 1):
             self.observe(OwnHeartbeat())
-            for engine in list(self.engines.values()):
+            for engine in list(self.engines.values()) if heard or number == times else ():
                 self.signal(engine)
 
     def run(self, limit: int = 1_000_000) -> None:

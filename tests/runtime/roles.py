@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics
-from rljob_core.ports import Channel
+from rljob_core.ports import WORK_QUEUES, Channel, Message
 from rljob_runtime.backends import create_backend
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.coordinator import Coordinator
@@ -21,19 +24,83 @@ from rljob_runtime.trainer import Trainer
 from rljob_runtime.weights_files import FilesWeightStore
 
 
-class Roles:
-    """Starts and kills roles of one job on one in-memory server."""
+class Repeating(MemoryStore):
+    """A store on which every message of work and every event comes twice."""
 
-    def __init__(self, config: JobConfig, model: Path) -> None:
+    async def publish(self, channel: Channel, suffix: str, data: bytes, **options: Any) -> int:
+        if channel in WORK_QUEUES:
+            await super().publish(channel, suffix, data, **options)
+        return await super().publish(channel, suffix, data, **options)
+
+
+class Forgetful(MemoryStore):
+    """A store that once, at the second micro-batch, does not find a payload."""
+
+    reads = 0
+
+    async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
+        found = await super().get(channel, sequences)
+        Forgetful.reads += 1
+        return [None, *found[1:]] if Forgetful.reads == 2 else found
+
+
+class Corrupting(MemoryStore):
+    """A store that alters the bytes of one message of payloads, the third."""
+
+    puts = 0
+
+    async def publish(self, channel: Channel, suffix: str, data: bytes, **options: Any) -> int:
+        if channel is Channel.TRAJECTORIES:
+            Corrupting.puts += 1
+            if Corrupting.puts == 3:
+                data = data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+        return await super().publish(channel, suffix, data, **options)
+
+
+class Slow(CheckpointStore):
+    """A checkpoint store whose first writer of a version never comes to an end."""
+
+    def __init__(self, config: JobConfig, model: Path, *, version: int, begun: Callable[[], None]) -> None:
+        super().__init__(config.checkpoint_uri, model_path=model)
+        self._slow, self._begun = version, begun
+
+    def write(self, *, version: int, attempt: int, save: Callable[[str], None]) -> str:
+        if (version, attempt) == (self._slow, 1):
+            self._begun()
+            time.sleep(0.5)
+            raise SystemExit
+        return super().write(version=version, attempt=attempt, save=save)
+
+
+class Roles:
+    """Starts and kills roles of one job on one in-memory server.
+
+    Args:
+        kind: of the store that coordinator, engines and trainer use.
+        trainer_kind: of the trainer's, if it is another one.
+        checkpoints: the trainer's, if they are special.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        model: Path,
+        *,
+        kind: type[MemoryStore] = MemoryStore,
+        trainer_kind: type[MemoryStore] | None = None,
+        checkpoints: CheckpointStore | None = None,
+    ) -> None:
         self.config, self.model = config, model
+        self.kind, self.trainer_kind = kind, trainer_kind or kind
+        self.checkpoints = checkpoints or CheckpointStore(config.checkpoint_uri, model_path=model)
         self.server = MemoryServer()
         self.stop = asyncio.Event()
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.attempt = 0
-        self.store = self.connect()
+        self.store = MemoryStore(self.server, subject=self.config.subject)
 
     def connect(self) -> MemoryStore:
-        return MemoryStore(self.server, subject=self.config.subject)
+        return self.kind(self.server, subject=self.config.subject)
 
     def coordinator(self, instance: str) -> None:
         training, held_out = open_prompts(self.config)
@@ -68,9 +135,9 @@ class Roles:
         self.attempt += 1
         role = Trainer(
             self.config,
-            self.connect(),
+            self.trainer_kind(self.server, subject=self.config.subject),
             FilesWeightStore(self.config.weights_uri),
-            CheckpointStore(self.config.checkpoint_uri, model_path=self.model),
+            self.checkpoints,
             create_backend(self.config, rank=0, world_size=1, model_path=self.model),
             attempt=self.attempt,
             log_folder=Path(self.config.trainer_log_uri),

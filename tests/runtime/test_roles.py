@@ -7,12 +7,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from roles import Roles
+from roles import Corrupting, Forgetful, Repeating, Roles, Slow
 from tiny_models import tiny_model
 
 from rljob_core.config import JobConfig
 from rljob_core.ports import Channel
-from rljob_core.records import FED, GroupReserved, StepCommitted, decode_batch
+from rljob_core.records import (
+    FED,
+    Evaluated,
+    GroupAborted,
+    GroupReserved,
+    SiblingReset,
+    StepCommitted,
+    decode_batch,
+)
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.memory_store import MemoryStore
 from rljob_runtime.weights_files import FilesWeightStore
@@ -23,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def job(tmp_path: Path, model: Path, **pipeline: object) -> JobConfig:
+def job(tmp_path: Path, model: Path, *, micro_batch_tokens: int = 200, **pipeline: object) -> JobConfig:
     return JobConfig(
         namespace="default",
         job="roles",
@@ -46,7 +54,11 @@ def job(tmp_path: Path, model: Path, **pipeline: object) -> JobConfig:
                     },
                     "pools": [{"name": "a", "replicas": 2}],
                 },
-                "trainer": {"backend": "Emulated", "microBatchTokens": 200, "checkpoint": {"everySteps": 3}},
+                "trainer": {
+                    "backend": "Emulated",
+                    "microBatchTokens": micro_batch_tokens,
+                    "checkpoint": {"everySteps": 3},
+                },
             }
         ),
         weights_uri=str(tmp_path / "weights"),
@@ -119,3 +131,65 @@ async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
         line = await asyncio.wait_for(roles.until(lambda m: m.finished), 90)
         assert line.finished == "Succeeded"
     await check(roles)
+
+
+async def finish(roles: Roles) -> None:
+    line = await asyncio.wait_for(roles.until(lambda m: m.finished), 60)
+    assert line.finished == "Succeeded"
+
+
+@pytest.mark.parametrize("mode", ["Synchronous", "Streaming", "BoundedAsync"])
+async def test_every_message_may_come_twice(tmp_path, model, mode):
+    config = job(tmp_path, model, micro_batch_tokens=20, mode=mode)
+    async with Roles(config, model, kind=Repeating) as roles:
+        await finish(roles)
+    await check(roles)
+
+
+async def test_a_step_starts_over_without_a_payload_that_is_gone(tmp_path, model):
+    Forgetful.reads = 0
+    config = job(tmp_path, model, micro_batch_tokens=20, mode="Streaming")
+    async with Roles(config, model, trainer_kind=Forgetful) as roles:
+        await finish(roles)
+        assert roles.attempt == 1
+        assert not roles.tasks["trainer"].done() or roles.tasks["trainer"].exception() is None
+    await check(roles)
+    aborted = [r for r in await ledger(roles.store) if isinstance(r, GroupAborted)]
+    assert [a.reason for a in aborted] == ["PayloadLost"]
+
+
+async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_that_saves_it(tmp_path, model):
+    config, begun, loop = job(tmp_path, model, mode="Streaming"), asyncio.Event(), asyncio.get_running_loop()
+    slow = Slow(config, model, version=6, begun=lambda: loop.call_soon_threadsafe(begun.set))
+    async with Roles(config, model, checkpoints=slow) as roles:
+        await asyncio.wait_for(begun.wait(), 60)
+        await roles.kill("trainer")
+        roles.trainer()
+        await finish(roles)
+    await check(roles)
+    assert slow.keys()
+
+
+async def test_a_coordinator_that_dies_while_it_evaluates_is_followed_by_one_that_does_so_again(
+    tmp_path, model
+):
+    async with Roles(job(tmp_path, model, mode="BoundedAsync"), model) as roles:
+        scored = 0
+        async for messages in roles.store.read(Channel.REWARDS):
+            scored += sum(b'"e0-' in m.data for m in messages)
+            if scored:
+                break
+        await roles.kill("coordinator")
+        assert not [r for r in await ledger(roles.store) if isinstance(r, Evaluated)]
+        roles.coordinator("c2")
+        await finish(roles)
+    await check(roles)
+
+
+async def test_what_was_stored_with_altered_bytes_is_generated_again(tmp_path, model):
+    Corrupting.puts = 0
+    async with Roles(job(tmp_path, model, mode="Streaming"), model, kind=Corrupting) as roles:
+        await finish(roles)
+    await check(roles)
+    resets = [r for r in await ledger(roles.store) if isinstance(r, SiblingReset)]
+    assert {r.reason for r in resets} <= {"PayloadCorrupt"}

@@ -235,7 +235,9 @@ async def test_a_message_without_a_summary_is_a_dead_letter(store: MessageStore)
     assert trajectories.dead_letters == 2
 
 
-async def test_a_queue_gives_trajectories_and_ends_corrupt_messages(store: MessageStore) -> None:
+async def test_a_queue_gives_trajectories_says_which_are_lost_and_ends_what_is_unreadable(
+    store: MessageStore,
+) -> None:
     trajectories = TrajectoryStore(store)
     queue = await trajectories.queue("reward", ack_wait=0.5)
     await corrupt(store, 1)
@@ -243,9 +245,12 @@ async def test_a_queue_gives_trajectories_and_ends_corrupt_messages(store: Messa
     await store.publish(Channel.TRAJECTORIES, "payload", b"x", headers={"Rljob-Chunks": "a"})
     await trajectories.put([trajectory(2), trajectory(3)])
     taken = []
-    while not taken:
-        taken = await queue.fetch(messages=10, timeout=10)
-    (delivery,) = taken
+    while len(taken) < 2:
+        taken += await queue.fetch(messages=10, timeout=10)
+    broken, delivery = taken
+    assert broken.trajectories == ()
+    assert [(s.trajectory, s.digest) for s in broken.lost] == [("g1.0", wire.pack(trajectory(1)).digest)]
+    await broken.ack()
     assert [value.id for value in delivery.trajectories] == ["g2.0", "g3.0"]
     assert delivery.digests == tuple(wire.digest(value) for value in delivery.trajectories)
     assert trajectories.dead_letters == 3

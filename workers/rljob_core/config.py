@@ -1,7 +1,8 @@
 """What the operator renders and every worker loads: the job's identity and its whole spec, as one JSON file.
 
 Environment of a worker: `RLJOB_CONFIG` (path of that file), `RLJOB_NATS_URL`, `RLJOB_POD` (its name),
-`RLJOB_POOL` (rollout), `RLJOB_ATTEMPT` (trainer).
+`RLJOB_POOL` (rollout), `RLJOB_ATTEMPT` (trainer), `RLJOB_NATS_CREDENTIALS` (path of the role's own credentials, where
+the server asks for any).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from rljob_core.spec import EvaluationSpec, PoolSpec, RLJobSpec
+from rljob_core.stream_names import StreamNames
 
 
 class JobConfig(BaseModel):
@@ -30,12 +32,16 @@ class JobConfig(BaseModel):
     @property
     def subject(self) -> str:
         """First tokens of every subject of this job."""
-        return f"rljob.{self.namespace}.{self.job}.{self.uid}"
+        return self._names.subject
 
     @property
     def stream_prefix(self) -> str:
         """First part of every stream and bucket name of this job."""
-        return f"RLJOB_{self.namespace}_{self.job}_{self.uid}"
+        return self._names.prefix
+
+    @property
+    def _names(self) -> StreamNames:
+        return StreamNames.of_job(namespace=self.namespace, job=self.job, uid=self.uid)
 
     def pool(self, name: str) -> PoolSpec:
         """The pool of that name."""

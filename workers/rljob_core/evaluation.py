@@ -39,13 +39,13 @@ class Evaluation:
     attempts: dict[str, int] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
-    given_up: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, *, version: int, samples: int) -> Evaluation:
+    def start(cls, *, version: int, samples: int, first_attempt: int = 1) -> Evaluation:
         """All of it waiting to be dispatched."""
         ids = [trajectory_id(group_id(version, p), s) for p in range(samples) for s in range(len(SAMPLES))]
-        return cls(version, samples, deque(ids), dict.fromkeys(ids, 1))
+        return cls(version, samples, deque(ids), dict.fromkeys(ids, first_attempt))
 
     def holds(self, trajectory: str, attempt: int) -> bool:
         """Whether that attempt's result is wanted."""
@@ -67,9 +67,9 @@ class Evaluation:
     def retry(self, trajectory: str, *, max_attempts: int, failure: bool) -> None:
         """Answer again, or give the answer up after `max_attempts`."""
         self.engines.pop(trajectory, None)
-        if failure and self.attempts[trajectory] >= max_attempts:
+        self.failures[trajectory] = self.failures.get(trajectory, 0) + failure
+        if failure and self.failures[trajectory] >= max_attempts:
             self._end(trajectory)
-            self.given_up += 1
         else:
             self.attempts[trajectory] += 1
             self.waiting.append(trajectory)

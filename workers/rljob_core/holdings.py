@@ -24,10 +24,8 @@ class Holdings:
         for key in keys:
             # The same attempt stored twice (a publish repeated past the duplicate window): the first one counts,
             # the second holds nothing.
-            if key in self._messages:
+            if self._messages.setdefault(key, sequence) != sequence:
                 self._holders[sequence].discard(key)
-            else:
-                self._messages[key] = sequence
 
     def release(self, keys: Iterable[Key]) -> None:
         """These trajectories have ended, or other attempts hold them."""

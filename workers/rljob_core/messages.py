@@ -49,7 +49,7 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop generating these."""
+    """Stop generating these, whatever their attempt; none named: everything."""
 
     trajectories: tuple[str, ...]
     kind: Literal["cancel"] = "cancel"
@@ -81,11 +81,13 @@ class Hello:
 class Resume:
     """Start step `version` from the weights at `key` (and the newest optimizer state), dropping what was accumulated.
 
-    `key` is None for version 0: the initial model.
+    `key` is None for version 0: the initial model. `number` counts what this coordinator has sent of these to this
+    attempt; micro-batches name the Resume that they follow, so that nothing that comes late or twice is trained on.
     """
 
     attempt: int
     epoch: int
+    number: int
     version: int
     key: str | None
     manifest: str
@@ -118,6 +120,7 @@ class MicroBatch:
     micro_batch: int
     attempt: int
     epoch: int
+    resume: int
     max_staleness: int
     items: tuple[TrainingItem, ...]
     last: bool
@@ -176,6 +179,7 @@ class TrainerReady:
     Attributes:
         attempt: the gang's, from the operator.
         epoch: the writer epoch that it answers to (0: none seen yet).
+        resume: number of the newest `Resume` that it has taken from that epoch; 0 for none.
         version: of the weights in memory; None before any were loaded.
         proposal: a step that it has finished, durable in the weight store, and that may not be committed.
     """
@@ -184,6 +188,7 @@ class TrainerReady:
     epoch: int
     version: int | None
     proposal: StepCommitted | None = None
+    resume: int = 0
     kind: Literal["trainer_ready"] = "trainer_ready"
 
 

@@ -27,11 +27,18 @@ class Channel(StrEnum):
     """A job's streams (DESIGN §6). Subjects are `<job subject>.<channel>.<suffix>`."""
 
     LEDGER = "ledger"
-    WORK = "work"
+    WORK = "work"  # to the engines
+    TRAINING = "training"  # to the trainer
+    EVENTS = "events"  # to the coordinator, each role under its own name
     TRAJECTORIES = "trajectories"
     REWARDS = "rewards"
     VERSIONS = "versions"
     METRICS = "metrics"
+
+
+#: Channels whose messages go once they are acknowledged, and have one reader each. One channel per receiving role, so
+#: that each may be barred from the others'.
+WORK_QUEUES = frozenset({Channel.WORK, Channel.TRAINING, Channel.EVENTS})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -45,9 +45,13 @@ from rljob_core.messages import (
     STEP_METRICS,
     TRAINER_WORK,
     VERSION_ANNOUNCED,
+    CoordinatorEvent,
+    EngineGone,
     EngineWork,
     EngineWorkBatch,
     Generate,
+    GenerationEnded,
+    RoleFailed,
     VersionAnnounced,
 )
 from rljob_core.planner import Decision, Planner
@@ -60,6 +64,8 @@ log = logging.getLogger(__name__)
 
 RECORDS_PER_MESSAGE = 256
 HEARTBEAT_SECONDS = 1.0
+#: Of one message of an engine's work, at most; what an item takes beside its text. JSON may double a text.
+WORK_BYTES, ITEM_BYTES = 400_000, 300
 
 Render = Callable[[int, bool], str]
 """The text of a prompt by its index; True for held-out prompts."""
@@ -145,12 +151,12 @@ class Coordinator:
         store = self._store
         match action:
             case SendToEngine():
-                items = tuple(self._with_text(i) for i in action.items)
-                data = ENGINE_WORK.dump_json(EngineWorkBatch(self._planner.epoch, items))
-                await store.publish(Channel.WORK, f"engine.{action.engine}", data)
+                for items in _messages([self._with_text(item) for item in action.items]):
+                    data = ENGINE_WORK.dump_json(EngineWorkBatch(self._planner.epoch, items))
+                    await store.publish(Channel.WORK, f"engine.{action.engine}", data)
             case SendToTrainer():
                 data = TRAINER_WORK.dump_json(action.message)
-                await store.publish(Channel.WORK, f"trainer.{action.attempt}", data)
+                await store.publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
             case Announce():
                 announced = VersionAnnounced(action.version, action.key, action.manifest, action.final)
                 await store.publish(Channel.VERSIONS, "policy", VERSION_ANNOUNCED.dump_json(announced))
@@ -196,16 +202,37 @@ class Coordinator:
                 await self._inbox.put((OwnHeartbeat(), None))
 
     async def _read_events(self) -> None:
-        queue = await self._store.queue(Channel.WORK, "coordinator", name="coordinator")
+        queue = await self._store.queue(Channel.EVENTS, ">", name="coordinator")
         while True:
             for delivery in await queue.fetch(messages=256, max_bytes=1 << 20, timeout=5.0):
                 event = COORDINATOR_EVENT.validate_json(delivery.message.data)
-                await self._inbox.put((event, delivery))
+                if delivery.message.suffix == _sender(event):
+                    await self._inbox.put((event, delivery))
+                else:  # the server holds each role to its own subject, so this is forged
+                    log.warning("an event of %s was sent by %s", _sender(event), delivery.message.suffix)
+                    await delivery.ack()
 
     async def _beat(self) -> None:
         while True:
             await self._store.put_signal(COORDINATOR_SIGNAL, self._instance.encode())
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+def _messages(items: Sequence[EngineWork]) -> Iterator[tuple[EngineWork, ...]]:
+    """Cut so that each part fits into a message: a round may hold many long prompts."""
+    part: list[EngineWork] = []
+    room = WORK_BYTES
+    for item in items:
+        size = ITEM_BYTES + (
+            len(item.text.encode()) if isinstance(item, Generate) else 64 * len(item.trajectories)
+        )
+        if part and size > room:
+            yield tuple(part)
+            part, room = [], WORK_BYTES
+        part.append(item)
+        room -= size
+    if part:
+        yield tuple(part)
 
 
 def _lane(action: Action) -> str:
@@ -218,9 +245,20 @@ def _lane(action: Action) -> str:
             return type(action).__name__
 
 
-async def publish_event(store: MessageStore, event: object) -> None:
+def _sender(event: CoordinatorEvent) -> str:
+    """The role that an event can only come from."""
+    match event:
+        case RoleFailed():
+            return event.role
+        case EngineGone() | GenerationEnded():
+            return "rollout"
+        case _:
+            return "trainer"
+
+
+async def publish_event(store: MessageStore, event: CoordinatorEvent) -> None:
     """Put an event into the coordinator's queue."""
-    await store.publish(Channel.WORK, "coordinator", COORDINATOR_EVENT.dump_json(event))  # type: ignore[arg-type]
+    await store.publish(Channel.EVENTS, _sender(event), COORDINATOR_EVENT.dump_json(event))
 
 
 async def heartbeat(put: Callable[[], Awaitable[None]], changed: asyncio.Event) -> None:

@@ -1,4 +1,7 @@
-"""Entry of every worker: `python -m rljob_runtime.main {coordinator|rollout|reward|trainer}`.
+"""Entry of every worker: `python -m rljob_runtime.main {streams|coordinator|rollout|reward|trainer}`.
+
+`streams` creates the job's streams and ends. Where the server asks for credentials, those of the other roles do not
+allow that; elsewhere the first role that comes does it.
 
 Environment: see `rljob_core.config`. Exit codes: 0 done, 2 the user's input is wrong (its message goes to
 `RLJOB_TERMINATION_LOG`), 3 fenced by a newer instance, 143 a trainer stopped before the job was over; anything else
@@ -21,6 +24,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, JobFailed, SpecError, Stopped
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
+from rljob_core.stream_names import inbox_of
 from rljob_runtime.lifeline import die_with_parent
 
 EXIT_USER_ERROR = 2
@@ -30,6 +34,12 @@ EXIT_STOPPED = 143  # as a process that SIGTERM ended: a trainer stopped midway 
 log = logging.getLogger("rljob")
 
 Role = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Awaitable[None]]
+
+
+async def _streams(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    """They are there once the store is open."""
 
 
 async def _coordinator(
@@ -95,6 +105,7 @@ async def _trainer(
 
 
 ROLES: dict[str, Role] = {
+    "streams": _streams,
     "coordinator": _coordinator,
     "rollout": _rollout,
     "reward": _reward,
@@ -123,11 +134,15 @@ async def run_role(name: str, config: JobConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    credentials = os.environ.get("RLJOB_NATS_CREDENTIALS")
     store = NatsStore(
         os.environ["RLJOB_NATS_URL"],
         subject=config.subject,
         stream_prefix=config.stream_prefix,
         trajectory_bytes=trajectory_stream_bytes(config),
+        credentials=Path(credentials) if credentials else None,
+        inbox=inbox_of(config.uid, name),
+        create=not credentials or name == "streams",
     )
     await store.open()
     try:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rljob_core.errors import Fenced, StoreFull, StoreUnavailable
-from rljob_core.ports import Channel, Message
+from rljob_core.ports import WORK_QUEUES, Channel, Message
 
 _DUPLICATE_WINDOW = 300.0
 
@@ -128,7 +128,7 @@ class _Job:
         self.streams = {
             channel: _Stream(
                 limit=trajectory_bytes if channel is Channel.TRAJECTORIES else None,
-                work_queue=channel is Channel.WORK,
+                work_queue=channel in WORK_QUEUES,
                 last_per_suffix=channel is Channel.VERSIONS,
             )
             for channel in Channel

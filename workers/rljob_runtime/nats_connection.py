@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import nats.errors
@@ -23,9 +26,13 @@ from rljob_runtime.nats_client import EagerClient
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 _RECONNECT_WAIT = 0.2
 _RETRY_WAIT = 0.05
 _NO_RESPONDERS = "503"
+#: What the server says, in small letters, of a subject that our credentials do not allow.
+_FORBIDDEN = re.compile(r'permissions violation for publish to "(?P<subject>[^"]*)"')
 
 
 class Interrupted(Exception):
@@ -49,10 +56,22 @@ class Connection:
         url: of the server.
         patience: seconds that a call goes on trying, and a reader waits, while the server cannot be reached.
         attempt: seconds after which an unanswered request is sent again.
+        credentials: path of a file with a user's JWT and seed, read anew at each connection.
+        inbox: first tokens of the subjects on which answers come.
     """
 
-    def __init__(self, url: str, *, patience: float, attempt: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience: float,
+        attempt: float,
+        credentials: Path | None = None,
+        inbox: str = "_INBOX",
+    ) -> None:
         self.url = url
+        self._credentials = credentials
+        self._inbox_prefix = inbox
         self.patience = patience
         self._attempt = attempt
         self._client = EagerClient()
@@ -62,7 +81,7 @@ class Connection:
         self._last_error: Exception | None = None
         self._inbox = ""
         self._asked = 0
-        self._waiting: dict[str, tuple[asyncio.Future[Msg], float]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Msg], float, str]] = {}
         self._sweeping = False
         self._listeners: set[Callable[[], None]] = set()
         #: Counts connections: what a server held for an older one may be gone.
@@ -79,6 +98,8 @@ class Connection:
             async with asyncio.timeout(self.patience):
                 await self._client.connect(
                     self.url,
+                    user_credentials=self._credentials,
+                    inbox_prefix=self._inbox_prefix,
                     error_cb=self._on_error,
                     disconnected_cb=self._on_lost,
                     reconnected_cb=self._on_connected,
@@ -178,7 +199,7 @@ class Connection:
         except nats.errors.Error as error:
             future.set_exception(Interrupted(repr(error)))
             return future
-        self._waiting[token] = future, loop.time() + self._attempt
+        self._waiting[token] = future, loop.time() + self._attempt, subject
         if not self._sweeping:
             self._sweep()
         return future
@@ -260,7 +281,7 @@ class Connection:
 
     def _interrupt(self) -> None:
         self._connected.clear()
-        for future, _ in self._waiting.values():
+        for future, _, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(Interrupted("the connection was lost"))
         self._waiting.clear()
@@ -271,7 +292,7 @@ class Connection:
         """Give up on what was asked too long ago, and come again while anything waits."""
         loop = asyncio.get_running_loop()
         # They wait equally long, so the oldest come first.
-        for token, (future, deadline) in list(self._waiting.items()):
+        for token, (future, deadline, _) in list(self._waiting.items()):
             if deadline > loop.time():
                 break
             del self._waiting[token]
@@ -282,12 +303,24 @@ class Connection:
             loop.call_later(self._attempt / 4, self._sweep)
 
     def _on_answer(self, message: Msg) -> None:
-        future, _ = self._waiting.pop(message.subject[len(self._inbox) :], (None, 0.0))
+        future, _, _ = self._waiting.pop(message.subject[len(self._inbox) :], (None, 0.0, ""))
         if future is not None and not future.done():
             future.set_result(message)
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
+        if "permissions violation" in str(error).lower():
+            log.warning("%s", error)
+        if denied := _FORBIDDEN.search(str(error).lower()):
+            self._forbid(denied["subject"], str(error))
+
+    def _forbid(self, subject: str, reason: str) -> None:
+        """Fail those who wait for an answer from a subject that the server does not let us publish to."""
+        for token, (future, _, asked) in list(self._waiting.items()):
+            if asked.lower() == subject:
+                del self._waiting[token]
+                if not future.done():
+                    future.set_exception(Refused({"code": 403, "description": reason}))
 
     async def _on_lost(self) -> None:
         self._lost_at = asyncio.get_running_loop().time()
@@ -315,8 +348,9 @@ def parsed(data: bytes) -> dict[str, Any]:
     if error is None:
         return answer
     refused = Refused(error)
-    # 10008: JetStream is starting or recovering. 429: more requests in line than the server keeps.
-    if refused.err_code == 10008 or refused.code == 429:
+    # 10008: JetStream is starting or recovering. 10059: a stream that someone else has yet to create.
+    # 429: more requests in line than the server keeps.
+    if refused.err_code in (10008, 10059) or refused.code == 429:
         raise Interrupted(str(refused))
     raise refused
 

@@ -134,10 +134,14 @@ class EmbeddedServer:
         folder: where its configuration, log, ports file and streams go.
         port: 0 for any free one, kept over restarts.
         sync_interval: see `render_config`.
+        accounts: configuration that makes it ask for credentials; without it, whoever reaches it may do anything.
     """
 
-    def __init__(self, folder: Path, *, port: int = 0, sync_interval: str = SYNC_INTERVAL) -> None:
+    def __init__(
+        self, folder: Path, *, port: int = 0, sync_interval: str = SYNC_INTERVAL, accounts: str = ""
+    ) -> None:
         self._folder = folder
+        self._accounts = accounts
         self._sync_interval = sync_interval
         self._process: subprocess.Popen[bytes] | None = None
         self._port = port
@@ -165,7 +169,8 @@ class EmbeddedServer:
         config.write_text(
             render_config(
                 self._folder / "store", self._port, ports_dir=self._folder, sync_interval=self._sync_interval
-            ),
+            )
+            + self._accounts,
             encoding="utf-8",
         )
         log = self._folder / "nats-server.log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from uuid import uuid4
 
 from nats.aio.msg import Msg
@@ -38,6 +39,9 @@ class NatsStore:
             message id, so that it is stored once.
         window: messages in flight at once, per kind of request.
         window_bytes: bytes of published messages in flight at once.
+        credentials: path of the role's credentials, where the server asks for any.
+        inbox: first tokens of the subjects on which answers come; the credentials allow no other.
+        create: whether `open` creates the streams. A role that may not do so waits for them at its first use.
     """
 
     def __init__(
@@ -53,16 +57,22 @@ class NatsStore:
         attempt: float = 5.0,
         window: int = 256,
         window_bytes: int = 32 << 20,
+        credentials: Path | None = None,
+        inbox: str = "_INBOX",
+        create: bool = True,
     ) -> None:
         self._streams = JobStreams(subject, stream_prefix, trajectory_bytes, replicas, duplicate_window)
-        self._connection = Connection(url, patience=patience, attempt=attempt)
+        self._connection = Connection(
+            url, patience=patience, attempt=attempt, credentials=credentials, inbox=inbox
+        )
+        self._create = create
         self._published = Window(messages=window, size=window_bytes)
         self._window = window
 
     async def open(self) -> None:
         """Connect, and create the job's streams and bucket where they do not exist."""
         await self._connection.open()
-        for config in self._streams.configurations():
+        for config in self._streams.configurations() if self._create else []:
 
             async def create(
                 name: str = str(config.name), body: Mapping[str, object] = config.as_dict()

@@ -14,7 +14,8 @@ from nats.js.api import (
     StreamConfig,
 )
 
-from rljob_core.ports import Channel
+from rljob_core.ports import WORK_QUEUES, Channel
+from rljob_core.stream_names import StreamNames
 
 #: Seconds within which a repeated message id is stored once: longer than any publish is retried.
 DUPLICATE_WINDOW = 300.0
@@ -23,7 +24,7 @@ TRAJECTORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class JobStreams:
+class JobStreams(StreamNames):
     """Names and configurations of one job's streams.
 
     Args:
@@ -34,33 +35,9 @@ class JobStreams:
         duplicate_window: seconds within which a repeated message id is stored once.
     """
 
-    subject: str
-    prefix: str
     trajectory_bytes: int = TRAJECTORY_BYTES
     replicas: int = 1
     duplicate_window: float = DUPLICATE_WINDOW
-
-    def stream(self, channel: Channel) -> str:
-        """A channel's stream."""
-        return f"{self.prefix}_{channel.value}"
-
-    def subject_of(self, channel: Channel, suffix: str) -> str:
-        """The subject of a channel's suffix (wildcards as in NATS)."""
-        return f"{self.subject}.{channel.value}.{suffix}"
-
-    def suffix_of(self, channel: Channel, subject: str) -> str:
-        """The suffix of a message's subject."""
-        return subject[len(self.subject) + len(channel.value) + 2 :]
-
-    @property
-    def signal_stream(self) -> str:
-        """The stream under the signal bucket, named so that NATS tools read it as a key-value bucket."""
-        return f"KV_{self.prefix}_signals"
-
-    @property
-    def signal_subject(self) -> str:
-        """Subject of the bucket's keys, with the last dot."""
-        return f"$KV.{self.prefix}_signals."
 
     def configurations(self) -> list[StreamConfig]:
         """All streams to create."""
@@ -78,7 +55,7 @@ class JobStreams:
             num_replicas=self.replicas,
             allow_direct=True,
         )
-        if channel is Channel.WORK:
+        if channel in WORK_QUEUES:
             return config.evolve(retention=RetentionPolicy.WORK_QUEUE)
         if channel is Channel.TRAJECTORIES:
             return config.evolve(max_bytes=self.trajectory_bytes)

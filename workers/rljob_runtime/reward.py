@@ -27,6 +27,7 @@ from rljob_runtime.reward_pool import RewardPool
 from rljob_runtime.reward_worker import Job, Outcome
 from rljob_runtime.tokenizer import Tokenizer
 from rljob_runtime.trajectory_store import TrajectoryDelivery, TrajectoryStore
+from rljob_runtime.wire import PayloadSummary
 
 QUEUE = "reward"
 """Name of the durable queue that reward workers share."""
@@ -40,6 +41,7 @@ _ACK_WAIT = 30.0
 _IN_HAND, _FETCH = 256, 64
 #: Results in a message at most (each takes a few hundred bytes).
 _BATCH = 512
+_ERROR_CHARACTERS = 500
 
 
 async def run_reward(
@@ -75,6 +77,8 @@ async def run_reward(
             async with asyncio.TaskGroup() as members:
                 for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
                     members.create_task(one(trajectory, digest))
+                for summary in delivery.lost:
+                    members.create_task(publisher.publish(lost(summary)))
             await delivery.ack()
 
         async def one(trajectory: Trajectory, digest: str) -> None:
@@ -122,8 +126,22 @@ async def score(
         reward=outcome.reward,
         parts=outcome.parts,
         digest="",
-        error=outcome.error,
+        error=outcome.error[:_ERROR_CHARACTERS],
         sample=trajectory.sample,
+    )
+    return dataclasses.replace(result, digest=result_digest(result))
+
+
+def lost(summary: PayloadSummary) -> RewardResult:
+    """The result for a trajectory whose stored bytes do not decode: it must be generated again."""
+    result = RewardResult(
+        trajectory=summary.trajectory,
+        attempt=summary.attempt,
+        payload_digest=summary.digest,
+        reward=0.0,
+        parts={},
+        digest="",
+        error="PayloadCorrupt: its stored bytes do not decode",
     )
     return dataclasses.replace(result, digest=result_digest(result))
 
@@ -166,7 +184,7 @@ class ResultPublisher:
         """Store the results that wait, from the first on."""
         batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
         results = tuple(result for result, _ in batch)
-        names = "/".join(f"{result.trajectory}@{result.attempt}" for result in results)
+        names = "/".join(f"{r.trajectory}@{r.attempt}:{r.payload_digest}" for r in results)
         identity = xxhash.xxh3_128_hexdigest(names.encode())
         data = REWARD_BATCH.dump_json(RewardBatch(results))
         while True:

@@ -142,7 +142,7 @@ class RewardPool:
             self._died(chunk, self._progress[slot], error.exitcode)
         except TimeoutError:
             self._died(chunk, self._progress[slot], -signal.SIGALRM)
-        except (BrokenProcessPool, RuntimeError) as error:
+        except Exception as error:  # a broken pool, or a process that cannot load what it needs
             self._line.put_back(chunk)
             # Whoever waits has been told if this was once too often.
             with contextlib.suppress(RewardFailed):
@@ -152,7 +152,8 @@ class RewardPool:
             for entry, outcome in zip(chunk, outcomes, strict=False):
                 _settle(entry, outcome)
             self._line.put_back(chunk[len(outcomes) :])
-        self._free.append(slot)
+        finally:
+            self._free.append(slot)
         self._dispatch()
 
     def _died(self, chunk: list[_Entry], position: int, code: int | None) -> None:

@@ -42,6 +42,29 @@ from rljob_runtime.trajectory_store import TrajectoryStore
 log = logging.getLogger(__name__)
 
 PUTS_IN_FLIGHT = 16
+#: Assignments that an instance remembers, so that one that is sent again is not generated again.
+TAKEN = 100_000
+
+
+class Remembered:
+    """The newest `limit` keys."""
+
+    def __init__(self, limit: int) -> None:
+        self._keys: dict[str, None] = {}
+        self._limit = limit
+
+    def add(self, key: str) -> bool:
+        """Whether it is a new one."""
+        if key in self._keys:
+            return False
+        self._keys[key] = None
+        if len(self._keys) > self._limit:
+            del self._keys[next(iter(self._keys))]
+        return True
+
+
+def _request(work: Generate) -> str:
+    return f"{work.trajectory}@{work.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +98,8 @@ class Rollout:
         self._pool = pool
         self._trajectories = TrajectoryStore(store)
         self._inflight = config.spec.pipeline.inflight
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, Running] = {}  # by request: trajectory and attempt
+        self._taken = Remembered(TAKEN)
         self._held: list[Generate] = []  # below their minVersion here
         self._announced = asyncio.Event()
         self._newest: VersionAnnounced | None = None
@@ -120,14 +144,18 @@ class Rollout:
                 for item in batch.items:
                     if isinstance(item, Cancel):
                         self._cancel(item)
-                    else:
+                    elif self._taken.add(_request(item)):
                         self._held.append(item)
                 self._start_held()
                 self._moved.set()
 
     def _cancel(self, cancel: Cancel) -> None:
-        self._held = [w for w in self._held if w.trajectory not in cancel.trajectories]
-        self._engine.cancel([t for t in cancel.trajectories if self._running.pop(t, None) is not None])
+        named = set(cancel.trajectories)
+        self._held = [w for w in self._held if named and w.trajectory not in named]
+        running = [r for r, item in self._running.items() if not named or item.work.trajectory in named]
+        for request in running:
+            del self._running[request]
+        self._engine.cancel(running)
 
     def _start_held(self) -> None:
         """Submit what the weights in use admit; the rest waits for a swap."""
@@ -139,10 +167,10 @@ class Rollout:
         requests = []
         for work in admitted:
             prompt = np.asarray(self._tokenizer.encode(work.text), dtype=np.int32)
-            self._running[work.trajectory] = Running(work, prompt)
+            self._running[_request(work)] = Running(work, prompt)
             requests.append(
                 Request(
-                    id=work.trajectory,
+                    id=_request(work),
                     tokens=prompt,
                     temperature=0.0 if work.sample == "greedy" else sampling.temperature,
                     top_p=1.0 if work.sample == "greedy" else sampling.top_p,
@@ -250,11 +278,18 @@ class Rollout:
             tensors = None if newest.key is None else await asyncio.to_thread(self._verified, newest.key)
             await self._engine.swap(newest.version, tensors, self._inflight)
         except WeightsRejected as error:
-            # Stay on the verified old version; a newer announcement, or this one again, is tried in turn.
+            # Stay on the verified old version; a newer announcement, or this one again, is tried in turn. Meanwhile
+            # what waits for these weights goes to others, and nothing new comes.
             log.warning("WeightsRejected: version %d: %s", newest.version, error)
+            self._draining = True
+            self._changed.set()
+            held, self._held = self._held, []
+            for work in held:
+                await self._give_up(work, Stopped(_request(work), "WeightsRejected", failure=False))
             await asyncio.sleep(1.0)
             self._announced.set()
             return
+        self._draining = False
         self._start_held()
 
     def _verified(self, key: str) -> list[tuple[str, Any]]:

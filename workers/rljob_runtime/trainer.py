@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, JobFailed, StalenessExceeded, Stopped
+from rljob_core.errors import Fenced, JobFailed, ProtocolViolation, StalenessExceeded, Stopped
 from rljob_core.messages import (
     TRAINER_WORK,
     CheckpointWritten,
@@ -80,7 +80,8 @@ class Trainer:
         self._version: int | None = None  # of the weights in memory
         self._manifest = ""  # its digest
         self._proposal: StepCommitted | None = None
-        self._step = OpenStep([])
+        self._resumed = 0  # number of the Resume of this epoch that the open step follows
+        self._step: OpenStep | None = None  # None until told to start, and after a payload was missing
         self._trajectories = TrajectoryStore(store)
         log_folder.mkdir(parents=True, exist_ok=True)
         self._witness = (log_folder / f"attempt-{attempt}.jsonl").open("ab")
@@ -97,7 +98,7 @@ class Trainer:
             StalenessExceeded: something past its bound was handed out (a bug; nothing was trained on it).
         """
         queue = await self._store.queue(
-            Channel.WORK, f"trainer.{self._attempt}", name=f"trainer-{self._attempt}", ack_wait=10.0
+            Channel.TRAINING, f"trainer.{self._attempt}", name=f"trainer-{self._attempt}", ack_wait=10.0
         )
         await self._report()
         ready()
@@ -132,10 +133,12 @@ class Trainer:
                 raise Fenced(f"attempt {self._attempt} is over: attempt {work.attempt} trains")
             case Hello() if work.epoch > self._epoch:
                 self._epoch = work.epoch
+                self._resumed = 0
+                self._step = None
                 await self._report()
-            case Resume() if self._mine(work.attempt, work.epoch):
+            case Resume() if self._mine(work.attempt, work.epoch) and work.number > self._resumed:
                 await self._resume(work)
-            case MicroBatch() if self._mine(work.attempt, work.epoch) and work.step == self._version:
+            case MicroBatch() if self._follows(work):
                 await self._train(work)
             case Finish():
                 if work.outcome != "Succeeded":
@@ -143,20 +146,34 @@ class Trainer:
                 return True
         return False
 
+    def _follows(self, work: MicroBatch) -> bool:
+        """Whether it is the very next one: messages may come twice, and late."""
+        return (
+            self._mine(work.attempt, work.epoch)
+            and self._step is not None
+            and (work.resume, work.step, work.micro_batch)
+            == (self._resumed, self._version, len(self._step.fed))
+        )
+
     def _mine(self, attempt: int, epoch: int) -> bool:
         return (attempt, epoch) == (self._attempt, self._epoch)
 
     async def _report(self) -> None:
         await publish_event(
-            self._store, TrainerReady(self._attempt, self._epoch, self._version, self._proposal)
+            self._store,
+            TrainerReady(self._attempt, self._epoch, self._version, self._proposal, self._resumed),
         )
 
     # ------------------------------------------------------------------------------------------ a step
 
     async def _resume(self, work: Resume) -> None:
+        self._resumed = work.number
         if self._version != work.version or self._manifest != work.manifest:
             await asyncio.to_thread(self._load, work)
         self._proposal = None
+        if work.version == self._config.spec.steps:
+            # The attempt before died before the last checkpoint was there, and no step will follow to save one.
+            await self._save_checkpoint()
         await self._begin(work.version)
         log.info("attempt %d trains from version %d (epoch %d)", work.attempt, work.version, work.epoch)
 
@@ -190,8 +207,9 @@ class Trainer:
             self._proposal = None
         samples = await self._payloads(work)
         if samples is None:
+            self._step = None  # the step starts over without them: nothing until the Resume that says so
             return
-        step, started = self._step, time.monotonic()
+        step, started = self._open_step, time.monotonic()
         step.waiting += started - step.idle_since
         self._check_staleness(work, samples)
         self._testify(work, samples)
@@ -231,8 +249,14 @@ class Trainer:
         self._witness.write(line + b"\n")
         self._witness.flush()
 
+    @property
+    def _open_step(self) -> OpenStep:
+        if self._step is None:
+            raise ProtocolViolation("no step is open")
+        return self._step
+
     async def _finish_step(self, work: MicroBatch) -> None:
-        step, started = self._step, time.monotonic()
+        step, started = self._open_step, time.monotonic()
         stats = await asyncio.to_thread(self._backend.finish_step)
         stepped = time.monotonic()
         proposal = await asyncio.to_thread(self._write_weights, work, tuple(step.fed))
@@ -260,7 +284,7 @@ class Trainer:
             micro_batches=fed,
             random_state=self._backend.random_state(),
             manifest="",
-            key=f"v{version:08d}-a{work.attempt}-e{work.epoch}",
+            key=f"v{version:08d}-a{work.attempt}-e{work.epoch}-r{work.resume}",
         )
         manifest = self._weights.write(
             version=version,

@@ -52,11 +52,12 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryDelivery:
-    """A message of trajectories taken from a queue."""
+    """A message of trajectories taken from a queue; `lost` is what it should hold, if it does not decode."""
 
     trajectories: tuple[Trajectory, ...]
     digests: tuple[str, ...]
     delivery: Delivery
+    lost: tuple[PayloadSummary, ...] = ()
 
     async def ack(self) -> None:
         """All of them are dealt with."""
@@ -191,7 +192,8 @@ class TrajectoryStore:
     async def _put(self, batch: Sequence[Packed]) -> None:
         data = wire.join(batch)
         headers = {SUMMARY_HEADER: wire.encode_summaries([wire.summarize(item) for item in batch])}
-        names = "/".join(f"{item.trajectory.id}@{item.trajectory.attempt}" for item in batch)
+        # With digests: the same attempt generated again, under other weights, is another payload.
+        names = "/".join(f"{i.trajectory.id}@{i.trajectory.attempt}:{i.digest}" for i in batch)
         identity = xxhash.xxh3_128_hexdigest(names.encode())
         if len(data) > self._payload_bytes:
             (item,) = batch
@@ -249,14 +251,19 @@ class TrajectoryQueue:
     ) -> list[TrajectoryDelivery]:
         """Messages of trajectories as soon as there is one; none after `timeout` seconds.
 
-        One that does not decode is counted as a dead letter and acknowledged: it would not get better.
+        One that does not decode is counted as a dead letter; without a readable header it is acknowledged as well.
         """
         deliveries = await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=timeout)
         fetched = []
         for delivery in deliveries:
             payloads = await self._store._decode(delivery.message)
             if payloads is None:
-                await delivery.ack()
+                try:
+                    lost = wire.decode_summaries(delivery.message.headers.get(SUMMARY_HEADER, ""))
+                except CorruptPayload:
+                    await delivery.ack()
+                else:
+                    fetched.append(TrajectoryDelivery((), (), delivery, tuple(lost)))
                 continue
             trajectories, digests = zip(*payloads, strict=True) if payloads else ((), ())
             fetched.append(TrajectoryDelivery(trajectories, digests, delivery))

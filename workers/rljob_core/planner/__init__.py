@@ -51,6 +51,7 @@ class Planner(Desk):
         if self.state.trainer is not None:
             self.act(SendToTrainer(self.state.trainer.attempt, Hello(self.epoch)))
         training.announce(self)
+        dispatching.repeat(self)
         self._advance()
         return self.take_decision()
 

@@ -40,9 +40,11 @@ class Desk:
     Attributes:
         state: the fold of the ledger; only `emit` changes it.
         engines, leases: who is alive, and heartbeats since each was heard.
+        lost: engines that this coordinator has given up.
         payloads, reward_messages: which stored messages are still needed.
         early_rewards: results that overtook their payload's header.
         trainer_accepted: whether a gang has answered to this writer epoch.
+        resumes: how often the current trainer attempt was told to start by this coordinator.
         failures: the newest failed attempts, for the message of a job that gives up.
     """
 
@@ -53,11 +55,13 @@ class Desk:
         self.state = JobState()
         self.engines: dict[str, EngineView] = {}
         self.leases: dict[str, int] = {}
+        self.lost: set[str] = set()
         self.payloads = Holdings()
         self.reward_messages = Holdings()
         self.early_rewards: dict[tuple[str, int], RewardResult] = {}
         self.evaluation: Evaluation | None = None
         self.trainer_accepted = False
+        self.resumes = 0
         self.failures: deque[str] = deque(maxlen=8)
         self.figures = Figures()
         self._records: list[Record] = []

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from rljob_core.actions import PublishMetrics, SendToEngine
 from rljob_core.dispatch import EngineView, choose
 from rljob_core.evaluation import Evaluation, prompt_of, sample_of
+from rljob_core.job_state import Sibling
 from rljob_core.messages import Generate
 from rljob_core.planner.desk import Desk
 from rljob_core.records import Dispatched, Evaluated
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import State, group_of
+
+ATTEMPTS_PER_EPOCH = 1_000_000
 
 
 @dataclass(slots=True)
@@ -20,6 +23,7 @@ class Outbox:
 
     items: dict[str, list[Generate]] = field(default_factory=dict)
     reserved: dict[tuple[str, int], list[Generate]] = field(default_factory=dict)
+    siblings: set[str] = field(default_factory=set)
 
     def add(self, engine: EngineView, item: Generate) -> None:
         """Give an engine one more."""
@@ -47,6 +51,9 @@ def _choose(desk: Desk, min_version: int) -> EngineView | None:
 def _dispatch_answers(desk: Desk, outbox: Outbox) -> None:
     run = desk.evaluation
     while run is not None and run.waiting:
+        if run.waiting[0] not in run.attempts:  # its score came in the meantime
+            run.waiting.popleft()
+            continue
         engine = _choose(desk, run.version)
         if engine is None:
             return
@@ -72,8 +79,8 @@ def _dispatch_siblings(desk: Desk, outbox: Outbox) -> None:
     while queue:
         step, place, trajectory = queue.pop()
         sibling = desk.state.sibling(trajectory)
-        if sibling is None or sibling.state is not State.RESERVED:
-            continue
+        if sibling is None or sibling.state is not State.RESERVED or trajectory in outbox.siblings:
+            continue  # what was queued more than once goes once
         buffer = desk.state.buffers.buffer_of(group_of(trajectory))
         if buffer.step != step:  # its group has moved since it was queued
             queue.push(buffer.step, place, trajectory)
@@ -86,17 +93,35 @@ def _dispatch_siblings(desk: Desk, outbox: Outbox) -> None:
             return
         # The engine's own version costs it nothing and leaves the group room to move to a later buffer.
         min_version = max(buffer.min_version, engine.version)
-        item = Generate(
-            trajectory=trajectory,
-            attempt=sibling.attempt,
-            prompt=desk.state.groups[group].prompt,
-            text="",
-            min_version=min_version,
-            sample="sampled",
-            seed=sample_seed(desk.spec.data.seed, trajectory, sibling.attempt),
-        )
+        item = _generate(desk, sibling, min_version)
         outbox.add(engine, item)
+        outbox.siblings.add(trajectory)
         outbox.reserved.setdefault((engine.engine, min_version), []).append(item)
+
+
+def _generate(desk: Desk, sibling: Sibling, min_version: int) -> Generate:
+    return Generate(
+        trajectory=sibling.id,
+        attempt=sibling.attempt,
+        prompt=desk.state.groups[group_of(sibling.id)].prompt,
+        text="",
+        min_version=min_version,
+        sample="sampled",
+        seed=sample_seed(desk.spec.data.seed, sibling.id, sibling.attempt),
+    )
+
+
+def repeat(desk: Desk) -> None:
+    """Send again all that the ledger says is being generated: the coordinator before may have died on its way.
+
+    An engine passes over what it has, or had, in the same attempt.
+    """
+    sent: dict[str, list[Generate]] = {}
+    for sibling in desk.state.siblings():
+        if sibling.state is State.GENERATING:
+            sent.setdefault(sibling.engine, []).append(_generate(desk, sibling, sibling.min_version))
+    for engine, items in sent.items():
+        desk.act(SendToEngine(engine, tuple(items)))
 
 
 def evaluate(desk: Desk) -> None:
@@ -112,7 +137,9 @@ def evaluate(desk: Desk) -> None:
         desk.act(PublishMetrics(desk.figures.evaluated(record, desk.metrics_line())))
     due = version % settings.every_steps == 0 or version == desk.spec.steps
     if run is None and due and version not in desk.state.evaluated:
-        desk.evaluation = Evaluation.start(version=version, samples=settings.samples)
+        # Attempts of a coordinator before this one, whose results may still come, have other numbers.
+        first = desk.epoch * ATTEMPTS_PER_EPOCH + 1
+        desk.evaluation = Evaluation.start(version=version, samples=settings.samples, first_attempt=first)
 
 
 def sample_seed(seed: int, trajectory: str, attempt: int) -> int:

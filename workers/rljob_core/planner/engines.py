@@ -6,9 +6,9 @@ nor a lost connection can declare engines dead.
 
 from __future__ import annotations
 
-from rljob_core.actions import RetireEngine, SignalSeen
+from rljob_core.actions import RetireEngine, SendToEngine, SignalSeen
 from rljob_core.dispatch import EngineView
-from rljob_core.messages import EngineSignal, GenerationEnded
+from rljob_core.messages import Cancel, EngineSignal, GenerationEnded
 from rljob_core.planner.desk import Desk
 from rljob_core.trajectory import State, is_evaluation
 
@@ -40,6 +40,10 @@ def _welcome(desk: Desk, signal: EngineSignal) -> EngineView:
     held = sum(s.state is State.GENERATING and s.engine == signal.engine for s in desk.state.siblings())
     view = EngineView(signal.engine, signal.pool, signal.slots, signal.version, assigned=held)
     desk.engines[signal.engine] = view
+    if signal.engine in desk.lost:
+        # It was silent for so long that its work went to others; it must not go on with it beside the new.
+        desk.lost.discard(signal.engine)
+        desk.act(SendToEngine(signal.engine, (Cancel(()),)))
     return view
 
 
@@ -65,6 +69,7 @@ def lose(desk: Desk, engine: str, reason: str) -> None:
     if desk.evaluation is not None:
         desk.evaluation.lose(engine)
     if known:
+        desk.lost.add(engine)
         desk.figures.engine_gone(engine)
         desk.act(RetireEngine(engine))
 

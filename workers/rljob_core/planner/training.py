@@ -28,6 +28,9 @@ from rljob_core.spec import Mode
 from rljob_core.staleness import EntryState
 from rljob_core.trajectory import group_of
 
+MICRO_BATCH_ITEMS = 2048
+"""Trajectories of one micro-batch at most, unless one group alone has more: their list is one message."""
+
 
 def take_ready(desk: Desk, event: TrainerReady) -> None:
     """A gang asks to be taken on, or answers to this coordinator's `Hello`."""
@@ -38,6 +41,8 @@ def take_ready(desk: Desk, event: TrainerReady) -> None:
     if event.epoch != desk.epoch:
         desk.act(SendToTrainer(event.attempt, Hello(desk.epoch)))
         return
+    if trainer is not None and event.attempt == trainer.attempt and event.resume < desk.resumes:
+        return  # said before the last Resume was sent, which answers it: it came twice, or late
     if event.proposal is not None and _commit(desk, event.proposal):
         desk.act(PublishMetrics(desk.figures.stepped(desk.metrics_line())))
     _resume(desk, event.attempt)
@@ -45,6 +50,8 @@ def take_ready(desk: Desk, event: TrainerReady) -> None:
 
 def _resume(desk: Desk, attempt: int) -> None:
     commit, checkpoint = desk.state.commit, desk.state.checkpoint
+    trainer = desk.state.trainer
+    desk.resumes = desk.resumes + 1 if trainer is not None and trainer.attempt == attempt else 1
     desk.emit(TrainerAttempt(attempt, desk.epoch, commit.version))
     desk.trainer_accepted = True
     if desk.state.finished is not None:
@@ -54,6 +61,7 @@ def _resume(desk: Desk, attempt: int) -> None:
     message = Resume(
         attempt=attempt,
         epoch=desk.epoch,
+        number=desk.resumes,
         version=commit.version,
         key=commit.key,
         manifest=commit.manifest,
@@ -68,6 +76,12 @@ def take_proposal(desk: Desk, event: StepProposed) -> None:
     if _commit(desk, event.proposal):
         desk.figures.step(event.stats)
         desk.act(PublishMetrics(desk.figures.stepped(desk.metrics_line())))
+        return
+    trainer, proposal = desk.state.trainer, event.proposal
+    in_charge = trainer is not None and (proposal.attempt, proposal.epoch) == (trainer.attempt, trainer.epoch)
+    if in_charge and desk.trainer_accepted and proposal.version > desk.state.version:
+        # It holds a step that is not the one that was assigned: it starts over, or nobody would speak again.
+        _resume(desk, proposal.attempt)
 
 
 def _commit(desk: Desk, proposal: StepCommitted) -> bool:
@@ -134,7 +148,8 @@ def feed(desk: Desk) -> None:
     tokens = 0
     for group in ready:
         size = sum(s.payload.tokens for s in state.groups[group].siblings if s.payload is not None)
-        if batch and tokens + size > limit:
+        items = sum(len(state.groups[g].siblings) for g in (*batch, group))
+        if batch and (tokens + size > limit or items > MICRO_BATCH_ITEMS):
             _assign(desk, batch, last=False)
             batch, tokens = [], 0
         batch.append(group)
@@ -154,6 +169,7 @@ def _assign(desk: Desk, groups: list[str], *, last: bool) -> None:
         micro_batch=number,
         attempt=trainer.attempt,
         epoch=desk.epoch,
+        resume=desk.resumes,
         max_staleness=buffer.max_staleness,
         items=tuple(item for group in groups for item in _items(desk, state.groups[group])),
         last=last,

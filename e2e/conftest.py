@@ -1,0 +1,76 @@
+"""The cluster of the end-to-end tests: two nodes, in the zones east and west."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from e2e.harness.binaries import built
+from e2e.harness.cluster import Cluster
+from e2e.harness.find import Source, choose
+from e2e.harness.fixtures import available
+from e2e.harness.images import BASE_IMAGE, base_image
+from e2e.harness.kind import KindCluster
+from e2e.harness.kubectl import Kubectl
+from e2e.harness.node import parse_nodes
+from e2e.harness.volumes import environment_folders
+
+pytest_plugins = ["e2e.harness.fixtures"]
+
+_NODES = ("east", "west")
+_SHARED = Path("/var/tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class AnyCluster:
+    """What every test may use; `own` only if the nodes are processes of ours, for tests that harm them.
+
+    `image` is a Debian, or what RLJOB_E2E_IMAGE names, that every node has or can pull.
+    """
+
+    kubectl: Kubectl
+    kubeconfig: Path
+    image: str
+    own: Cluster | None = None
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyCluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    kubectl = built().programs.get("kubectl", Path("kubectl"))
+    image = os.environ.get("RLJOB_E2E_IMAGE", BASE_IMAGE)
+    with ExitStack() as running:
+        with available():
+            choice = choose(os.environ)
+            if choice.source is Source.OWN:
+                own = running.enter_context(Cluster(folder, parse_nodes(_NODES)))
+                found = AnyCluster(own.kubectl, own.kubeconfig, image, own)
+            elif choice.source is Source.KIND:
+                images = [base_image()] if image == BASE_IMAGE else []
+                shared = [_SHARED, *environment_folders()]
+                kind = KindCluster(folder, parse_nodes(_NODES), images=images, shared=shared, kubectl=kubectl)
+                running.enter_context(kind)
+                found = AnyCluster(kind.kubectl, kind.kubeconfig, image)
+            else:
+                assert choice.kubeconfig is not None
+                found = AnyCluster(Kubectl(kubectl, choice.kubeconfig), choice.kubeconfig, image)
+        yield found
+
+
+@pytest.fixture(scope="session")
+def own_cluster(cluster: AnyCluster) -> Cluster:
+    """For tests that harm nodes."""
+    if cluster.own is None:
+        pytest.skip("this test harms nodes, which only nodes of our own are for")
+    return cluster.own
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: AnyCluster) -> Kubectl:
+    """In place of the control plane's: `namespace` is then of the cluster too."""
+    return cluster.kubectl

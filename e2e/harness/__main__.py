@@ -1,0 +1,79 @@
+"""`python -m e2e.harness`: clusters to play with, and the programs that they are made of."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from e2e.harness import go_modules, keeper
+from e2e.harness.binaries import bin_folder, built
+from e2e.harness.build import build as build_programs
+from e2e.harness.cluster import requirements
+from e2e.harness.errors import HarnessError
+from e2e.harness.images import node_images
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+Folder = Annotated[Path, typer.Argument(help="The cluster's folder: logs, kubeconfig. One cluster each.")]
+
+
+@app.command()
+def build(
+    nodes: Annotated[bool, typer.Option(help="Also what real nodes need.")] = True,
+    keep: Annotated[bool, typer.Option(help="Leave Go's caches (5 GB), for building again soon.")] = False,
+) -> None:
+    """Build Kubernetes' programs into the cache: about 15 minutes on 2 cores, once."""
+    build_programs(nodes=nodes, keep=keep, say=typer.echo)
+    typer.echo(f"KUBEBUILDER_ASSETS={shlex.quote(str(bin_folder(go_modules.KUBERNETES)))}")
+
+
+@app.command()
+def up(
+    folder: Folder,
+    nodes: Annotated[
+        list[str] | None, typer.Argument(help="Nodes to start: `east`, `west:pool=spot`. None: no nodes.")
+    ] = None,
+) -> None:
+    """Start a cluster, here and now; it stays until `down`."""
+    if nodes:
+        node_images(requirements(folder), say=typer.echo)
+    typer.echo("starting; Ctrl-C takes all of it back")
+    kubeconfig = keeper.hold(folder, nodes=nodes or [])
+    kubectl = built().programs.get("kubectl", Path("kubectl"))
+    typer.echo(f"export KUBECONFIG={shlex.quote(str(kubeconfig))}")
+    typer.echo(f"alias kubectl={shlex.quote(str(kubectl))}")
+
+
+@app.command()
+def down(folder: Folder) -> None:
+    """End the cluster of a folder, with everything in it; its logs are left."""
+    typer.echo(f"gone; its logs are in {folder}" if keeper.release(folder) else f"no cluster in {folder}")
+
+
+@app.command()
+def pin(
+    kubernetes: Annotated[str, typer.Option(help="A version, v1.x.y.")] = "",
+    coredns: Annotated[str, typer.Option(help="A version, v1.x.y.")] = "",
+) -> None:
+    """Write go.mod and go.sum for other versions."""
+    for module, version in ((go_modules.KUBERNETES, kubernetes), (go_modules.COREDNS, coredns)):
+        if version:
+            go_modules.pin(module, version)
+
+
+def main() -> int:
+    """Run a command; our errors are messages, and Ctrl-C is no error of ours."""
+    try:
+        app(standalone_mode=False)
+    except HarnessError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 1
+    except typer.Abort:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Debian's packages that real nodes need. Quick where all are installed; needs root and apt elsewhere.
+set -euo pipefail
+packages=(containerd runc containernetworking-plugins iptables conntrack iproute2 debootstrap util-linux)
+missing=()
+for package in "${packages[@]}"; do
+  [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+echo "installing ${missing[*]}"
+# Nodes start a containerd of their own: none of the machine's is to be started here.
+export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,102 @@
+"""`rljob nats-init`: the keys, accounts and Secrets of one NATS installation, once."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rljob_operator.nats_accounts import Seeds
+
+SEEDS_FILE = "seeds.json"
+SECRETS_FILE = "secrets.yaml"
+
+
+def nats_init(
+    folder: Annotated[Path, typer.Argument(help="Where the files are kept.", show_default=False)],
+    namespace: Annotated[str, typer.Option(help="Of NATS and the operator.")] = "rljob-system",
+) -> None:
+    """Make the keys by which NATS knows the operator and every job's roles.
+
+    Writes `seeds.json` (keep it secret and safe: all else follows from it), `accounts.conf` (the part of the server's
+    configuration that makes it ask for credentials; no secret) and `secrets.yaml` (both Secrets for the cluster).
+    Run again, it writes the same; without `signing` in `seeds.json`, a new signing key, which ends all credentials
+    made with the old one.
+
+    **Examples**
+
+        rljob nats-init nats && kubectl apply -f nats/secrets.yaml
+    """
+    from rljob_operator.nats_accounts import ACCOUNTS_FILE, Seeds, server_config
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        seeds = Seeds.complete(_known(folder / SEEDS_FILE), os.urandom)
+        texts = {
+            SEEDS_FILE: json.dumps(dataclasses.asdict(seeds), indent=2) + "\n",
+            ACCOUNTS_FILE: server_config(seeds),
+            SECRETS_FILE: _manifests(seeds, namespace),
+        }
+        for name, text in texts.items():
+            _replace(folder / name, text)
+    except OSError as error:
+        typer.echo(f"error: {error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
+    except ValueError as error:
+        typer.echo(f"error: {folder / SEEDS_FILE}: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"wrote {', '.join(texts)} to {folder}")
+
+
+def _known(file: Path) -> dict[str, str]:
+    """The seeds that are there already.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    from rljob_operator.nats_accounts import Seeds
+
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
+        raise ValueError("is no object of names and seeds")
+    names = [field.name for field in dataclasses.fields(Seeds)]
+    if strange := sorted(found.keys() - set(names)):
+        raise ValueError(f"{', '.join(strange)}: unknown; known are {', '.join(names)}")
+    return found
+
+
+def _manifests(seeds: Seeds, namespace: str) -> str:
+    from ruamel.yaml import YAML
+
+    from rljob_operator.nats_accounts import secrets
+
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.explicit_start = True
+    yaml.width = 1 << 20  # never fold
+    text = io.StringIO()
+    yaml.dump_all(secrets(seeds, namespace=namespace), text)
+    return text.getvalue()
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write what nobody else on this machine may read; whole, or not at all."""
+    handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(scratch).replace(file)
+    finally:
+        Path(scratch).unlink(missing_ok=True)

@@ -1,0 +1,207 @@
+"""The operator's heart: what watches tell → dirty jobs → one reconcile at a time for each.
+
+Nothing is remembered here that the API server does not hold: after a restart everything follows from what is there.
+A job that is deleted keeps our finalizer until its children are gone and its streams removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from rljob_core.spec import GROUP
+from rljob_operator.cluster import Event, Manifest, Ref
+from rljob_operator.dirty_queue import DirtyQueue
+from rljob_operator.figures import FiguresFeed
+from rljob_operator.kube_api import ApiError, KubeApi
+from rljob_operator.kube_cache import JobKey, KubeCache, job_key
+from rljob_operator.kube_cluster import CHILD_KINDS, KubeCluster, job_of
+from rljob_operator.names import LABEL_JOB
+from rljob_operator.reconcile import Pass, Reconciler
+from rljob_operator.telemetry import Metrics
+from rljob_operator.worker_pod import Site
+
+log = logging.getLogger(__name__)
+
+FINALIZER = f"{GROUP}/cleanup"
+MANAGED_BY = f"{GROUP}/operator"
+
+_RESYNC_SECONDS = 300.0
+_RELIST_SECONDS = 30.0
+_STALLED_SECONDS = 60.0
+_STREAMS_SECONDS = 60.0
+
+
+class Controller:
+    """Reconciles every RLJob that it is told of.
+
+    Args:
+        site: what the place decides for jobs.
+        feed: figures that workers publish, and their streams.
+        workers: jobs reconciled at once.
+    """
+
+    def __init__(
+        self, api: KubeApi, site: Site, feed: FiguresFeed, metrics: Metrics, *, workers: int = 16
+    ) -> None:
+        self._api = api
+        self._site = site
+        self._feed = feed
+        self._metrics = metrics
+        self.cache = KubeCache()
+        self._cluster = KubeCluster(api, self.cache)
+        self._reconcilers: dict[JobKey, Reconciler] = {}
+        self._moving_since: dict[JobKey, float] = {}
+        self._queue: DirtyQueue[JobKey] = DirtyQueue(self._reconcile, failed=self._failed, workers=workers)
+        self._beat = time.monotonic()
+        feed.on_figures = self._figures_came
+
+    # ------------------------------------------------------------------------------------------ told by watches
+
+    def seen(self, kind: str | None, manifest: Manifest) -> None:
+        """An event of a watch: ADDED, MODIFIED, DELETED, or None for an object that was listed."""
+        key = job_key(manifest)
+        if key is None:
+            return
+        if kind == "DELETED":
+            self.cache.remove(manifest)
+            self._queue.mark(key)
+            return
+        before = self.cache.job(key) if manifest["kind"] == "RLJob" else None
+        if not self.cache.put(manifest):
+            return
+        # A status that we wrote ourselves needs no look.
+        if manifest["kind"] != "RLJob":
+            self._queue.mark(key)
+        elif before is None or _wanted(before) != _wanted(manifest):
+            self._queue.mark(key, urgent=True, after=0.0)
+
+    # ------------------------------------------------------------------------------------------ running
+
+    async def run(self) -> None:
+        """Reconcile without end."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._queue.run())
+            group.create_task(self._heartbeat())
+
+    def stalled(self) -> str:
+        """Why this process should be replaced; empty if it should not."""
+        if (silent := time.monotonic() - self._beat) > _STALLED_SECONDS:
+            return f"the event loop has stood still for {silent:.0f} s"
+        if (late := self._queue.oldest) > _STALLED_SECONDS:
+            return f"a job has waited {late:.0f} s for its reconcile"
+        return ""
+
+    def refresh_metrics(self) -> None:
+        """Set the gauges."""
+        self._metrics.waiting.set(len(self._queue))
+        self._metrics.oldest.set(self._queue.oldest)
+        self._metrics.objects.set(len(self.cache))
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._beat = time.monotonic()
+            await asyncio.sleep(1.0)
+
+    def _figures_came(self, key: JobKey, after: float) -> None:
+        if self.cache.job(key) is not None:
+            self._queue.mark(key, after=after)
+
+    def _failed(self, key: JobKey, error: Exception) -> None:
+        where = "/".join(key)
+        if isinstance(error, ApiError):
+            log.warning("%s: the API server says: %s", where, error)
+        else:
+            log.error("%s: the reconcile failed", where, exc_info=error)
+
+    async def _reconcile(self, key: JobKey) -> float | None:
+        began, result = time.perf_counter(), "error"
+        try:
+            again = await self._look(key)
+            result = "success"
+        finally:
+            self._metrics.reconcile.labels(result).observe(time.perf_counter() - began)
+        return again
+
+    async def _look(self, key: JobKey) -> float | None:
+        """One look at one job; seconds until the next one."""
+        manifest = self.cache.job(key)
+        if manifest is None:
+            self._forget(key)
+            return None
+        if manifest["spec"].get("managedBy", MANAGED_BY) != MANAGED_BY:
+            return None
+        finalizers = manifest["metadata"].get("finalizers", [])
+        deleted = "deletionTimestamp" in manifest["metadata"]
+        job = job_of(manifest)
+        if deleted:
+            return await self._finalize(key, manifest) if FINALIZER in finalizers else None
+        if FINALIZER not in finalizers:
+            await self._cluster.set_finalizers(job, [*finalizers, FINALIZER])
+        reconciler = self._reconcilers.get(key)
+        if reconciler is None:
+            feed = self._feed
+            reconciler = Reconciler(self._cluster, self._site, figures=lambda: feed.figures(key))
+            self._reconcilers[key] = reconciler
+        done = await reconciler.reconcile(job)
+        if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
+            await self._cluster.delete(Ref("RLJob", *key))
+            return None
+        await self._believe_lists(key, at_rest=done.settled or done.at_rest)
+        return _seconds(done)
+
+    async def _believe_lists(self, key: JobKey, *, at_rest: bool) -> None:
+        """What does not come to rest may wait for something whose end no watch told."""
+        if at_rest:
+            self._moving_since.pop(key, None)
+            return
+        now = time.monotonic()
+        if now - self._moving_since.setdefault(key, now) > _RELIST_SECONDS:
+            self._moving_since[key] = now
+            await self._relist_job(key)
+
+    async def _relist_job(self, key: JobKey) -> None:
+        for kind in CHILD_KINDS:
+            listed = await self._api.list(kind, key[0], f"{LABEL_JOB}={key[1]}")
+            self.cache.replace(key, kind, listed)
+
+    async def _finalize(self, key: JobKey, manifest: Manifest) -> float | None:
+        """Children first, each role after the one before; then streams; then our finalizer."""
+        job = job_of(manifest)
+        reconciler = self._reconcilers.setdefault(key, Reconciler(self._cluster, self._site))
+        if not await reconciler.tear_down(job):
+            await self._believe_lists(key, at_rest=False)
+            return 2.0
+        try:
+            await self._feed.remove_streams(job)
+        except OSError as error:
+            since = datetime.fromisoformat(manifest["metadata"]["deletionTimestamp"])
+            if (datetime.now(UTC) - since).total_seconds() < _STREAMS_SECONDS:
+                raise
+            message = f"its streams are left on the NATS server: {error}"
+            with suppress(ApiError):  # the namespace may be on its way out
+                await self._cluster.event(job, Event("Warning", "StreamsLeft", message))
+        left = [f for f in manifest["metadata"].get("finalizers", []) if f != FINALIZER]
+        await self._cluster.set_finalizers(job, left)
+        self._forget(key)
+        return None
+
+    def _forget(self, key: JobKey) -> None:
+        self._reconcilers.pop(key, None)
+        self._moving_since.pop(key, None)
+        self._feed.forget(key)
+
+
+def _wanted(manifest: Manifest) -> tuple[object, ...]:
+    """What of an RLJob is not the operator's own doing."""
+    metadata = manifest["metadata"]
+    return metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp")
+
+
+def _seconds(done: Pass) -> float:
+    times = [at for at in (done.retry_at, done.expire_at) if at is not None]
+    now = datetime.now(UTC)
+    return min([_RESYNC_SECONDS, *(max((at - now).total_seconds(), 0.0) for at in times)])

@@ -1,0 +1,185 @@
+"""PURE. Pydantic's JSON schema → a structural schema, as CustomResourceDefinitions of apiextensions.k8s.io/v1 take it.
+
+| pydantic says | the API server gets |
+|---|---|
+| `$ref` into `$defs` | the definition itself |
+| `anyOf` with null | the other type, `nullable` only where null is not the default: elsewhere it is dropped |
+| `const` | `enum` |
+| `exclusiveMinimum: 0` | `minimum: 0`, `exclusiveMinimum: true` |
+| an integer or a string | `x-kubernetes-int-or-string` |
+| any mapping | `x-kubernetes-preserve-unknown-fields`: it is handed on as it is |
+| `additionalProperties: false` | nothing: unknown fields are refused, or pruned, in any case |
+| a list | a map by its `listMapKey`, else atomic |
+| `rules`, `immutable` | `x-kubernetes-validations` |
+
+Of a field that is not nullable the API server drops a null before it fills in defaults, so that null and absent are
+one there as they are in the models. Anything else that pydantic says is refused here, not by an API server later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = dict[str, Any]
+
+RULES = "x-kubernetes-validations"
+FREE_FORM = "x-kubernetes-preserve-unknown-fields"
+
+# Taken over as they are, in this order.
+_KEPT = (
+    "format", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum", "multipleOf",
+    "minItems", "maxItems", "minProperties", "maxProperties",
+)  # fmt: skip
+_LOWERED = {
+    "type", "description", "default", "nullable", "const", "exclusiveMinimum", "exclusiveMaximum", "anyOf",
+    "items", "listMapKey", "properties", "required", "additionalProperties", "rules", "immutable", "title",
+}  # fmt: skip
+
+_INTEGER_OR_STRING = ["integer", "string"]
+
+
+def structural(model: type[BaseModel], *, defaults: bool = True) -> Schema:
+    """The structural schema of a model.
+
+    Args:
+        model: with the extras of `rljob_core.spec.base` (`rules`, `immutable`, `listMapKey`).
+        defaults: write the defaults out, so that stored objects say what they mean.
+
+    Raises:
+        TypeError: the model has something that a structural schema cannot say; the message names the field.
+    """
+    document = model.model_json_schema(by_alias=True, mode="validation")
+    definitions = document.pop("$defs", {})
+    return _Lowering(definitions, defaults).lower(document, model.__name__)
+
+
+class _Lowering:
+    def __init__(self, definitions: Mapping[str, Schema], defaults: bool) -> None:
+        self._definitions = definitions
+        self._defaults = defaults
+
+    def lower(self, node: Schema, path: str) -> Schema:
+        node = self._resolved(node, path)
+        if unknown := node.keys() - _LOWERED - set(_KEPT):
+            raise TypeError(f"{path}: a structural schema cannot say {', '.join(sorted(unknown))}")
+        lowered: Schema = {}
+        if "description" in node:
+            lowered["description"] = " ".join(node["description"].split())
+        if node.get("type") == _INTEGER_OR_STRING:
+            lowered["x-kubernetes-int-or-string"] = True
+        elif "type" in node:
+            lowered["type"] = node["type"]
+        else:
+            raise TypeError(f"{path}: has no type: give it one that is neither Any nor a mixed Literal")
+        if node.get("nullable"):
+            lowered["nullable"] = True
+        if "const" in node:
+            lowered["enum"] = [node["const"]]
+        lowered |= {keyword: node[keyword] for keyword in _KEPT if keyword in node}
+        for bound in ("minimum", "maximum"):
+            exclusive = f"exclusive{bound.capitalize()}"
+            if exclusive in node:
+                if bound in node:
+                    raise TypeError(f"{path}: has two bounds of one kind: keep {bound} or {exclusive}")
+                lowered |= {bound: node[exclusive], exclusive: True}
+        if node.get("type") == "array":
+            lowered |= self._list(node, path)
+        if node.get("type") == "object":
+            lowered |= self._object(node, path)
+        if self._defaults and node.get("default") is not None:
+            lowered["default"] = _beyond(node["default"], lowered)
+        for rule in node.get("rules", ()):
+            _add_rule(lowered, {"rule": rule["cel"], "message": rule["message"]})
+        return lowered
+
+    def _resolved(self, node: Schema, path: str) -> Schema:
+        """The node without `$ref` and `anyOf`; what it says itself holds against what it refers to."""
+        if "$ref" in node:
+            node = dict(node)
+            referred = self._definitions[node.pop("$ref").removeprefix("#/$defs/")]
+            return self._resolved({**referred, **node}, path)
+        if "anyOf" not in node:
+            return node
+        node = dict(node)
+        choices = node.pop("anyOf")
+        others = [choice for choice in choices if choice != {"type": "null"}]
+        if len(others) < len(choices) and ("default" not in node or node["default"] is not None):
+            node["nullable"] = True
+        if len(others) == 1:
+            return self._resolved({**others[0], **node}, path)
+        if sorted(choice.get("type", "") for choice in others) == _INTEGER_OR_STRING:
+            # Their bounds cannot be told apart once both are in one schema.
+            if any(choice.keys() - {"type", "title"} for choice in others):
+                raise TypeError(f"{path}: an integer or string takes no bounds here: check them in a Rule")
+            return {**node, "type": _INTEGER_OR_STRING}
+        raise TypeError(f"{path}: is a union: use one type, X | None, or int | str")
+
+    def _list(self, node: Schema, path: str) -> Schema:
+        lowered: Schema = {"items": self.lower(node["items"], f"{path}[]")}
+        if "listMapKey" not in node:
+            return {"x-kubernetes-list-type": "atomic", **lowered}
+        key = node["listMapKey"]
+        if key not in lowered["items"].get("required", ()):
+            raise TypeError(f"{path}: the list's key {key} must be a required field of its items")
+        return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key], **lowered}
+
+    def _object(self, node: Schema, path: str) -> Schema:
+        further = node.get("additionalProperties", False)
+        if "properties" not in node:
+            if further is True:
+                return {FREE_FORM: True}
+            if further is False:
+                raise TypeError(f"{path}: an object without fields")
+            return {"additionalProperties": self.lower(further, f"{path}.*")}
+        if further is not False:
+            raise TypeError(f"{path}: fields and any others besides: forbid the others")
+        fields = node["properties"]
+        lowered: Schema = {"required": node["required"]} if node.get("required") else {}
+        lowered["properties"] = {name: self.lower(field, f"{path}.{name}") for name, field in fields.items()}
+        for name, field in fields.items():
+            if "immutable" in field:
+                _freeze(lowered, name, **field["immutable"])
+        return lowered
+
+
+def _beyond(default: Any, schema: Schema) -> Any:
+    """What a default adds to the defaults of the fields below, which the API server fills in by itself."""
+    fields = schema.get("properties")
+    if fields is None or not isinstance(default, dict):
+        return default
+    found = {
+        name: _beyond(value, fields[name])
+        for name, value in default.items()
+        if value is not None or fields[name].get("nullable")
+    }
+    return {name: value for name, value in found.items() if value != fields[name].get("default")}
+
+
+def _freeze(owner: Schema, name: str, *, because: str, instead: str) -> None:
+    """Let the API server keep a field as it was.
+
+    Objects are frozen leaf by leaf: the message then names what was changed, and to the CEL of Kubernetes before 1.35
+    no object with a null in it equals itself. Of a free-form map CEL overlooks one kind of change: a key that is
+    renamed while all others stay.
+    """
+    field = owner["properties"][name]
+    message = f"{name} is immutable, because {because}: change it back, or {instead}"
+    refusal = {"message": message, "reason": "FieldValueForbidden"}
+    always = name in owner.get("required", ()) or ("default" in field and not field.get("nullable"))
+    if not always:
+        # A rule of a field is not asked when the field comes or goes; its owner's is.
+        same = f"has(self.{name}) == has(oldSelf.{name})"
+        if "properties" not in field:
+            same += f" && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+        _add_rule(owner, {"rule": same, "fieldPath": f".{name}", **refusal})
+    elif "properties" not in field:
+        _add_rule(field, {"rule": "self == oldSelf", **refusal})
+    for below in field.get("properties", ()):
+        _freeze(field, below, because=because, instead=instead)
+
+
+def _add_rule(schema: Schema, rule: Schema) -> None:
+    schema[RULES] = [*schema.get(RULES, ()), rule]

@@ -1,0 +1,103 @@
+"""What watches have told: the objects that we own, by job. Reading it asks nobody.
+
+Watches may miss deletions while they reconnect, so a job's objects can be replaced by what a list returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rljob_operator.cluster import Manifest, Ref
+from rljob_operator.names import LABEL_JOB
+
+JobKey = tuple[str, str]
+"""Namespace and name of an RLJob."""
+
+
+def job_key(manifest: Mapping[str, Any]) -> JobKey | None:
+    """The job that an object belongs to; None if it is nobody's."""
+    metadata = manifest["metadata"]
+    if manifest["kind"] == "RLJob":
+        return metadata["namespace"], metadata["name"]
+    name = metadata.get("labels", {}).get(LABEL_JOB)
+    return None if name is None else (metadata["namespace"], name)
+
+
+class KubeCache:
+    """Objects by job and address."""
+
+    def __init__(self) -> None:
+        self._objects: dict[JobKey, dict[Ref, Manifest]] = {}
+        self._jobs: dict[Ref, JobKey] = {}
+
+    def put(self, manifest: Manifest) -> bool:
+        """Take an object in, unless a newer state of it is known; whether it was taken."""
+        key = job_key(manifest)
+        if key is None:
+            return False
+        ref = Ref.of(manifest)
+        known = self.get(key, ref)
+        if known is not None and _same_object(known, manifest) and _version(manifest) <= _version(known):
+            return False
+        self._objects.setdefault(key, {})[ref] = slim(manifest)
+        self._jobs[ref] = key
+        return True
+
+    def remove(self, manifest: Manifest) -> None:
+        """Forget an object, unless another one of its name has come since."""
+        ref = Ref.of(manifest)
+        key = self._jobs.get(ref)
+        if key is not None and _same_object(self._objects[key][ref], manifest):
+            self.forget(ref)
+
+    def forget(self, ref: Ref) -> None:
+        """Forget what is at an address."""
+        key = self._jobs.pop(ref, None)
+        if key is not None:
+            del self._objects[key][ref]
+            if not self._objects[key]:
+                del self._objects[key]
+
+    def get(self, key: JobKey, ref: Ref) -> Manifest | None:
+        """A job's object at an address."""
+        return self._objects.get(key, {}).get(ref)
+
+    def job(self, key: JobKey) -> Manifest | None:
+        """The RLJob itself."""
+        return self.get(key, Ref("RLJob", *key))
+
+    def children(self, key: JobKey) -> list[Manifest]:
+        """All objects of a job but the RLJob itself."""
+        return [manifest for ref, manifest in self._objects.get(key, {}).items() if ref.kind != "RLJob"]
+
+    def replace(self, key: JobKey, kind: str, listed: Iterable[Manifest]) -> None:
+        """Objects of one kind as a list returned them: what is not there any more is forgotten."""
+        listed = list(listed)
+        there = {Ref.of(manifest) for manifest in listed}
+        for ref in [r for r in self._objects.get(key, {}) if r.kind == kind and r not in there]:
+            self.forget(ref)
+        for manifest in listed:
+            self.put(manifest)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+def slim(manifest: Manifest) -> Manifest:
+    """Without what nobody here reads and what takes most of the room."""
+    metadata = {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}
+    if manifest["kind"] == "Pod":
+        spec = {k: v for k, v in manifest.get("spec", {}).items() if k in {"nodeName"}}
+        return {**manifest, "metadata": metadata, "spec": spec}
+    return {**manifest, "metadata": metadata}
+
+
+def _same_object(one: Manifest, other: Manifest) -> bool:
+    return bool(one["metadata"].get("uid") == other["metadata"].get("uid"))
+
+
+def _version(manifest: Manifest) -> int:
+    """Resource versions of one API server are numbers that grow; anything else counts as unknown, thus as new."""
+    version = str(manifest["metadata"].get("resourceVersion", ""))
+    return int(version) if version.isdecimal() else 0

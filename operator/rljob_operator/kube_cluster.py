@@ -1,0 +1,153 @@
+"""The `Cluster` protocol over a Kubernetes API server: reads from the cache that watches fill, writes by apply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from rljob_core.errors import SpecError
+from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
+from rljob_operator.cluster import Event, Manifest, Ref
+from rljob_operator.kube_api import KINDS, ApiError, KubeApi
+from rljob_operator.kube_cache import JobKey, KubeCache
+from rljob_operator.names import LABEL_JOB
+
+CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event"})
+_COMPONENT = "rljob-operator"
+
+
+class KubeCluster:
+    """A cluster, or the namespaces of it that are watched.
+
+    Args:
+        cache: filled by watches; what we write ourselves is put there at once.
+    """
+
+    def __init__(self, api: KubeApi, cache: KubeCache) -> None:
+        self._api = api
+        self._cache = cache
+
+    async def children(self, job: RLJob) -> Sequence[Manifest]:
+        """Every object labelled with this job, as far as watches told."""
+        return self._cache.children(_key(job))
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Server-side apply."""
+        self._cache.put(await self._api.apply(manifest))
+
+    async def apply_status(self, manifest: Manifest) -> None:
+        """Server-side apply of an object's status; never creates the object."""
+        try:
+            self._cache.put(await self._api.apply(manifest, subresource="status"))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def delete(self, ref: Ref) -> None:
+        """Ask for the object to go; until its watch says so it stays visible, marked as terminating."""
+        left = await self._api.delete(ref)
+        if left is not None:
+            self._cache.put(left)
+        else:
+            self._cache.forget(ref)
+
+    async def status(self, job: RLJob) -> RLJobStatus:
+        """The stored status; empty if there is none that this version can read."""
+        manifest = self._cache.job(_key(job))
+        try:
+            return RLJobStatus.model_validate((manifest or {}).get("status") or {})
+        except ValidationError:
+            return RLJobStatus()
+
+    async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
+        """Server-side apply of the status."""
+        await self.apply_status(
+            {
+                "apiVersion": API_VERSION,
+                "kind": "RLJob",
+                "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
+                "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            }
+        )
+
+    async def event(self, job: RLJob, event: Event) -> None:
+        """Record an event about the RLJob."""
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        message = f"{event.about}: {event.message}" if event.about else event.message
+        await self._api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {
+                    "generateName": f"{job.metadata.name}.",
+                    "namespace": job.metadata.namespace,
+                },
+                "involvedObject": {
+                    "apiVersion": API_VERSION,
+                    "kind": "RLJob",
+                    "name": job.metadata.name,
+                    "namespace": job.metadata.namespace,
+                    "uid": job.metadata.uid,
+                },
+                "type": event.type,
+                "reason": event.reason,
+                "message": message[:1024],
+                "source": {"component": _COMPONENT},
+                "reportingComponent": _COMPONENT,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "count": 1,
+            }
+        )
+
+    async def changed(self) -> None:
+        """Never needed: watches mark jobs as dirty.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------ Kubernetes only
+
+    async def relist(self, job: RLJob) -> None:
+        """Read the job's objects anew: a watch may have missed one's end."""
+        for kind in CHILD_KINDS:
+            listed = await self._api.list(kind, job.metadata.namespace, f"{LABEL_JOB}={job.metadata.name}")
+            self._cache.replace(_key(job), kind, listed)
+
+    async def set_finalizers(self, job: RLJob, finalizers: Sequence[str]) -> None:
+        """Replace the RLJob's finalizers, if it is still the object that was read."""
+        manifest = self._cache.job(_key(job))
+        version = manifest["metadata"]["resourceVersion"] if manifest is not None else None
+        ref = Ref("RLJob", job.metadata.namespace, job.metadata.name)
+        body = {"metadata": {"finalizers": list(finalizers), "resourceVersion": version}}
+        left = await self._api.patch(ref, body)
+        if left is not None:
+            self._cache.put(left)
+
+
+def job_of(manifest: Manifest) -> RLJob:
+    """The RLJob that an API object holds.
+
+    Raises:
+        SpecError: it is not one that this version of the operator can read.
+    """
+    metadata = {f: manifest["metadata"][f] for f in ("name", "namespace", "uid", "generation")}
+    body = {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "metadata": metadata,
+        "spec": manifest["spec"],
+    }
+    try:
+        return RLJob.model_validate(body, by_alias=True, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise SpecError(".".join(map(str, first["loc"])), first["msg"]) from error
+
+
+def _key(job: RLJob) -> JobKey:
+    return job.metadata.namespace, job.metadata.name

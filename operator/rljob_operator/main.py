@@ -1,0 +1,126 @@
+"""`python -m rljob_operator.main`: the operator's process. Environment: see `settings.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+from datetime import UTC, datetime
+
+import kopf
+
+from rljob_core.errors import SpecError
+from rljob_operator.controller import Controller
+from rljob_operator.figures import FiguresFeed
+from rljob_operator.handlers import credentials, plain, registry
+from rljob_operator.kube_api import KubeApi
+from rljob_operator.settings import Settings
+from rljob_operator.telemetry import Metrics, Probes
+
+log = logging.getLogger(__name__)
+
+
+async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+    """Run until `stop` is set.
+
+    Args:
+        ready: set once watches run.
+    """
+    metrics = Metrics()
+    running = ready or asyncio.Event()
+    kopf_settings = kopf.OperatorSettings()
+    api = KubeApi(lambda: plain(credentials(kopf_settings)), counted=metrics.count_request)
+    feed = FiguresFeed(settings.site.nats_url, settings.site, credentials=settings.nats_credentials)
+    controller = Controller(api, settings.site, feed, metrics, workers=settings.workers)
+    probes = Probes(
+        metrics, stalled=controller.stalled, ready=running.is_set, refresh=controller.refresh_metrics
+    )
+    tasks: list[asyncio.Task[None]] = []
+
+    async def started() -> None:
+        tasks.extend(asyncio.create_task(work()) for work in (feed.run, controller.run))
+        port = await probes.start(settings.probe_host, settings.probe_port)
+        log.info("probes and metrics on port %d", port)
+
+    async def ended() -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await probes.stop()
+        await api.close()
+
+    handlers = registry(controller, started=started, ended=ended)
+    work = asyncio.create_task(
+        kopf.operator(
+            registry=handlers,
+            settings=kopf_settings,
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            stop_flag=stop,
+            ready_flag=running,
+        )
+    )
+    asked = asyncio.create_task(stop.wait())
+    # The operator is as dead as any part of it: whoever restarts it puts the rest right.
+    while not asked.done() and not work.done() and not any(task.done() for task in tasks):
+        await asyncio.wait({asked, work, *tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
+    failed = [task for task in tasks if task.done()]
+    stop.set()
+    await work
+    asked.cancel()
+    for task in failed:
+        task.result()
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _log(settings: Settings) -> None:
+    handler = logging.StreamHandler()
+    if settings.log_format == "json":
+        handler.setFormatter(_JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+def main() -> int:
+    """Run the operator; its exit code."""
+    try:
+        settings = Settings.read()
+    except SpecError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    _log(settings)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await operate(settings, stop=stop)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

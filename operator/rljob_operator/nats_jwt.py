@@ -1,0 +1,109 @@
+"""PURE. NATS keys (nkeys) and tokens (JWT, version 2), as `nats-server` reads them.
+
+A token depends on nothing but its arguments: no clock and no randomness (Ed25519 signatures have none), so that every
+operator renders the same credentials, and a Secret that is named by their hash stays the same one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+import nkeys
+
+_HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
+#: Seconds since 1970 at which every token says it was issued (the first of January 2026): a revocation that is dated
+#: later, as every one is, covers it.
+_ISSUED_AT = 1_767_225_600
+
+
+class Kind(IntEnum):
+    """What a key stands for: the byte that makes a public key begin with `O`, `A` or `U`."""
+
+    OPERATOR = nkeys.PREFIX_BYTE_OPERATOR
+    ACCOUNT = nkeys.PREFIX_BYTE_ACCOUNT
+    USER = nkeys.PREFIX_BYTE_USER
+
+
+def seed_of(kind: Kind, raw: bytes) -> str:
+    """The seed (`SO…`, `SA…`, `SU…`) of the key with these 32 bytes."""
+    seed: bytes = nkeys.encode_seed(raw, kind)
+    return seed.decode()
+
+
+def checked_seed(kind: Kind, seed: str) -> str:
+    """The seed, if it is one of that kind.
+
+    Raises:
+        ValueError: it is not.
+    """
+    try:
+        prefix, raw = nkeys.decode_seed(seed.encode())
+    except (nkeys.NkeysError, ValueError):
+        prefix, raw = None, b""
+    # Made again from its bytes, it shows a letter that was changed.
+    if prefix != kind or seed_of(kind, raw) != seed:
+        raise ValueError(f"not the seed of {kind.name.lower()} keys: {seed[:4]}…")
+    return seed
+
+
+def derived_seed(kind: Kind, parent: str, label: str) -> str:
+    """A seed that follows from another and a label, and from which neither can be found (keyed BLAKE2b)."""
+    _, raw = nkeys.decode_seed(parent.encode())
+    digest = hashlib.blake2b(label.encode(), digest_size=32, key=bytes(raw), person=b"rljob-nats-key")
+    return seed_of(kind, digest.digest())
+
+
+def public_key(seed: str) -> str:
+    """The public key of a seed."""
+    key: bytes = nkeys.from_seed(bytearray(seed, "ascii")).public_key
+    return key.decode()
+
+
+def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any]) -> str:
+    """A signed token.
+
+    Args:
+        name: for people.
+        subject: public key of whom it is about.
+        issuer: seed of who signs it.
+        claims: the part under `nats`, with its `type`.
+    """
+    body: dict[str, Any] = {
+        "iat": _ISSUED_AT,
+        "iss": public_key(issuer),
+        "name": name,
+        "sub": subject,
+        "nats": {**claims, "version": 2},
+    }
+    identity = base64.b32encode(hashlib.sha256(_json(body)).digest()).decode().rstrip("=")
+    signed = f"{_encoded(_json(_HEADER))}.{_encoded(_json({**body, 'jti': identity}))}"
+    signature: bytes = nkeys.from_seed(bytearray(issuer, "ascii")).sign(signed.encode())
+    return f"{signed}.{_encoded(signature)}"
+
+
+def claims_of(jwt: str) -> dict[str, Any]:
+    """What a token says; its signature is not looked at."""
+    part = jwt.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return claims
+
+
+def credentials_file(jwt: str, seed: str) -> str:
+    """The text of a user's credentials file."""
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,0 +1,103 @@
+"""What the operator says about itself: Prometheus metrics, and whether it is alive and ready, over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+log = logging.getLogger(__name__)
+
+
+class Metrics:
+    """The operator's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconcile = Histogram(
+            "rljob_operator_reconcile_duration_seconds",
+            "Time of one reconcile of one RLJob.",
+            ["result"],
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+            registry=self.registry,
+        )
+        self.waiting = Gauge(
+            "rljob_operator_queue_length", "RLJobs that wait for a reconcile.", registry=self.registry
+        )
+        self.oldest = Gauge(
+            "rljob_operator_queue_oldest_seconds",
+            "How long the RLJob at the head of the queue has waited.",
+            registry=self.registry,
+        )
+        self.objects = Gauge(
+            "rljob_operator_cached_objects", "Objects known from watches.", registry=self.registry
+        )
+        self.requests = Counter(
+            "rljob_operator_api_requests_total",
+            "Requests to the API server, but for watches; status 0 had no answer.",
+            ["verb", "kind", "status"],
+            registry=self.registry,
+        )
+
+    def count_request(self, verb: str, kind: str, status: int) -> None:
+        """One request to the API server."""
+        self.requests.labels(verb, kind, str(status)).inc()
+
+
+class Probes:
+    """`/healthz`, `/readyz` and `/metrics`.
+
+    Args:
+        stalled: why the operator should be restarted; empty if it should not.
+        ready: whether it has seen the cluster and can reconcile.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        stalled: Callable[[], str],
+        ready: Callable[[], bool],
+        refresh: Callable[[], None],
+    ) -> None:
+        self._metrics = metrics
+        self._stalled = stalled
+        self._ready = ready
+        self._refresh = refresh
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve; the port, also where 0 was asked for."""
+        application = web.Application()
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/metrics", self._show_metrics)
+        self._runner = web.AppRunner(application, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop serving."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        reason = self._stalled()
+        if reason:
+            log.error("not alive: %s", reason)
+        return web.Response(text=reason or "ok", status=503 if reason else 200)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._ready()
+        return web.Response(text="ok" if ready else "starting", status=200 if ready else 503)
+
+    async def _show_metrics(self, _: web.Request) -> web.Response:
+        self._refresh()
+        return web.Response(
+            body=generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )

@@ -1,0 +1,312 @@
+"""Credentials and accounts: what they say, and that they come out the same each time."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from pathlib import Path
+
+import nkeys
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from rljob_cli.main import app
+from rljob_core.errors import SpecError
+from rljob_core.ports import Channel
+from rljob_core.spec import API_VERSION, RLJob
+from rljob_core.stream_names import StreamNames
+from rljob_operator import nats_accounts
+from rljob_operator.nats_accounts import Seeds, server_config
+from rljob_operator.nats_credentials import (
+    Issuer,
+    credentials_secret,
+    job_credentials,
+    operator_credentials,
+)
+from rljob_operator.nats_jwt import Kind, claims_of, derived_seed, public_key, seed_of, token
+from rljob_operator.nats_permissions import SERVICES, Holder, permissions
+
+
+def seeds(first: int = 1) -> Seeds:
+    numbers = itertools.count(first)
+    return Seeds.complete({}, lambda size: bytes([next(numbers)]) * size)
+
+
+ISSUER = nats_accounts.issuer(seeds())
+
+
+def render(holder: Holder, issuer: Issuer = ISSUER, **identity: str) -> str:
+    return job_credentials(issuer, holder, **{"namespace": "team", "job": "sums", "uid": "u-1"} | identity)
+
+
+def parts(text: str) -> tuple[dict, str]:
+    """The claims and the seed of a credentials file."""
+    lines = text.splitlines()
+    return claims_of(lines[1]), lines[5]
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether all that `subject` stands for falls under a pattern."""
+    wanted, words = pattern.split("."), subject.split(".")
+    for index, part in enumerate(wanted):
+        if part == ">":
+            return len(words) > index
+        if index >= len(words) or (part not in ("*", words[index])):
+            return False
+    return len(wanted) == len(words) and (">" not in words)
+
+
+def verify(jwt: str) -> dict:
+    head, body, signature = jwt.split(".")
+    claims = claims_of(jwt)
+    raw = base64.b32decode(claims["iss"] + "=" * (-len(claims["iss"]) % 8))[1:33]
+    nkeys.nacl.signing.VerifyKey(raw).verify(
+        f"{head}.{body}".encode(), base64.urlsafe_b64decode(signature + "==")
+    )
+    return claims
+
+
+def test_the_same_job_gets_the_same_file_from_every_operator() -> None:
+    assert render(Holder.TRAINER) == render(Holder.TRAINER, Issuer.read(ISSUER.text()))
+
+
+def test_every_role_job_and_installation_has_a_user_of_its_own() -> None:
+    files = [render(holder) for holder in Holder]
+    files += [render(Holder.ROLLOUT, **{part: "other"}) for part in ("namespace", "job", "uid")]
+    files += [render(Holder.ROLLOUT, nats_accounts.issuer(seeds(100))), operator_credentials(ISSUER)]
+    users = [parts(text) for text in files]
+    assert len({claims["sub"] for claims, _ in users}) == len(files)
+    assert len({seed for _, seed in users}) == len(files)
+
+
+def test_identities_that_read_alike_are_different_users() -> None:
+    one = parts(render(Holder.ROLLOUT, namespace="a", job="b-c"))
+    other = parts(render(Holder.ROLLOUT, namespace="a-b", job="c"))
+    assert one[0]["sub"] != other[0]["sub"]
+
+
+@pytest.mark.parametrize("holder", Holder)
+def test_a_file_is_a_signed_token_and_its_users_seed(holder: Holder) -> None:
+    text = render(holder)
+    claims, seed = parts(text)
+    assert verify(text.splitlines()[1]) == claims
+    assert claims["sub"] == public_key(seed)
+    assert seed.startswith("SU")
+    assert claims["iss"] == public_key(ISSUER.signing_seed)
+    assert claims["nats"]["version"] == 2
+    assert "exp" not in claims
+    assert claims["nats"]["allowed_connection_types"] == ["STANDARD"]
+
+
+def test_only_who_makes_streams_is_a_user_of_their_account() -> None:
+    accounts = {holder: parts(render(holder))[0]["nats"]["issuer_account"] for holder in Holder}
+    assert accounts.pop(Holder.STREAMS) == ISSUER.streams_account
+    assert set(accounts.values()) == {ISSUER.roles_account}
+    assert parts(operator_credentials(ISSUER))[0]["nats"]["issuer_account"] == ISSUER.streams_account
+
+
+@pytest.mark.parametrize("holder", Holder)
+def test_a_role_is_held_to_its_own_job_and_its_own_inbox(holder: Holder) -> None:
+    claims = parts(render(holder))[0]["nats"]
+    assert claims["sub"]["allow"] == [f"_INBOX.u-1.{holder}.>"]
+    assert claims["pub"]["allow"]
+    for subject in claims["pub"]["allow"]:
+        assert "team_sums_u-1" in subject or subject.startswith("rljob.team.sums.u-1.")
+
+
+@pytest.mark.parametrize("holder", set(Holder) - {Holder.STREAMS})
+def test_what_a_role_may_ask_reaches_the_streams_account(holder: Holder) -> None:
+    names = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
+    for subject in permissions(holder, names, uid="u-1").publish:
+        assert any(matches(service, subject.replace("*", "x").replace(">", "x")) for service in SERVICES)
+
+
+NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
+
+
+@pytest.mark.parametrize(
+    ("subject", "holders"),
+    [
+        (NAMES.subject_of(Channel.LEDGER, "records"), {Holder.COORDINATOR}),
+        (NAMES.subject_of(Channel.VERSIONS, "policy"), {Holder.COORDINATOR}),
+        (NAMES.subject_of(Channel.METRICS, "steps"), {Holder.COORDINATOR}),
+        (NAMES.subject_of(Channel.WORK, "engine.pod-0.ab12"), {Holder.COORDINATOR}),
+        (NAMES.subject_of(Channel.TRAINING, "trainer.1"), {Holder.COORDINATOR}),
+        (NAMES.subject_of(Channel.TRAJECTORIES, "payload"), {Holder.ROLLOUT}),
+        (NAMES.subject_of(Channel.REWARDS, "results"), {Holder.REWARD}),
+        (NAMES.subject_of(Channel.EVENTS, "trainer"), {Holder.TRAINER}),
+        (NAMES.subject_of(Channel.EVENTS, "rollout"), {Holder.ROLLOUT}),
+        (NAMES.signal_subject + "coordinator", {Holder.COORDINATOR}),
+        (NAMES.signal_subject + "engine.pod-0.ab12", {Holder.COORDINATOR, Holder.ROLLOUT}),
+        (f"$JS.API.STREAM.CREATE.{NAMES.stream(Channel.LEDGER)}", {Holder.STREAMS}),
+        (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.TRAJECTORIES)}", {Holder.COORDINATOR}),
+        (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.LEDGER)}", set()),
+        (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.WORK)}", {Holder.COORDINATOR}),
+        (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.LEDGER)}", set()),
+        (f"$JS.API.STREAM.DELETE.{NAMES.stream(Channel.WORK)}", set()),
+        (f"$JS.API.STREAM.UPDATE.{NAMES.stream(Channel.WORK)}", set()),
+        (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.TRAINING)}.trainer-1", {Holder.TRAINER}),
+        (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.WORK)}.engine-pod-0-ab12", {Holder.ROLLOUT}),
+        (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.EVENTS)}.coordinator", {Holder.COORDINATOR}),
+        (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.TRAJECTORIES)}.reward", {Holder.REWARD}),
+        (f"$JS.API.DIRECT.GET.{NAMES.stream(Channel.LEDGER)}", {Holder.COORDINATOR, Holder.READER}),
+        ("$JS.API.STREAM.LIST", set()),
+        ("$JS.API.STREAM.NAMES", set()),
+        ("$JS.API.INFO", set()),
+    ],
+)
+def test_who_may_publish_where(subject: str, holders: set[Holder]) -> None:
+    def may(holder: Holder) -> bool:
+        granted = permissions(holder, NAMES, uid="u-1")
+        allowed, denied = granted.publish, granted.publish_denied
+        return any(matches(p, subject) for p in allowed) and not any(matches(p, subject) for p in denied)
+
+    assert {holder for holder in Holder if may(holder)} == holders
+
+
+@pytest.mark.parametrize("name", ["a.b", "*", ">", "a b", ""])
+def test_a_name_that_is_no_single_token_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=r"metadata\.name"):
+        render(Holder.ROLLOUT, job=name)
+
+
+def test_the_secret_is_immutable_and_named_by_what_it_holds() -> None:
+    job = RLJob.model_validate(
+        {
+            "apiVersion": API_VERSION,
+            "kind": "RLJob",
+            "metadata": {"name": "sums", "namespace": "team", "uid": "u-1"},
+            "spec": {
+                "steps": 1,
+                "model": {"uri": "model"},
+                "data": {"dataset": "chain_sum"},
+                "rollout": {"pools": [{"name": "a"}]},
+            },
+        }
+    )
+    secret = credentials_secret(job, Holder.ROLLOUT, ISSUER)
+    assert secret == credentials_secret(job, Holder.ROLLOUT, ISSUER)
+    assert secret["immutable"] is True
+    assert base64.b64decode(secret["data"]["user.creds"]).decode() == render(Holder.ROLLOUT)
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+    other = credentials_secret(job, Holder.ROLLOUT, nats_accounts.issuer(seeds(100)))
+    assert secret["metadata"]["name"] != other["metadata"]["name"]
+
+
+# ------------------------------------------------------------------------------------------------ accounts
+
+
+def test_accounts_follow_from_seeds_alone() -> None:
+    assert server_config(seeds()) == server_config(seeds())
+    assert nats_accounts.secrets(seeds(), namespace="x") == nats_accounts.secrets(seeds(), namespace="x")
+    assert server_config(seeds()) != server_config(seeds(100))
+
+
+def test_the_servers_configuration_holds_no_secret() -> None:
+    text = server_config(seeds())
+    for seed in (getattr(seeds(), name) for name in Seeds.__slots__):
+        assert seed not in text
+
+
+def test_a_seed_that_was_taken_out_is_made_anew_and_the_others_stay() -> None:
+    before = seeds()
+    known = {name: getattr(before, name) for name in Seeds.__slots__ if name != "signing"}
+    after = Seeds.complete(known, lambda size: b"\xff" * size)
+    assert after.signing != before.signing
+    assert {name: getattr(after, name) for name in known} == known
+    # The old key signs nothing that counts from then on.
+    assert public_key(before.signing) not in [
+        key
+        for account in preloaded(server_config(after)).values()
+        for key in claims_of(account)["nats"].get("signing_keys", [])
+    ]
+
+
+@pytest.mark.parametrize(
+    "seed",
+    ["", "SO", seed_of(Kind.USER, b"x" * 32), seed_of(Kind.ACCOUNT, b"x" * 32)[:-1] + "A", "not a seed", "é"],
+)
+def test_what_is_no_seed_is_refused(seed: str) -> None:
+    with pytest.raises(ValueError, match="not the seed of account keys"):
+        Seeds.complete({"signing": seed}, bytes)
+
+
+def preloaded(config: str) -> dict[str, str]:
+    block = config.partition("resolver_preload {")[2].partition("}")[0]
+    lines = [line.strip() for line in block.splitlines()]
+    pairs = (line.split(": ") for line in lines if ": " in line)
+    return {key: json.loads(jwt) for key, jwt in pairs}
+
+
+def test_only_the_account_of_the_streams_has_jetstream() -> None:
+    accounts = {claims_of(jwt)["name"]: verify(jwt) for jwt in preloaded(server_config(seeds())).values()}
+    assert set(accounts) == {"system", "streams", "roles"}
+    limits = {name: claims["nats"]["limits"] for name, claims in accounts.items()}
+    assert {name for name in limits if "disk_storage" in limits[name]} == {"streams"}
+    assert [e["subject"] for e in accounts["streams"]["nats"]["exports"]] == list(SERVICES)
+    assert {i["account"] for i in accounts["roles"]["nats"]["imports"]} == {accounts["streams"]["sub"]}
+
+
+# ------------------------------------------------------------------------------------------------ keys
+
+
+def test_a_derived_seed_depends_on_its_parent_and_its_label() -> None:
+    parents = [seed_of(Kind.ACCOUNT, bytes([n]) * 32) for n in (1, 2)]
+    derived = [derived_seed(Kind.USER, parent, label) for parent in parents for label in ("a", "b")]
+    assert len(set(derived)) == 4
+    assert derived[0] == derived_seed(Kind.USER, parents[0], "a")
+
+
+@pytest.mark.parametrize(("kind", "letter"), [(Kind.OPERATOR, "O"), (Kind.ACCOUNT, "A"), (Kind.USER, "U")])
+def test_keys_say_what_they_are_for(kind: Kind, letter: str) -> None:
+    seed = seed_of(kind, b"x" * 32)
+    assert seed.startswith(f"S{letter}")
+    assert public_key(seed).startswith(letter)
+
+
+def test_a_token_verifies() -> None:
+    seed = seed_of(Kind.ACCOUNT, b"x" * 32)
+    claims = verify(token(name="n", subject="s", issuer=seed, claims={"type": "user"}))
+    assert (claims["name"], claims["sub"], claims["nats"]) == ("n", "s", {"type": "user", "version": 2})
+
+
+def test_the_longest_names_make_a_token_that_the_server_takes() -> None:
+    text = render(Holder.COORDINATOR, namespace="n" * 63, job="j" * 52, uid="u" * 36)
+    assert len(text) < 24 << 10
+    assert "max_control_line: 32768" in server_config(seeds())
+
+
+# ------------------------------------------------------------------------------------------------ rljob nats-init
+
+
+def test_nats_init_writes_the_same_again(tmp_path: Path) -> None:
+    def run() -> dict[str, str]:
+        result = CliRunner().invoke(app, ["nats-init", str(tmp_path / "nats"), "--namespace", "here"])
+        assert result.exit_code == 0, result.output
+        return {file.name: file.read_text() for file in (tmp_path / "nats").iterdir()}
+
+    first = run()
+    assert set(first) == {"seeds.json", "accounts.conf", "secrets.yaml"}
+    assert run() == first
+    known = json.loads(first["seeds.json"])
+    found = {m["metadata"]["name"]: m for m in YAML(typ="safe").load_all(first["secrets.yaml"])}
+    assert {m["metadata"]["namespace"] for m in found.values()} == {"here"}
+    assert list(found.values()) == nats_accounts.secrets(Seeds.complete(known, bytes), namespace="here")
+    assert all((tmp_path / "nats" / name).stat().st_mode & 0o77 == 0 for name in first)
+    # A new signing key, the same accounts.
+    del known["signing"]
+    (tmp_path / "nats" / "seeds.json").write_text(json.dumps(known))
+    after = json.loads(run()["seeds.json"])
+    assert after.pop("signing") != json.loads(first["seeds.json"])["signing"]
+    assert after == known
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"other": "x"}', '{"signing": "x"}'])
+def test_nats_init_leaves_a_file_that_holds_no_seeds(tmp_path: Path, text: str) -> None:
+    (tmp_path / "seeds.json").write_text(text)
+    result = CliRunner().invoke(app, ["nats-init", str(tmp_path)])
+    assert result.exit_code == 2
+    assert (tmp_path / "seeds.json").read_text() == text
+    assert [file.name for file in tmp_path.iterdir()] == ["seeds.json"]

@@ -1,0 +1,198 @@
+"""The operator on a real API server with its real controllers; no node, so that no pod ever runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operators import Namespace, Object, Operator, until
+
+from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
+from rljob_core.ports import Channel
+from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.nats_store import NatsStore
+
+pytestmark = pytest.mark.xdist_group("operator")
+
+CHILDREN = [
+    ("configmap", "sums-config"),
+    ("configmap", "sums-rollout-cpu-config"),
+    ("deployment", "sums-coordinator"),
+    ("deployment", "sums-reward"),
+    ("deployment", "sums-rollout-cpu"),
+    ("job", "sums-trainer-1"),
+    ("networkpolicy", "sums-workers"),
+    ("poddisruptionbudget", "sums-rollout-cpu"),
+    ("rolloutpool", "sums-rollout-cpu"),
+    ("service", "sums-trainer"),
+    ("serviceaccount", "sums-worker"),
+]
+
+
+def manifest(**spec: Any) -> Object:
+    return {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "sums"},
+        "spec": {
+            "steps": 3,
+            "model": {"uri": "pvc://shared/model"},
+            "data": {"dataset": "chain_sum"},
+            "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
+            "weights": {"uri": "pvc://shared/weights"},
+            "trainer": {"checkpoint": {"uri": "pvc://shared/checkpoints"}},
+            **spec,
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def crds(control_plane: Any) -> Any:
+    control_plane.kubectl("apply", "--server-side", "-f", "crds")
+    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
+        control_plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+    return control_plane
+
+
+@pytest.fixture
+def there(crds: Any, namespace: str) -> Namespace:
+    return Namespace(crds.kubectl.within(namespace))
+
+
+@pytest.fixture
+def nats_url(nats_server: EmbeddedServer) -> str:
+    return nats_server.url
+
+
+@pytest.fixture
+def operator(crds: Any, namespace: str, nats_url: str, tmp_path: Path) -> Iterator[Operator]:
+    with Operator(crds.kubeconfig, nats_url, namespace, tmp_path / "operator.log") as running:
+        yield running
+
+
+def settled(there: Namespace) -> bool:
+    return all(there.get(kind, name) for kind, name in CHILDREN)
+
+
+def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, there: Namespace) -> None:
+    there.apply(manifest())
+    until(lambda: settled(there))
+    job = there.get("rljob", "sums")
+    assert job["metadata"]["finalizers"] == ["rljob.dev/cleanup"]
+    assert "annotations" not in job["metadata"]
+    deployment = there.get("deployment", "sums-rollout-cpu")
+    assert deployment["metadata"]["ownerReferences"][0]["kind"] == "RolloutPool"
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "claim-shared", "mountPath": "/mnt/claims/shared"} in container["volumeMounts"]
+    ready = until(lambda: there.condition("sums", "Ready"))
+    assert (ready["status"], ready["reason"]) == ("False", "CoordinatorNotReady")
+    there("delete", "rljob", "sums", "--timeout=60s")
+    assert not any(there.get(kind, name) for kind, name in CHILDREN)
+
+
+def test_nothing_is_written_when_nothing_changes(operator: Operator, there: Namespace) -> None:
+    there.apply(manifest())
+    until(lambda: settled(there))
+    time.sleep(5)
+    before = operator.requests()
+    time.sleep(60)
+    assert operator.requests() == before
+
+
+def test_drift_is_repaired_and_what_others_own_is_left_alone(operator: Operator, there: Namespace) -> None:
+    there.apply(manifest())
+    until(lambda: settled(there))
+    uid = there.get("deployment", "sums-reward")["metadata"]["uid"]
+    there("delete", "deployment", "sums-reward", "--wait=false")
+    until(lambda: (there.get("deployment", "sums-reward") or {}).get("metadata", {}).get("uid", uid) != uid)
+    there("scale", "deployment", "sums-coordinator", "--replicas=3")
+    until(lambda: there.get("deployment", "sums-coordinator")["spec"]["replicas"] == 1)
+    there("label", "deployment", "sums-coordinator", "team=red")
+    there("scale", "rolloutpool", "sums-rollout-cpu", "--replicas=5")
+    until(lambda: there.get("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 5)
+    pool = until(lambda: _scaled(there, 5))
+    assert pool["status"]["selector"] == "rljob.dev/job=sums,rljob.dev/pool=cpu,rljob.dev/role=rollout"
+    there.apply(manifest(steps=4))
+    until(lambda: there.get("rljob", "sums")["status"]["observedGeneration"] == 2)
+    time.sleep(1)
+    assert there.get("rolloutpool", "sums-rollout-cpu")["spec"]["replicas"] == 5
+    assert there.get("deployment", "sums-coordinator")["metadata"]["labels"]["team"] == "red"
+
+
+def _scaled(there: Namespace, replicas: int) -> Object | None:
+    pool = there.get("rolloutpool", "sums-rollout-cpu")
+    return pool if pool is not None and pool.get("status", {}).get("replicas") == replicas else None
+
+
+def test_a_suspended_job_has_no_children_and_goes_on_with_the_next_attempt(
+    operator: Operator, there: Namespace
+) -> None:
+    there.apply(manifest())
+    until(lambda: settled(there))
+    there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
+    until(lambda: there.is_true("sums", "Suspended"))
+    until(lambda: not any(there.get(kind, name) for kind, name in CHILDREN))
+    there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
+    there.there("job", "sums-trainer-2")
+    assert there.get("rljob", "sums")["status"]["trainerAttempt"] == 2
+
+
+def test_a_spec_that_cannot_be_made_stalls_and_heals(operator: Operator, there: Namespace) -> None:
+    there.apply(manifest(reward={"template": {"spec": {"containers": "x"}}}))
+    until(lambda: there.is_true("sums", "Stalled"))
+    assert there.condition("sums", "Stalled")["reason"] == "InvalidTemplate"
+    there.apply(manifest())
+    until(lambda: settled(there))
+    until(lambda: not there.is_true("sums", "Stalled"))
+
+
+@pytest.mark.parametrize("moment", ["creating", "suspending", "deleting"])
+def test_an_operator_that_is_killed_goes_on(operator: Operator, there: Namespace, moment: str) -> None:
+    there.apply(manifest())
+    if moment != "creating":
+        until(lambda: settled(there))
+    if moment == "suspending":
+        there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
+    if moment == "deleting":
+        there("delete", "rljob", "sums", "--wait=false")
+    time.sleep(0.1)
+    operator.kill()
+    operator.start()
+    if moment == "creating":
+        until(lambda: settled(there))
+    else:
+        until(lambda: not any(there.get(kind, name) for kind, name in CHILDREN))
+    if moment == "deleting":
+        until(lambda: there.get("rljob", "sums") is None)
+
+
+async def test_figures_come_from_the_workers_and_streams_go_with_the_job(
+    operator: Operator, there: Namespace, nats_url: str
+) -> None:
+    there.apply(manifest())
+    uid = (await asyncio.to_thread(there.there, "rljob", "sums"))["metadata"]["uid"]
+    names = {"subject": f"rljob.{there.name}.sums.{uid}", "stream_prefix": f"RLJOB_{there.name}_sums_{uid}"}
+    store = NatsStore(nats_url, **names)
+    await store.open()
+    stats = StepStats(staleness_mean=0.5, staleness_max=2)
+    line = StepMetrics(3, 3, 1.0, reward_mean=0.75, tokens_per_second=100.0, stats=stats)
+    await store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(line))
+
+    def shown() -> bool:
+        status = (there.get("rljob", "sums") or {}).get("status", {})
+        return (status.get("step"), status.get("stalenessMax"), status.get("rewardMean")) == (3, 2, 0.75)
+
+    await asyncio.to_thread(until, shown)
+    await asyncio.to_thread(there, "delete", "rljob", "sums", "--timeout=60s")
+    streams = await store._connection.call("STREAM.NAMES", {"subject": f"rljob.{there.name}.>"})
+    assert not streams.get("streams")
+    await store.close()
+
+
+def test_probes_answer(operator: Operator) -> None:
+    assert operator.status("healthz") == 200
+    assert "rljob_operator_reconcile_duration_seconds_bucket" in operator.metrics()

@@ -1,0 +1,64 @@
+"""The API, group ``rljob.dev``, version ``v1alpha1``: the single source of the CRDs.
+
+Models are strict (``"16"`` is not 16), refuse unknown fields, and read and write camelCase. Every docstring
+under a field is that field's description in the CRD. Rules between fields are `Rule` objects: one message,
+one CEL expression for the API server and one Python predicate, so that `rljob run` refuses what the CRD
+refuses, with the same words. `Immutable` marks what the API server keeps as it was created.
+"""
+
+from rljob_core.spec.base import API_VERSION, GROUP, VERSION, ApiModel, Immutable, ObjectMeta, Rule
+from rljob_core.spec.data import DataSpec, EvaluationDataSpec, EvaluationSpec, RewardSpec
+from rljob_core.spec.job import CoordinatorSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
+from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
+from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
+from rljob_core.spec.rollout import (
+    EngineSpec,
+    EnvironmentSpec,
+    PoolEngineSpec,
+    PoolSpec,
+    RolloutSpec,
+    SamplingSpec,
+    ScalingSpec,
+)
+from rljob_core.spec.status import ConditionStatus, PoolStatus, RLJobStatus, RolloutPoolStatus
+from rljob_core.spec.training import AlgorithmSpec, CheckpointSpec, LoraSpec, ModelSpec, TrainerSpec
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "VERSION",
+    "AlgorithmSpec",
+    "ApiModel",
+    "CheckpointSpec",
+    "ConditionStatus",
+    "CoordinatorSpec",
+    "DataSpec",
+    "EngineSpec",
+    "EnvironmentSpec",
+    "EvaluationDataSpec",
+    "EvaluationSpec",
+    "Immutable",
+    "Inflight",
+    "LoraSpec",
+    "Mode",
+    "ModelSpec",
+    "NatsSpec",
+    "ObjectMeta",
+    "PipelineSpec",
+    "PoolEngineSpec",
+    "PoolSpec",
+    "PoolStatus",
+    "RLJob",
+    "RLJobSpec",
+    "RLJobStatus",
+    "RewardSpec",
+    "RolloutPool",
+    "RolloutPoolSpec",
+    "RolloutPoolStatus",
+    "RolloutSpec",
+    "Rule",
+    "SamplingSpec",
+    "ScalingSpec",
+    "TrainerSpec",
+    "WeightsSpec",
+]

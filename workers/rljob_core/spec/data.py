@@ -1,0 +1,72 @@
+"""Where prompts come from, how answers are scored, and what is held out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from rljob_core.spec.base import ApiModel, Identifier, Immutable, Options, Text
+
+
+class DataSpec(ApiModel):
+    """Where prompts come from."""
+
+    source: Literal["reasoning-gym", "jsonl", "parquet"] = "reasoning-gym"
+    """reasoning-gym generates tasks with verifiers; jsonl and parquet read files."""
+    dataset: Annotated[str, StringConstraints(max_length=2048)]
+    """Name of the reasoning-gym task, or path of the file."""
+    options: Options = Field(default={})
+    """Passed to the source, for instance the task's difficulty."""
+    prompt_template: Text | None = "{{ question }}"
+    """Jinja over the item's fields and `metadata`; null: the tokenizer's chat template over the item's `messages`
+    (or its question)."""
+    prompts_per_step: Annotated[int, Field(ge=1, le=65536)] = 16
+    """Groups in one training step."""
+    group_size: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Samples of each prompt."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    """Seed of the order of prompts and of the generated tasks."""
+
+
+class EvaluationDataSpec(ApiModel):
+    """Held-out prompts; what is not given is taken from spec.data."""
+
+    source: Literal["reasoning-gym", "jsonl", "parquet"] | None = None
+    """As spec.data.source."""
+    dataset: Annotated[str, StringConstraints(max_length=2048)] | None = None
+    """As spec.data.dataset."""
+    options: Options | None = None
+    """As spec.data.options."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1_000_003
+    """Another seed than spec.data.seed, so that generated tasks are held out."""
+
+
+class EvaluationSpec(ApiModel):
+    """Scores on held-out prompts, outside the staleness buffers."""
+
+    data: Annotated[EvaluationDataSpec, Immutable("held-out scores are compared over the whole run")] = (
+        EvaluationDataSpec()
+    )
+    """The held-out prompts."""
+    every_steps: Annotated[int, Field(ge=1)] = 20
+    """Steps between evaluations; the first and the last version are always evaluated."""
+    samples: Annotated[int, Field(ge=1, le=100_000)] = 200
+    """Prompts in each evaluation, each answered once at spec.rollout.sampling and once greedily."""
+
+
+class RewardSpec(ApiModel):
+    """How trajectories are scored."""
+
+    functions: Annotated[
+        list[Identifier],
+        Field(min_length=1, max_length=16),
+        Immutable("rewards are compared over the whole run"),
+    ] = Field(default=["exact_match"])
+    """Summed up: `verifier` (the data set's own), `exact_match`, `math_verify`, or `package.module:function`."""
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Reward workers."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """A function that runs longer is ended and its trajectory aborted."""
+    template: Options | None = None
+    """Patch of the reward workers' pod template."""

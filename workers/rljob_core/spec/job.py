@@ -1,0 +1,114 @@
+"""RLJob: what the user writes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from rljob_core.spec.base import ApiModel, Identifier, Immutable, ObjectMeta, ObjectName, Options, Rule, Uri
+from rljob_core.spec.data import DataSpec, EvaluationSpec, RewardSpec
+from rljob_core.spec.pipeline import PipelineSpec
+from rljob_core.spec.rollout import RolloutSpec
+from rljob_core.spec.status import RLJobStatus
+from rljob_core.spec.training import AlgorithmSpec, ModelSpec, TrainerSpec
+
+
+class CoordinatorSpec(ApiModel):
+    """The coordinator."""
+
+    template: Options | None = None
+    """Patch of the coordinator's pod template."""
+
+
+class WeightsSpec(ApiModel):
+    """How weights reach engines."""
+
+    transport: Annotated[Literal["Files"], Immutable("the job's weights are there")] = "Files"
+    """Files: a folder or object store that trainer and engines share."""
+    uri: Annotated[Uri | None, Immutable("the job's weights are there")] = None
+    """Where; absent: where the operator keeps them (`rljob run`: in the output folder)."""
+    keep_versions: Annotated[int, Field(ge=0)] | None = None
+    """Versions kept besides those that the bound and recovery need; none if absent."""
+
+
+class NatsSpec(ApiModel):
+    """The NATS server that carries the job's streams."""
+
+    url: Annotated[
+        Annotated[str, StringConstraints(pattern=r"^(nats|tls|ws|wss)://.+$", max_length=2048)] | None,
+        Immutable("the job's ledger and trajectories are there"),
+    ] = None
+    """Server to use; absent: the operator's (`rljob run` starts its own)."""
+    credentials_secret: ObjectName | None = None
+    """Secret with the server's credentials."""
+
+
+class RLJobSpec(ApiModel):
+    """What the user wants trained, how, and where."""
+
+    suspend: bool = False
+    """Stop all pods and keep the state."""
+    managed_by: Annotated[
+        str, StringConstraints(max_length=253), Immutable("two controllers would undo each other's work")
+    ] = "rljob.dev/operator"
+    """Who reconciles this job."""
+    image: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    """Image of all roles; the operator's default if absent."""
+    image_pull_secrets: Annotated[list[ObjectName], Field(max_length=16)] = Field(default=[])
+    """Secrets to pull it with."""
+    steps: Annotated[int, Field(ge=1, le=10_000_000)]
+    """Optimizer steps."""
+    model: ModelSpec
+    """The model to train."""
+    data: Annotated[DataSpec, Immutable("the ledger numbers the prompts of this data")]
+    """Where prompts come from."""
+    evaluation: EvaluationSpec | None = None
+    """Scores on held-out prompts."""
+    reward: RewardSpec = RewardSpec()
+    """How trajectories are scored."""
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    """The objective and the optimizer."""
+    pipeline: PipelineSpec = PipelineSpec()
+    """The protocol's settings."""
+    rollout: RolloutSpec
+    """Generation."""
+    trainer: TrainerSpec = TrainerSpec()
+    """Training."""
+    coordinator: CoordinatorSpec = CoordinatorSpec()
+    """The coordinator."""
+    weights: WeightsSpec = WeightsSpec()
+    """How weights reach engines."""
+    nats: NatsSpec = NatsSpec()
+    """The NATS server."""
+    trackers: Annotated[list[Identifier], Field(max_length=8)] = Field(default=[])
+    """Experiment trackers."""
+    backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 3
+    """Failed trainer attempts before the job fails."""
+    active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
+    """Seconds after which the job fails."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
+    """Seconds after which a finished job is deleted."""
+
+
+class RLJob(ApiModel):
+    """A reinforcement-learning job."""
+
+    api_version: Literal["rljob.dev/v1alpha1"]
+    """rljob.dev/v1alpha1"""
+    kind: Literal["RLJob"]
+    """RLJob"""
+    metadata: ObjectMeta
+    """Kubernetes' object metadata."""
+    spec: RLJobSpec
+    """What the user wants."""
+    status: RLJobStatus | None = None
+    """What is; written by the operator."""
+
+    rules = (
+        Rule(
+            "self.metadata.name.size() <= 52 && !self.metadata.name.contains('.')",
+            "metadata.name must have at most 52 characters and no dot: its pods' host names begin with it",
+            lambda job: len(job.metadata.name) <= 52 and "." not in job.metadata.name,
+        ),
+    )

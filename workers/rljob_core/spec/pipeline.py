@@ -1,0 +1,61 @@
+"""How rollout and training overlap, and how far the one may run ahead of the other."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_core.spec.base import ApiModel, Rule, enum_field
+
+
+class Mode(StrEnum):
+    """How rollout and training overlap."""
+
+    SYNCHRONOUS = "Synchronous"
+    STREAMING = "Streaming"
+    BOUNDED_ASYNC = "BoundedAsync"
+
+
+class Inflight(StrEnum):
+    """What a running trajectory does when new weights are published."""
+
+    KEEP = "Keep"
+    UPDATE = "Update"
+    RESTART = "Restart"
+
+
+class PipelineSpec(ApiModel):
+    """The protocol's settings."""
+
+    mode: enum_field(Mode) = Mode.BOUNDED_ASYNC  # type: ignore[valid-type]
+    """Synchronous, Streaming (on-policy, the trainer starts on the first micro-batch) or BoundedAsync."""
+    max_staleness: Annotated[int, Field(ge=0, le=64)] | None = None
+    """η: versions by which a consumed trajectory may be behind; 0 unless BoundedAsync, whose default is 1."""
+    inflight: enum_field(Inflight) = Inflight.UPDATE  # type: ignore[valid-type]
+    """What running trajectories do at new weights: go on under them, keep theirs to the end, or restart."""
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    """Generations of one sibling that may fail before its prompt is given up."""
+    max_resamples: Annotated[int, Field(ge=0, le=65536)] = 16
+    """Uniform groups replaced per step; past it they are used with zero advantage."""
+
+    rules = (
+        Rule(
+            "self.mode == 'BoundedAsync' || !has(self.maxStaleness) || self.maxStaleness == 0",
+            "maxStaleness must be 0 with mode Synchronous or Streaming: remove it, or set mode to BoundedAsync",
+            lambda s: s.mode == Mode.BOUNDED_ASYNC or not s.max_staleness,
+        ),
+        Rule(
+            "self.mode != 'BoundedAsync' || !has(self.maxStaleness) || self.maxStaleness >= 1",
+            "maxStaleness must be at least 1 with mode BoundedAsync: raise it, or set mode to Streaming",
+            lambda s: s.mode != Mode.BOUNDED_ASYNC or s.max_staleness is None or s.max_staleness >= 1,
+        ),
+    )
+
+    @property
+    def bound(self) -> int:
+        """η with its default filled in."""
+        if self.max_staleness is not None:
+            return self.max_staleness
+        return 1 if self.mode == Mode.BOUNDED_ASYNC else 0

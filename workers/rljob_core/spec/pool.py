@@ -1,0 +1,42 @@
+"""RolloutPool: the engines of one pool, complete in itself, so that it can be handed to another cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from rljob_core.spec.base import ApiModel, Immutable, JobName, Name, ObjectMeta, Options
+from rljob_core.spec.status import RolloutPoolStatus
+
+_SELECTED = Immutable("its pods are selected by it", "delete this RolloutPool and let its RLJob make another")
+
+
+class RolloutPoolSpec(ApiModel):
+    """What the operator renders of an RLJob's pool; only replicas is for others to write."""
+
+    job: Annotated[JobName, _SELECTED]
+    """The RLJob that it serves."""
+    pool: Annotated[Name, _SELECTED]
+    """Which of the job's pools it is."""
+    replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """Engines. Written by the operator when the RLJob's own value changes; else by whoever scales the pool."""
+    config: Annotated[str, StringConstraints(max_length=1_000_000)]
+    """The job's configuration as JSON, which every engine reads."""
+    template: Options
+    """The engines' pod template."""
+
+
+class RolloutPool(ApiModel):
+    """The engines of one pool of an RLJob, made by the operator."""
+
+    api_version: Literal["rljob.dev/v1alpha1"]
+    """rljob.dev/v1alpha1"""
+    kind: Literal["RolloutPool"]
+    """RolloutPool"""
+    metadata: ObjectMeta
+    """Kubernetes' object metadata."""
+    spec: RolloutPoolSpec
+    """What the operator wants."""
+    status: RolloutPoolStatus | None = None
+    """What is; written by the operator."""

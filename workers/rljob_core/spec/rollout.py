@@ -1,0 +1,135 @@
+"""What generates trajectories, where, and how many of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from rljob_core.spec.base import ApiModel, Identifier, Immutable, Name, Options, Price, Rule
+
+
+class SamplingSpec(ApiModel):
+    """How tokens are drawn."""
+
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Divides the logits."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus: draw from the smallest set of tokens with this probability."""
+    max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
+    """Tokens of a response at most."""
+    stop: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)
+    ] = Field(default=[])
+    """Strings that end a response (besides the end-of-sequence token)."""
+
+
+class EngineSpec(ApiModel):
+    """What generates."""
+
+    name: Identifier = "Torch"
+    """Torch (Hugging Face models, also on a CPU) or Emulated (sleeps by a profile)."""
+    options: Options = Field(default={})
+    """The engine's own options."""
+
+
+class PoolEngineSpec(ApiModel):
+    """A pool's changes to spec.rollout.engine."""
+
+    options: Options = Field(default={})
+    """Laid over spec.rollout.engine.options."""
+
+
+class EnvironmentSpec(ApiModel):
+    """A multi-turn environment."""
+
+    name: Identifier
+    """Entry point of the environment."""
+    options: Options = Field(default={})
+    """The environment's own options."""
+    max_turns: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Model turns at most."""
+
+
+class ScalingSpec(ApiModel):
+    """Who sets the number of replicas."""
+
+    policy: Literal["External"] = "External"
+    """External: an HPA, KEDA or a person scales the RolloutPool."""
+    min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """Replicas at least; the pool starts there."""
+    max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Replicas at most."""
+
+    rules = (
+        Rule(
+            "self.minReplicas <= self.maxReplicas",
+            "minReplicas must not exceed maxReplicas",
+            lambda s: s.min_replicas <= s.max_replicas,
+        ),
+    )
+
+
+class PoolSpec(ApiModel):
+    """Engines of one kind in one place."""
+
+    name: Name
+    """Unique among the job's pools."""
+    datacenter: Annotated[
+        Name | None,
+        Immutable("a pool stays where it is", "add another pool and remove this one"),
+    ] = None
+    """The site it runs in."""
+    replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Engines; 1 if neither this nor scaling is given."""
+    scaling: ScalingSpec | None = None
+    """Instead of replicas: who sets their number."""
+    hosts: Annotated[int, Field(ge=1, le=1)] = 1
+    """Pods that one engine spans."""
+    engine: PoolEngineSpec = PoolEngineSpec()
+    """Changes to spec.rollout.engine."""
+    cost_per_hour: Price | None = None
+    """Price of one replica, in any currency."""
+    template: Options | None = None
+    """Patch of the pool's pod template, merged by container name."""
+
+    rules = (
+        Rule(
+            "!(has(self.replicas) && has(self.scaling))",
+            "replicas and scaling exclude each other: keep replicas for a fixed number, or scaling to let an "
+            "autoscaler set it",
+            lambda s: s.replicas is None or s.scaling is None,
+        ),
+    )
+
+    @property
+    def initial_replicas(self) -> int:
+        """Replicas that the pool starts with."""
+        if self.scaling is not None:
+            return self.scaling.min_replicas
+        return 1 if self.replicas is None else self.replicas
+
+
+class RolloutSpec(ApiModel):
+    """Generation."""
+
+    engine: EngineSpec = EngineSpec()
+    """What generates, for all pools."""
+    environment: Annotated[EnvironmentSpec | None, Immutable("rewards are compared over the whole run")] = (
+        None
+    )
+    """A multi-turn environment; absent for single-turn."""
+    sampling: SamplingSpec = SamplingSpec()
+    """How tokens are drawn."""
+    pools: Annotated[
+        list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})
+    ]
+    """At least one."""
+
+    rules = (
+        Rule(
+            "self.pools.all(p, self.pools.exists_one(q, q.name == p.name))",
+            "pool names must differ",
+            lambda s: len({p.name for p in s.pools}) == len(s.pools),
+        ),
+    )

@@ -1,0 +1,89 @@
+"""The model, the objective, and who optimizes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rljob_core.spec.base import ApiModel, Identifier, Immutable, ObjectName, Options, Uri
+
+
+class LoraSpec(ApiModel):
+    """Low-rank adapters instead of full weights."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Rank of the adapters."""
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    """Scale of the adapters' output is alpha / rank."""
+
+
+class ModelSpec(ApiModel):
+    """The causal language model to train."""
+
+    uri: Annotated[Uri, Immutable("the job's weights and checkpoints began with this model")]
+    """Where it is, in Hugging Face format: a path, file://, hf://, s3:// or pvc://claim/path."""
+    credentials_secret: ObjectName | None = None
+    """Secret with what the URI needs."""
+    lora: Annotated[LoraSpec | None, Immutable("the job's checkpoints hold these adapters")] = None
+    """Train low-rank adapters only."""
+
+
+class AlgorithmSpec(ApiModel):
+    """The objective and the optimizer."""
+
+    name: Annotated[Literal["GRPO"], Immutable("the objective is the job's own")] = "GRPO"
+    """Advantages are group-relative."""
+    loss: Literal["GRPO", "DrGRPO", "DAPO"] = "GRPO"
+    """How token losses are averaged: per sequence then over sequences (GRPO), by a constant (DrGRPO), over all
+    tokens (DAPO)."""
+    learning_rate: Annotated[float, Field(ge=0, le=10)] = 1e-6
+    """Peak learning rate of AdamW."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps of linear warm-up."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Gradients are clipped to this global norm."""
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Lower clip range of the probability ratio."""
+    clip_high: Annotated[float, Field(gt=0)] | None = None
+    """Upper clip range; the lower one if absent."""
+    kl: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the KL divergence to the frozen reference (the initial model); 0 loads no reference."""
+    importance_sampling: Literal["Truncated", "None"] = "Truncated"
+    """Correction for stale data: trainer's over behaviour probability, truncated."""
+    importance_cap: Annotated[float, Field(gt=0)] = 2.0
+    """Upper end of the truncated importance weight."""
+    scale_by_std: bool = True
+    """Divide group-relative advantages by the group's standard deviation."""
+    drop_uniform_groups: bool = False
+    """Replace groups whose rewards are all equal by the next prompt."""
+
+
+class CheckpointSpec(ApiModel):
+    """Saved optimizer state and Hugging Face weights."""
+
+    uri: Annotated[Uri | None, Immutable("the job's checkpoints are there")] = None
+    """Where; absent: where the operator keeps them (`rljob run`: in the output folder)."""
+    every_steps: Annotated[int, Field(ge=1)] = 10
+    """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
+
+
+class TrainerSpec(ApiModel):
+    """Training."""
+
+    backend: Annotated[Identifier, Immutable("the job's checkpoints are in its format")] = "Torch"
+    """Torch (data-parallel, also on a CPU) or Emulated (sleeps)."""
+    num_nodes: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Pods of the gang."""
+    num_proc_per_node: Annotated[int, Field(ge=1, le=64)] = 1
+    """Ranks in each pod."""
+    micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
+    """Tokens of one micro-batch at most (a longer group is one by itself)."""
+    options: Options = Field(default={})
+    """The backend's own options."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """Where and how often state is saved."""
+    template: Options | None = None
+    """Patch of the trainer's pod template."""
