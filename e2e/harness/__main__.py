@@ -63,17 +63,13 @@ def pin(
             go_modules.pin(module, version)
 
 
-def main() -> int:
-    """Run a command; our errors are messages, and Ctrl-C is no error of ours."""
+def main() -> None:
+    """Run a command. Our errors are messages."""
     try:
-        app(standalone_mode=False)
+        app()
     except HarnessError as error:
-        typer.echo(f"error: {error}", err=True)
-        return 1
-    except typer.Abort:
-        return 130
-    return 0
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -22,7 +22,7 @@ from typing import Self
 
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, Binaries, find
 from e2e.harness.certificates import Authority
-from e2e.harness.daemon import Daemon, stop_all
+from e2e.harness.daemon import Daemon
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.ports import free_ports, http_ok, listens
@@ -91,13 +91,11 @@ class ControlPlane:
             raise
 
     def stop(self) -> None:
-        """End all processes. The folder stays, with logs and certificates, but no data."""
-        stop_all(self._controllers)
-        self._controllers = []
-        for daemon in (self._api_server, self._etcd):
-            if daemon is not None:
-                daemon.stop()
+        """End all processes, at once: there is no data to be saved. The folder stays, with logs and certificates."""
+        for daemon in self.daemons.values():
+            daemon.stop(kill=True)
         self._api_server = self._etcd = None
+        self._controllers = []
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
 
     def __enter__(self) -> Self:

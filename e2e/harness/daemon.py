@@ -123,14 +123,6 @@ class Daemon:
         return "\n".join([f"({self.log})", *lines[-_LAST_LINES:]])
 
 
-def stop_all(daemons: Sequence[Daemon]) -> None:
-    """Stop them together: it takes as long as the slowest of them."""
-    for daemon in daemons:
-        daemon.signal(signal.SIGTERM)
-    for daemon in daemons:
-        daemon.stop()
-
-
 def _child(pid: int) -> int | None:
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -27,8 +27,8 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.errors import ClusterError, HarnessError
 from e2e.harness.node import parse_nodes
 
-_STOP, _BYE = b"stop\n", b"bye\n"
-_SPAWN_SECONDS = 20.0
+_STAY, _STOP, _BYE = b"stay\n", b"stop\n", b"bye\n"
+_SPAWN_SECONDS = 60.0  # Python takes its time on a busy machine
 _FIRST_SECONDS = 10.0  # for the one who started the keeper to connect
 
 
@@ -44,7 +44,7 @@ def lease(folder: Path, *, nodes: Sequence[str] = ()) -> Iterator[Path]:
         nodes: as `parse_nodes` takes them; none is a control plane alone. The first to come decides.
     """
     with locked(folder / "lock"):
-        connection = _connect(folder) or _spawn(folder, ["--nodes", *nodes] if nodes else [])
+        connection = _connect(folder) or _spawn(folder, nodes)
     with connection:
         yield _kubeconfig(connection)
         with suppress(OSError):  # a cluster that is gone already
@@ -58,13 +58,15 @@ def hold(folder: Path, *, nodes: Sequence[str] = ()) -> Path:
         if connection := _connect(folder):
             connection.close()
             raise ClusterError(f"there is a cluster in {folder} already")
-        connection = _spawn(folder, ["--hold", *(["--nodes", *nodes] if nodes else [])])
+        connection = _spawn(folder, nodes)
     with connection:
         try:
-            return _kubeconfig(connection)
+            kubeconfig = _kubeconfig(connection)
         except KeyboardInterrupt:
             _end(connection)
             raise
+        connection.sendall(_STAY)  # only now: until then it goes with us, whatever happens
+        return kubeconfig
 
 
 def release(folder: Path) -> bool:
@@ -105,18 +107,26 @@ def _connect(folder: Path) -> socket.socket | None:
     return connection
 
 
-def _spawn(folder: Path, options: Sequence[str]) -> socket.socket:
+def _spawn(folder: Path, nodes: Sequence[str]) -> socket.socket:
     """Start a keeper that is nobody's child, and connect to it. The caller holds the lock."""
     folder = folder.absolute()
     with (folder / "keeper.log").open("ab") as log:
         subprocess.run(
-            ["setsid", "--fork", sys.executable, "-m", "e2e.harness.keeper", str(folder), *options],
+            ["setsid", "--fork", sys.executable, "-m", "e2e.harness.keeper", str(folder), *nodes],
             cwd=Path(__file__).resolve().parents[2],
             check=True,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )
+    try:
+        return _await_keeper(folder)
+    except KeyboardInterrupt:
+        _end(_await_keeper(folder))
+        raise
+
+
+def _await_keeper(folder: Path) -> socket.socket:
     deadline = time.monotonic() + _SPAWN_SECONDS
     while (connection := _connect(folder)) is None:
         if time.monotonic() > deadline:
@@ -128,49 +138,52 @@ def _spawn(folder: Path, options: Sequence[str]) -> socket.socket:
 # ---- the keeper
 
 
-def keep(folder: Path, nodes: Sequence[str], *, forever: bool) -> None:
+def keep(folder: Path, nodes: Sequence[str]) -> None:
     """Start the cluster, serve those who connect, stop it."""
     path = folder / "keeper.sock"
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(128)
-        cluster = Cluster(folder, parse_nodes(nodes)) if nodes else ControlPlane(folder)
         clients: set[socket.socket] = set()
         try:
-            cluster.start()
+            with Cluster(folder, parse_nodes(nodes)) if nodes else ControlPlane(folder) as cluster:
+                try:
+                    _serve(listener, clients, str(cluster.kubeconfig), folder)
+                finally:
+                    path.unlink(missing_ok=True)  # nobody shall come while it is being stopped
         except HarnessError as error:
             _refuse(listener, error)
-        else:
-            _serve(listener, clients, str(cluster.kubeconfig), folder, forever=forever)
         finally:
             path.unlink(missing_ok=True)
-            cluster.stop()
             _tidy(folder)
             for client in clients:  # so that they know
                 client.close()
 
 
-def _serve(
-    listener: socket.socket, clients: set[socket.socket], kubeconfig: str, folder: Path, *, forever: bool
-) -> None:
-    """Until the last user has gone, or one says stop."""
+def _serve(listener: socket.socket, clients: set[socket.socket], kubeconfig: str, folder: Path) -> None:
+    """Until the last user has gone (unless one has said stay), or one says stop."""
     greeting = json.dumps({"kubeconfig": kubeconfig}).encode() + b"\n"
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
-        timeout: float | None = None if forever else _FIRST_SECONDS
+        timeout: float | None = _FIRST_SECONDS
+        forever = False
         while True:
             ready = [key.fileobj for key, _ in selector.select(timeout)]
             if listener in ready:
                 client, _ = listener.accept()
-                client.sendall(greeting)
+                with suppress(ConnectionError):  # who only looked is counted off below
+                    client.sendall(greeting)
                 selector.register(client, selectors.EVENT_READ)
                 clients.add(client)
                 timeout = None
             for client in clients.intersection(ready):
+                said = b""
                 with suppress(ConnectionError):
-                    if client.recv(1024) == _STOP:
-                        return
+                    said = client.recv(1024)
+                if said.startswith(_STOP):
+                    return
+                forever = forever or said.startswith(_STAY)
                 selector.unregister(client)
                 if clients == {client} and not forever and _unwanted(listener, folder):
                     return
@@ -216,11 +229,10 @@ def main() -> None:
         prog="python -m e2e.harness.keeper", description="keep a cluster for its users"
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--nodes", nargs="+", default=[])
-    parser.add_argument("--hold", action="store_true", help="stay without users")
+    parser.add_argument("nodes", nargs="*")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # as an exception, through all that is to be stopped
-    keep(options.folder, options.nodes, forever=options.hold)
+    keep(options.folder, options.nodes)
 
 
 if __name__ == "__main__":

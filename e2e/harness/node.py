@@ -16,7 +16,7 @@ from pathlib import Path
 
 from e2e.harness import cgroups, node_files
 from e2e.harness.control_plane import ControlPlane
-from e2e.harness.daemon import Daemon, stop_all
+from e2e.harness.daemon import Daemon
 from e2e.harness.errors import ClusterError
 from e2e.harness.network import Network
 
@@ -168,7 +168,9 @@ class Node:
     def stop(self) -> None:
         """Cut the power: all processes of the node end at once, its disk stays."""
         self._machine.stop(kill=True)
-        stop_all([daemon for daemon in (self._kubelet, self._kube_proxy, self._containerd) if daemon])
+        for daemon in (self._kubelet, self._kube_proxy, self._containerd):
+            if daemon is not None:
+                daemon.stop(kill=True)
         self._kubelet = self._kube_proxy = self._containerd = None
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:

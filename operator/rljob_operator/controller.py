@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+
+from tenacity import retry, retry_if_exception_type, wait_exponential
 
 from rljob_core.spec import GROUP
 from rljob_operator.cluster import Event, Manifest, Ref
@@ -41,15 +44,24 @@ class Controller:
     Args:
         site: what the place decides for jobs.
         feed: figures that workers publish, and their streams.
+        namespaces: that are watched; none for all.
         workers: jobs reconciled at once.
     """
 
     def __init__(
-        self, api: KubeApi, site: Site, feed: FiguresFeed, metrics: Metrics, *, workers: int = 16
+        self,
+        api: KubeApi,
+        site: Site,
+        feed: FiguresFeed,
+        metrics: Metrics,
+        *,
+        namespaces: Sequence[str] = (),
+        workers: int = 16,
     ) -> None:
         self._api = api
         self._site = site
         self._feed = feed
+        self._namespaces = namespaces or ("",)
         self._metrics = metrics
         self.cache = KubeCache()
         self._cluster = KubeCluster(api, self.cache)
@@ -82,10 +94,21 @@ class Controller:
     # ------------------------------------------------------------------------------------------ running
 
     async def run(self) -> None:
-        """Reconcile without end."""
+        """Reconcile without end; not before all children there are have been read.
+
+        Watches tell of a job and of its children in any order: without its Job, an attempt would be taken for over.
+        """
+        await self._read_children()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
             group.create_task(self._heartbeat())
+
+    @retry(retry=retry_if_exception_type(ApiError), wait=wait_exponential(0.2, max=10.0))
+    async def _read_children(self) -> None:
+        for kind in CHILD_KINDS:
+            for namespace in self._namespaces:
+                for manifest in await self._api.list(kind, namespace, LABEL_JOB):
+                    self.cache.put(manifest)
 
     def stalled(self) -> str:
         """Why this process should be replaced; empty if it should not."""
@@ -106,9 +129,9 @@ class Controller:
             self._beat = time.monotonic()
             await asyncio.sleep(1.0)
 
-    def _figures_came(self, key: JobKey, after: float) -> None:
+    def _figures_came(self, key: JobKey) -> None:
         if self.cache.job(key) is not None:
-            self._queue.mark(key, after=after)
+            self._queue.mark(key)
 
     def _failed(self, key: JobKey, error: Exception) -> None:
         where = "/".join(key)

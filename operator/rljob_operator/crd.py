@@ -113,7 +113,8 @@ def _crd(
                 "plural": plural,
                 "singular": kind.lower(),
                 "shortNames": [short],
-                "categories": ["all", "rljob"],
+                # Not `rljob`: kubectl takes a category before a resource, and `get rljob NAME` would fail.
+                "categories": ["all", "rl"],
             },
             "scope": "Namespaced",
             "versions": [

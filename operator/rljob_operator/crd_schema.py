@@ -1,9 +1,9 @@
-"""PURE. Pydantic's JSON schema → a structural schema, as CustomResourceDefinitions of apiextensions.k8s.io/v1 take it.
+"""PURE. Pydantic's JSON schema → a structural schema, as a CustomResourceDefinition takes it.
 
 | pydantic says | the API server gets |
 |---|---|
 | `$ref` into `$defs` | the definition itself |
-| `anyOf` with null | the other type, `nullable` only where null is not the default: elsewhere it is dropped |
+| `anyOf` with null | the other type, `nullable`; an `enum` becomes a `pattern`, for no API server finds null in one |
 | `const` | `enum` |
 | `exclusiveMinimum: 0` | `minimum: 0`, `exclusiveMinimum: true` |
 | an integer or a string | `x-kubernetes-int-or-string` |
@@ -12,12 +12,15 @@
 | a list | a map by its `listMapKey`, else atomic |
 | `rules`, `immutable` | `x-kubernetes-validations` |
 
-Of a field that is not nullable the API server drops a null before it fills in defaults, so that null and absent are
-one there as they are in the models. Anything else that pydantic says is refused here, not by an API server later.
+Null is as good as absent, as in the models: where a field has a default and is not nullable, the API server puts the
+default in its place; where it is nullable, null is kept, and `has` says that it is absent. Without `nullable` the API
+server would drop a null from what is created or updated, but refuse it in a server-side apply. Anything else that
+pydantic says is refused here, not by an API server later.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,9 +79,11 @@ class _Lowering:
             raise TypeError(f"{path}: has no type: give it one that is neither Any nor a mixed Literal")
         if node.get("nullable"):
             lowered["nullable"] = True
+        lowered |= {keyword: node[keyword] for keyword in _KEPT if keyword in node}
         if "const" in node:
             lowered["enum"] = [node["const"]]
-        lowered |= {keyword: node[keyword] for keyword in _KEPT if keyword in node}
+        if node.get("nullable") and "enum" in lowered:
+            lowered |= _pattern(lowered.pop("enum"), path)
         for bound in ("minimum", "maximum"):
             exclusive = f"exclusive{bound.capitalize()}"
             if exclusive in node:
@@ -106,7 +111,7 @@ class _Lowering:
         node = dict(node)
         choices = node.pop("anyOf")
         others = [choice for choice in choices if choice != {"type": "null"}]
-        if len(others) < len(choices) and ("default" not in node or node["default"] is not None):
+        if len(others) < len(choices):
             node["nullable"] = True
         if len(others) == 1:
             return self._resolved({**others[0], **node}, path)
@@ -143,6 +148,13 @@ class _Lowering:
             if "immutable" in field:
                 _freeze(lowered, name, **field["immutable"])
         return lowered
+
+
+def _pattern(choices: list[Any], path: str) -> Schema:
+    if not all(isinstance(choice, str) for choice in choices):
+        raise TypeError(f"{path}: null or one of some values that are not all text: leave null out")
+    either = "|".join(re.escape(choice).replace(r"\-", "-") for choice in choices)
+    return {"pattern": f"^({either})$", "maxLength": max(map(len, choices))}
 
 
 def _beyond(default: Any, schema: Schema) -> Any:

@@ -30,7 +30,7 @@ from rljob_operator.worker_pod import Site, job_config
 log = logging.getLogger(__name__)
 
 _SUBJECT = f"rljob.*.*.*.{Channel.METRICS.value}.>"
-_EVERY_SECONDS = 10.0
+_EVERY_SECONDS = 1.0
 _TIMEOUT_SECONDS = 5.0
 
 
@@ -42,7 +42,7 @@ class FiguresFeed:
         credentials: path of the operator's own credentials, if the server asks for any.
 
     Attributes:
-        on_figures: called with a job that has new figures and the seconds after which to look at it.
+        on_figures: called with a job that has new figures.
     """
 
     def __init__(self, url: str, site: Site, *, credentials: str | None = None) -> None:
@@ -52,7 +52,7 @@ class FiguresFeed:
         self._client: Client | None = None
         self._figures: dict[JobKey, Figures] = {}
         self._told: dict[JobKey, float] = {}
-        self.on_figures: Callable[[JobKey, float], None] = lambda *_: None
+        self.on_figures: Callable[[JobKey], None] = lambda _: None
         self.unreachable = "not connected yet"
         """Why the server cannot be reached; empty if it can."""
 
@@ -112,13 +112,11 @@ class FiguresFeed:
             return
         key = namespace, job
         self._figures[key] = _merged(self._figures.get(key), line)
+        # A look every so often is enough: the status is not written more often than that.
         now = time.monotonic()
-        since = now - self._told.get(key, float("-inf"))
-        if since >= 0:
-            # Whatever comes until then is in the same look.
-            after = 0.0 if since >= _EVERY_SECONDS else _EVERY_SECONDS - since
-            self._told[key] = now + after
-            self.on_figures(key, after)
+        if now - self._told.get(key, float("-inf")) >= _EVERY_SECONDS:
+            self._told[key] = now
+            self.on_figures(key)
 
     async def remove_streams(self, job: RLJob) -> None:
         """Delete all streams and buckets of a job; those of another server stay with their owner.

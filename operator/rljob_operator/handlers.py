@@ -18,7 +18,7 @@ from rljob_operator.kube_api import KINDS, Credentials
 from rljob_operator.kube_cluster import CHILD_KINDS
 from rljob_operator.names import LABEL_JOB
 
-_SERVER_TIMEOUT = 300.0
+_SERVER_TIMEOUT = 300  # an integer: it goes into the query
 _INACTIVITY_TIMEOUT = 330.0  # a watch ends earlier by the server's own timeout, if it lives
 _REQUEST_TIMEOUT = 15.0
 _CONNECT_TIMEOUT = 5.0

@@ -100,7 +100,7 @@ class KubeApi:
             self._session = None
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
-        """Objects of a kind by label selector."""
+        """Objects of a kind by label selector, of all namespaces if none is named."""
         body = await self._request("GET", kind, _path(kind, namespace), params={"labelSelector": selector})
         version = KINDS[kind][0]
         return [{"apiVersion": version, "kind": kind, **item} for item in body.get("items", [])]
@@ -195,7 +195,8 @@ class KubeApi:
 def _path(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:
     version, plural = KINDS[kind]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-    return "/".join(filter(None, [f"{root}/namespaces/{namespace}/{plural}", name, subresource]))
+    place = f"namespaces/{namespace}" if namespace else ""
+    return "/".join(filter(None, [root, place, plural, name, subresource]))
 
 
 def _ssl_context(credentials: Credentials) -> ssl.SSLContext | bool:

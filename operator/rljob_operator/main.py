@@ -34,7 +34,9 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
     kopf_settings = kopf.OperatorSettings()
     api = KubeApi(lambda: plain(credentials(kopf_settings)), counted=metrics.count_request)
     feed = FiguresFeed(settings.site.nats_url, settings.site, credentials=settings.nats_credentials)
-    controller = Controller(api, settings.site, feed, metrics, workers=settings.workers)
+    controller = Controller(
+        api, settings.site, feed, metrics, namespaces=settings.namespaces, workers=settings.workers
+    )
     probes = Probes(
         metrics, stalled=controller.stalled, ready=running.is_set, refresh=controller.refresh_metrics
     )
@@ -68,12 +70,12 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
     # The operator is as dead as any part of it: whoever restarts it puts the rest right.
     while not asked.done() and not work.done() and not any(task.done() for task in tasks):
         await asyncio.wait({asked, work, *tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
-    failed = [task for task in tasks if task.done()]
     stop.set()
     await work
     asked.cancel()
-    for task in failed:
-        task.result()
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
 
 
 class _JsonFormatter(logging.Formatter):

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RLJobStatus
@@ -121,6 +121,10 @@ class Reconciler:
         actions = () if stalled else plan(observed, wanted)
         await self._act(actions)
         moving = job_status.condition(assessment.status, "Reconciling")
+        retry_at = assessment.retry_at
+        if not due and self._figures_written is not None and job_status.outdated(assessment.status, observed):
+            figures_at = self._figures_written + timedelta(seconds=RESYNC_SECONDS)
+            retry_at = min(retry_at or figures_at, figures_at)
         return Pass(
             phase=assessment.phase,
             status=assessment.status,
@@ -128,7 +132,7 @@ class Reconciler:
             settled=stalled
             or (assessment.phase is not Phase.RUNNING and not observed.children and not observed.pods),
             at_rest=moving is not None and moving.status == "False",
-            retry_at=assessment.retry_at,
+            retry_at=retry_at,
             expire_at=assessment.expire_at,
         )
 

@@ -237,6 +237,14 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
     return observed.status.model_copy(update=update)
 
 
+def outdated(status: RLJobStatus, observed: Observed) -> bool:
+    """Whether there are newer figures than the status has."""
+    figures = observed.figures
+    return figures is not None and any(
+        getattr(status, name) != getattr(figures, name) for name in type(figures).__slots__
+    )
+
+
 def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) -> list[ConditionStatus]:
     """In the given order, those of others kept behind; the time changes with the status only."""
     now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -24,6 +24,8 @@ class Metrics:
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
             registry=self.registry,
         )
+        for result in ("success", "error"):
+            self.reconcile.labels(result)
         self.waiting = Gauge(
             "rljob_operator_queue_length", "RLJobs that wait for a reconcile.", registry=self.registry
         )

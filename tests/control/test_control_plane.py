@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from e2e.harness.binaries import CONTROL_PLANE, find
+from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.fixtures import available
 from e2e.harness.keeper import lease
@@ -71,6 +71,8 @@ def test_a_namespace_holds_objects(kubectl: Kubectl, namespace: str) -> None:
 
 
 def test_controllers_run(kubectl: Kubectl, namespace: str) -> None:
+    with available():
+        find().require(CONTROLLERS)
     kubectl.within(namespace).wait("create", "serviceaccount/default", seconds=60)
 
 

@@ -100,7 +100,8 @@ ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.:-]*$", max_length=253)]
 Text = Annotated[str, StringConstraints(max_length=65536)]
 Uri = Annotated[
-    str, StringConstraints(pattern=r"^([a-z][a-z0-9+.-]*://.+|/.+|\.{0,2}[^:]*)$", max_length=2048)
+    str,
+    StringConstraints(pattern=r"^([a-z][a-z0-9+.-]*://.+|/.+|\.{0,2}[^:]*)$", min_length=1, max_length=2048),
 ]
 Price = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)]
 Options = Annotated[dict[str, Any], Field(max_length=256)]

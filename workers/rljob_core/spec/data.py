@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from rljob_core.spec.base import ApiModel, Identifier, Immutable, Options, Text
 
@@ -18,9 +18,12 @@ class DataSpec(ApiModel):
     """Name of the reasoning-gym task, or path of the file."""
     options: Options = Field(default={})
     """Passed to the source, for instance the task's difficulty."""
-    prompt_template: Text | None = "{{ question }}"
-    """Jinja over the item's fields and `metadata`; null: the tokenizer's chat template over the item's `messages`
-    (or its question)."""
+    # kubectl drops a null on its way to the API server, and the default would come instead.
+    prompt_template: Annotated[Text | None, BeforeValidator(lambda given: None if given == "" else given)] = (
+        "{{ question }}"
+    )
+    """Jinja over the item's fields and `metadata`; empty (or null): the tokenizer's chat template over the item's
+    `messages` (or its question)."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65536)] = 16
     """Groups in one training step."""
     group_size: Annotated[int, Field(ge=1, le=1024)] = 8
