@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from e2e.harness.availability import available
 from e2e.harness.binaries import built
 from e2e.harness.cluster import Cluster
 from e2e.harness.find import Source, choose
-from e2e.harness.fixtures import available
 from e2e.harness.images import BASE_IMAGE, base_image
 from e2e.harness.kind import KindCluster
 from e2e.harness.kubectl import Kubectl

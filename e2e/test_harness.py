@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from e2e.harness.availability import available
 from e2e.harness.cluster import requirements
 from e2e.harness.errors import NotAvailableError
 from e2e.harness.find import Choice, Source, choose
-from e2e.harness.fixtures import available
 from e2e.harness.kind import KindCluster
 from e2e.harness.node import NodeSpec
 
@@ -96,7 +96,8 @@ def leftovers(folder: Path, owner: int, address: str) -> list[str]:
     """Processes, control groups, links, mounts and files that a cluster may have left."""
     commands = [(process.info["cmdline"] or []) for process in psutil.process_iter(["pid", "cmdline"])]
     found = [" ".join(words) for words in commands if any(str(folder) in word for word in words)]
-    found += [str(group) for group in Path("/sys/fs/cgroup").glob(f"**/rljob-{owner}-*")]
+    groups = Path("/sys/fs/cgroup")
+    found += [str(group) for level in ("", "*/") for group in groups.glob(f"{level}rljob-{owner}-*")]
     links = psutil.net_if_addrs().items()
     found += [name for name, addresses in links if any(each.address == address for each in addresses)]
     found += [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]

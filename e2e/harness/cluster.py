@@ -121,15 +121,15 @@ class Cluster:
                 control_plane=self._control_plane,
             )
             node.boot()
-        self._say("starting the control plane")
-        self._control_plane.start()
-        self._say("loading images")
+        self._say("starting the control plane and loading images")
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: node.load(images), self.nodes.values()))
-        self._start_dns(binaries["coredns"])
+            loading = pool.map(lambda node: node.load(images), self.nodes.values())
+            self._control_plane.start()
+            list(loading)
         self._say(f"waiting for {', '.join(self.nodes)}")
         for node in self.nodes.values():
             node.join()
+        self._start_dns(binaries["coredns"])
         for node in self.nodes.values():
             node.wait_ready()
 

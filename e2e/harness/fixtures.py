@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
+from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, find
-from e2e.harness.errors import NotAvailableError
 from e2e.harness.keeper import lease
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.volumes import LABEL
@@ -76,18 +75,3 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for all worker processes of pytest-xdist."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-
-
-@contextmanager
-def available() -> Iterator[None]:
-    """Skip the test where this machine lacks something; fail where nothing may be skipped (in CI)."""
-    try:
-        yield
-    except NotAvailableError as error:
-        _unavailable(str(error))
-
-
-def _unavailable(reason: str) -> NoReturn:
-    if os.environ.get("RLJOB_E2E_REQUIRED"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)

@@ -67,14 +67,15 @@ def _base(say: Callable[[str], None]) -> Path:
     release = platform.freedesktop_os_release()
     if shutil.which("debootstrap") is None or "VERSION_CODENAME" not in release:
         raise NotAvailableError("the base image needs debootstrap: run e2e/install-packages.sh (as root)")
-    suite, packages = release["VERSION_CODENAME"], sorted(_PACKAGES | _linked_packages())
-    path = _folder() / f"base-{suite}-{_digest([suite, *packages, *_DROPPED])}.tar"
+    suite = release["VERSION_CODENAME"]
+    recipe = [sys.version, str(Path(sys.executable).resolve()), *sorted(_PACKAGES), *_DROPPED]
+    path = _folder() / f"base-{suite}-{_digest(recipe)}.tar"
     if not path.exists():
         say(f"making a base image of {release.get('PRETTY_NAME', suite)}: about a minute, once")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
             root = Path(scratch) / "root"
-            _debootstrap(suite, packages, root)
+            _debootstrap(suite, sorted(_PACKAGES | _linked_packages()), root)
             (root / "root").chmod(0o755)  # Python may be installed below it, and pods are not root
             write_archive(
                 path,

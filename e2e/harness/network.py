@@ -106,6 +106,7 @@ class Network:
             self.switch,
             f"link add node{index} type veth peer name eth0 address 02:00:00:00:00:{index:02x} netns {pid}",
             f"link set node{index} master switch up",
+            f"route replace {self.pods(index)} via {self.node(index)}",  # for answers to their questions of names
         )
         _ip(
             inside,

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _SUBJECT = f"rljob.*.*.*.{Channel.METRICS.value}.>"
 _EVERY_SECONDS = 1.0
 _TIMEOUT_SECONDS = 5.0
+_DIGITS = 4  # in a column that people read
 
 
 class FiguresFeed:
@@ -156,8 +157,8 @@ def _merged(before: Figures | None, line: StepMetrics) -> Figures:
     return Figures(
         step=line.step,
         policy_version=line.version,
-        reward_mean=line.reward_mean,
+        reward_mean=round(line.reward_mean, _DIGITS),
         staleness_max=max(before.staleness_max or 0, line.stats.staleness_max),
-        staleness_mean=line.stats.staleness_mean,
-        tokens_per_second=line.tokens_per_second,
+        staleness_mean=round(line.stats.staleness_mean, _DIGITS),
+        tokens_per_second=round(line.tokens_per_second, 1),
     )

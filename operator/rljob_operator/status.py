@@ -224,10 +224,12 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
     }
     if phase in {Phase.SUCCEEDED, Phase.FAILED}:
         values[phase.value] = (True, reason, message)
+    rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,
         "conditions": _conditions(observed, values),
         "pools": _pools(observed),
+        "rollout": f"{sum(d.ready for d in rollout)}/{sum(d.replicas for d in rollout)}",
     }
     if attempt is not None:
         update |= {"trainer_attempt": attempt.number, "failures": attempt.failures}

@@ -16,9 +16,9 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
+from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
 from e2e.harness.control_plane import ControlPlane
-from e2e.harness.fixtures import available
 from e2e.harness.keeper import lease
 from e2e.harness.kubectl import Kubectl
 
