@@ -17,6 +17,7 @@ from e2e.harness.find import Source, choose
 from e2e.harness.images import BASE_IMAGE, base_image
 from e2e.harness.kind import KindCluster
 from e2e.harness.kubectl import Kubectl
+from e2e.harness.namespaces import own_namespace
 from e2e.harness.node import parse_nodes
 from e2e.harness.volumes import environment_folders
 
@@ -74,3 +75,10 @@ def own_cluster(cluster: AnyCluster) -> Cluster:
 def kubectl(cluster: AnyCluster) -> Kubectl:
     """In place of the control plane's: `namespace` is then of the cluster too."""
     return cluster.kubectl
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of the test's own, ready for pods."""
+    with own_namespace(kubectl, for_pods=True) as name:
+        yield name

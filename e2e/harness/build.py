@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from e2e.harness.binaries import bin_folder
@@ -40,16 +40,19 @@ def build(*, nodes: bool = True, keep: bool = False, say: Callable[[str], None] 
             for program in module.programs
             if (nodes or not program.nodes) and not (bin_folder(module) / program.name).exists()
         ]
-        if not wanted:
-            return
-        go = go_toolchain(max(module.go_version for module, _ in wanted), say=say)
-        say(f"building {len(wanted)} programs, once: about 15 minutes on 2 cores")
-        start = time.monotonic()
-        for module, program in wanted:
-            _build(go, module, program, say=say)
+        if wanted:
+            _build_all(wanted, say=say)
         if nodes and not keep:
             shutil.rmtree(_go_caches(), ignore_errors=True)
-        say(f"built in {_clock(start)}: {bin_folder(wanted[0][0])}")
+
+
+def _build_all(wanted: Sequence[tuple[GoModule, Program]], *, say: Callable[[str], None]) -> None:
+    go = go_toolchain(max(module.go_version for module, _ in wanted), say=say)
+    say(f"building {len(wanted)} programs, once: about 15 minutes on 2 cores")
+    start = time.monotonic()
+    for module, program in wanted:
+        _build(go, module, program, say=say)
+    say(f"built in {_clock(start)}")
 
 
 def _build(go: Path, module: GoModule, program: Program, *, say: Callable[[str], None]) -> None:
@@ -58,7 +61,7 @@ def _build(go: Path, module: GoModule, program: Program, *, say: Callable[[str],
     unfinished = target.with_name(f".{program.name}")
     command = [str(go), "build", "-v", "-trimpath", "-ldflags", _linker_flags(module)]
     command += ["-o", str(unfinished), program.package]
-    name, start = f"{program.name} {module.version}", time.monotonic()
+    name, start = program.name, time.monotonic()
     with subprocess.Popen(
         command,
         cwd=module.folder,

@@ -9,9 +9,7 @@ harm to it starts a `ControlPlane` of its own, which takes 3 s.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, find
 from e2e.harness.keeper import lease
 from e2e.harness.kubectl import Kubectl
-from e2e.harness.volumes import LABEL
+from e2e.harness.namespaces import own_namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +57,6 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     """A namespace of the test's own. It goes after the test, with the PersistentVolumes made for it."""
     with own_namespace(kubectl) as name:
         yield name
-
-
-@contextmanager
-def own_namespace(kubectl: Kubectl) -> Iterator[str]:
-    """A namespace that nobody else has; the API server goes on deleting it after the block."""
-    name = f"test-{uuid.uuid4().hex[:10]}"
-    kubectl("create", "namespace", name)
-    yield name
-    kubectl("delete", "namespace", name, "--wait=false")
-    kubectl("delete", "persistentvolume", f"--selector={LABEL}={name}", "--wait=false")
 
 
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
