@@ -33,7 +33,8 @@ FINALIZER = f"{GROUP}/cleanup"
 MANAGED_BY = f"{GROUP}/operator"
 
 _RESYNC_SECONDS = 300.0
-_RELIST_SECONDS = 30.0
+_RELIST_SECONDS = 10.0
+_UNSETTLED_SECONDS = 5.0
 _STALLED_SECONDS = 60.0
 _STREAMS_SECONDS = 60.0
 
@@ -66,7 +67,8 @@ class Controller:
         self.cache = KubeCache()
         self._cluster = KubeCluster(api, self.cache)
         self._reconcilers: dict[JobKey, Reconciler] = {}
-        self._moving_since: dict[JobKey, float] = {}
+        self._relists: dict[JobKey, tuple[float, float]] = {}
+        """Of jobs that do not come to rest: when they are listed next, and how long the last pause was."""
         self._queue: DirtyQueue[JobKey] = DirtyQueue(self._reconcile, failed=self._failed, workers=workers)
         self._beat = time.monotonic()
         feed.on_figures = self._figures_came
@@ -173,17 +175,20 @@ class Controller:
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key))
             return None
-        await self._believe_lists(key, at_rest=done.settled or done.at_rest)
-        return _seconds(done)
+        at_rest = done.settled or done.at_rest
+        await self._believe_lists(key, at_rest=at_rest)
+        return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
 
     async def _believe_lists(self, key: JobKey, *, at_rest: bool) -> None:
         """What does not come to rest may wait for something whose end no watch told."""
         if at_rest:
-            self._moving_since.pop(key, None)
+            self._relists.pop(key, None)
             return
         now = time.monotonic()
-        if now - self._moving_since.setdefault(key, now) > _RELIST_SECONDS:
-            self._moving_since[key] = now
+        due, pause = self._relists.setdefault(key, (now + _RELIST_SECONDS, _RELIST_SECONDS))
+        if now >= due:
+            # What takes this long may take longer: a pod that fits on no node, say.
+            self._relists[key] = now + 2 * pause, min(2 * pause, _RESYNC_SECONDS)
             await self._relist_job(key)
 
     async def _relist_job(self, key: JobKey) -> None:
@@ -214,7 +219,7 @@ class Controller:
 
     def _forget(self, key: JobKey) -> None:
         self._reconcilers.pop(key, None)
-        self._moving_since.pop(key, None)
+        self._relists.pop(key, None)
         self._feed.forget(key)
 
 

@@ -48,7 +48,8 @@ class KubeCluster:
     async def delete(self, ref: Ref) -> None:
         """Ask for the object to go; until its watch says so it stays visible, marked as terminating."""
         left = await self._api.delete(ref)
-        if left is not None:
+        # Of some kinds the server returns what it has just removed: only a finalizer keeps an object there.
+        if left is not None and left["metadata"].get("finalizers"):
             self._cache.put(left)
         else:
             self._cache.forget(ref)
