@@ -164,8 +164,8 @@ async def test_another_template_replaces_processes_one_at_a_time(local: Watched,
     await local.cluster.apply(new)
     await until(lambda: sorted(p.read_text() for p in seen.iterdir()) == ["new"] * 3)
     assert set(before.values()).isdisjoint(local.pids().values())
-    for name in before:
-        assert local.log(name).rstrip().endswith("others 2")
+    # Each says so after it has made its mark.
+    await until(lambda: all(local.log(name).rstrip().endswith("others 2") for name in before))
 
 
 async def ready_replicas(local: Watched, wanted: int) -> bool:
