@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 
 from tenacity import retry, retry_if_exception_type, wait_exponential
 
-from rljob_core.spec import GROUP
+from rljob_core.spec import GROUP, RLJob
 from rljob_operator.cluster import Event, Manifest, Ref
 from rljob_operator.dirty_queue import DirtyQueue
 from rljob_operator.figures import FiguresFeed
 from rljob_operator.kube_api import ApiError, KubeApi
 from rljob_operator.kube_cache import JobKey, KubeCache, job_key
-from rljob_operator.kube_cluster import CHILD_KINDS, KubeCluster, job_of
-from rljob_operator.names import LABEL_JOB
+from rljob_operator.kube_cluster import KubeCluster, job_of
 from rljob_operator.reconcile import Pass, Reconciler
 from rljob_operator.telemetry import Metrics
 from rljob_operator.worker_pod import Site
@@ -59,7 +58,6 @@ class Controller:
         namespaces: Sequence[str] = (),
         workers: int = 16,
     ) -> None:
-        self._api = api
         self._site = site
         self._feed = feed
         self._namespaces = namespaces or ("",)
@@ -107,10 +105,7 @@ class Controller:
 
     @retry(retry=retry_if_exception_type(ApiError), wait=wait_exponential(0.2, max=10.0))
     async def _read_children(self) -> None:
-        for kind in CHILD_KINDS:
-            for namespace in self._namespaces:
-                for manifest in await self._api.list(kind, namespace, LABEL_JOB):
-                    self.cache.put(manifest)
+        await self._cluster.read_children(self._namespaces)
 
     def stalled(self) -> str:
         """Why this process should be replaced; empty if it should not."""
@@ -163,23 +158,18 @@ class Controller:
         deleted = "deletionTimestamp" in manifest["metadata"]
         job = job_of(manifest)
         if deleted:
-            return await self._finalize(key, manifest) if FINALIZER in finalizers else None
+            return await self._finalize(key, job, manifest) if FINALIZER in finalizers else None
         if FINALIZER not in finalizers:
             await self._cluster.set_finalizers(job, [*finalizers, FINALIZER])
-        reconciler = self._reconcilers.get(key)
-        if reconciler is None:
-            feed = self._feed
-            reconciler = Reconciler(self._cluster, self._site, figures=lambda: feed.figures(key))
-            self._reconcilers[key] = reconciler
-        done = await reconciler.reconcile(job)
+        done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key))
             return None
         at_rest = done.settled or done.at_rest
-        await self._believe_lists(key, at_rest=at_rest)
+        await self._believe_lists(key, job, at_rest=at_rest)
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
 
-    async def _believe_lists(self, key: JobKey, *, at_rest: bool) -> None:
+    async def _believe_lists(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
         """What does not come to rest may wait for something whose end no watch told."""
         if at_rest:
             self._relists.pop(key, None)
@@ -189,19 +179,12 @@ class Controller:
         if now >= due:
             # What takes this long may take longer: a pod that fits on no node, say.
             self._relists[key] = now + 2 * pause, min(2 * pause, _RESYNC_SECONDS)
-            await self._relist_job(key)
+            await self._cluster.relist(job)
 
-    async def _relist_job(self, key: JobKey) -> None:
-        for kind in CHILD_KINDS:
-            listed = await self._api.list(kind, key[0], f"{LABEL_JOB}={key[1]}")
-            self.cache.replace(key, kind, listed)
-
-    async def _finalize(self, key: JobKey, manifest: Manifest) -> float | None:
+    async def _finalize(self, key: JobKey, job: RLJob, manifest: Manifest) -> float | None:
         """Children first, each role after the one before; then streams; then our finalizer."""
-        job = job_of(manifest)
-        reconciler = self._reconcilers.setdefault(key, Reconciler(self._cluster, self._site))
-        if not await reconciler.tear_down(job):
-            await self._believe_lists(key, at_rest=False)
+        if not await self._reconciler(key).tear_down(job):
+            await self._believe_lists(key, job, at_rest=False)
             return 2.0
         try:
             await self._feed.remove_streams(job)
@@ -216,6 +199,12 @@ class Controller:
         await self._cluster.set_finalizers(job, left)
         self._forget(key)
         return None
+
+    def _reconciler(self, key: JobKey) -> Reconciler:
+        if key not in self._reconcilers:
+            feed = self._feed
+            self._reconcilers[key] = Reconciler(self._cluster, self._site, figures=lambda: feed.figures(key))
+        return self._reconcilers[key]
 
     def _forget(self, key: JobKey) -> None:
         self._reconcilers.pop(key, None)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import nats
 import nats.errors
@@ -19,13 +20,12 @@ from nats.aio.msg import Msg
 from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
-from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
+from rljob_core.stream_names import StreamNames
 from rljob_operator.kube_cache import JobKey
 from rljob_operator.observe import Figures
-from rljob_operator.worker_pod import Site, job_config
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,8 @@ class FiguresFeed:
         on_figures: called with a job that has new figures.
     """
 
-    def __init__(self, url: str, site: Site, *, credentials: str | None = None) -> None:
+    def __init__(self, url: str, *, credentials: str | None = None) -> None:
         self._url = url
-        self._site = site
         self._credentials = credentials
         self._client: Client | None = None
         self._figures: dict[JobKey, Figures] = {}
@@ -127,13 +126,12 @@ class FiguresFeed:
         """
         if job.spec.nats.url is not None and job.spec.nats.url != self._url:
             return
-        config: JobConfig = job_config(job, self._site)
-        prefix = config.stream_prefix
-        names = [f"{prefix}_{channel.value}" for channel in Channel] + [f"KV_{prefix}_signals"]
+        metadata = job.metadata
+        names = StreamNames.of_job(namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or "")
         if self._client is None or not self._client.is_connected:
             raise OSError(self.unreachable or "not connected")
         manager = self._client.jsm(timeout=_TIMEOUT_SECONDS)
-        for name in names:
+        for name in names.all_streams:
             try:
                 await manager.delete_stream(name)
             except NotFoundError:
@@ -146,14 +144,8 @@ def _merged(before: Figures | None, line: StepMetrics) -> Figures:
     """PURE. A line's figures; what it does not say stays."""
     before = before or Figures()
     if line.reward_mean is None or line.stats is None:
-        return Figures(
-            step=max(before.step, line.step),
-            policy_version=max(before.policy_version, line.version),
-            reward_mean=before.reward_mean,
-            staleness_max=before.staleness_max,
-            staleness_mean=before.staleness_mean,
-            tokens_per_second=before.tokens_per_second,
-        )
+        step, version = max(before.step, line.step), max(before.policy_version, line.version)
+        return replace(before, step=step, policy_version=version)
     return Figures(
         step=line.step,
         policy_version=line.version,

@@ -113,6 +113,13 @@ class KubeCluster:
 
     # ------------------------------------------------------------------------------------------ Kubernetes only
 
+    async def read_children(self, namespaces: Sequence[str]) -> None:
+        """Read the children of all jobs in these namespaces; `""` is all of them."""
+        for kind in CHILD_KINDS:
+            for namespace in namespaces:
+                for manifest in await self._api.list(kind, namespace, LABEL_JOB):
+                    self._cache.put(manifest)
+
     async def relist(self, job: RLJob) -> None:
         """Read the job's objects anew: a watch may have missed one's end."""
         for kind in CHILD_KINDS:

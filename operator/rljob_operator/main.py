@@ -33,7 +33,7 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
     running = ready or asyncio.Event()
     kopf_settings = kopf.OperatorSettings()
     api = KubeApi(lambda: plain(credentials(kopf_settings)), counted=metrics.count_request)
-    feed = FiguresFeed(settings.site.nats_url, settings.site, credentials=settings.nats_credentials)
+    feed = FiguresFeed(settings.site.nats_url, credentials=settings.nats_credentials)
     controller = Controller(
         api, settings.site, feed, metrics, namespaces=settings.namespaces, workers=settings.workers
     )

@@ -71,9 +71,8 @@ def take_rewards(desk: Desk, seen: RewardsSeen) -> None:
 def _take_score(desk: Desk, result: RewardResult) -> None:
     run, key = desk.evaluation, (result.trajectory, result.attempt)
     if run is not None and run.holds(*key):
-        desk.free_slot(
-            run.arrived(result.trajectory)
-        )  # still with its engine if it overtook the payload's header
+        # Still with its engine, if it overtook the payload's header.
+        desk.free_slot(run.arrived(result.trajectory))
         if result.error:
             run.retry(result.trajectory, max_attempts=desk.spec.pipeline.max_attempts, failure=True)
         else:
