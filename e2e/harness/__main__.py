@@ -56,9 +56,11 @@ def down(folder: Folder) -> None:
 def pin(
     kubernetes: Annotated[str, typer.Option(help="A version, v1.x.y.")] = "",
     coredns: Annotated[str, typer.Option(help="A version, v1.x.y.")] = "",
+    kwok: Annotated[str, typer.Option(help="A version, v0.x.y.")] = "",
 ) -> None:
     """Write go.mod and go.sum for other versions."""
-    for module, version in ((go_modules.KUBERNETES, kubernetes), (go_modules.COREDNS, coredns)):
+    wanted = {go_modules.KUBERNETES: kubernetes, go_modules.COREDNS: coredns, go_modules.KWOK: kwok}
+    for module, version in wanted.items():
         if version:
             go_modules.pin(module, version)
 

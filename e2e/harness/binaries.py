@@ -9,7 +9,7 @@ from pathlib import Path
 
 from e2e.harness.cache import cache_folder
 from e2e.harness.errors import NotAvailableError
-from e2e.harness.go_modules import MODULES, GoModule
+from e2e.harness.go_modules import KWOK, MODULES, GoModule
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kubectl")
 """Without these there is no API server, or no way to talk to it."""
@@ -52,7 +52,9 @@ def bin_folder(module: GoModule) -> Path:
 def built() -> Binaries:
     """What has been built so far."""
     programs = {
-        program.name: bin_folder(module) / program.name for module in MODULES for program in module.programs
+        program.name: bin_folder(module) / program.name
+        for module in (*MODULES, KWOK)
+        for program in module.programs
     }
     present = {name: path for name, path in programs.items() if path.exists()}
     return Binaries(origin=str(cache_folder()), programs=present)

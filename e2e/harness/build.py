@@ -25,10 +25,17 @@ from e2e.harness.go_toolchain import go_toolchain
 _SAY_EVERY = 15.0  # seconds between lines of progress
 
 
-def build(*, nodes: bool = True, keep: bool = False, say: Callable[[str], None] = lambda _: None) -> None:
+def build(
+    modules: Sequence[GoModule] = MODULES,
+    *,
+    nodes: bool = True,
+    keep: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
     """Build what is missing. One process at a time does it; others wait, and then find it done.
 
     Args:
+        modules: whose programs are wanted.
         nodes: also the programs that only real nodes need.
         keep: leave Go's caches, for building another version soon.
         say: takes lines of progress.
@@ -36,7 +43,7 @@ def build(*, nodes: bool = True, keep: bool = False, say: Callable[[str], None] 
     with locked(cache_folder() / "build.lock", waiting=lambda: say("another process builds; waiting for it")):
         wanted = [
             (module, program)
-            for module in MODULES
+            for module in modules
             for program in module.programs
             if (nodes or not program.nodes) and not (bin_folder(module) / program.name).exists()
         ]
@@ -48,7 +55,8 @@ def build(*, nodes: bool = True, keep: bool = False, say: Callable[[str], None] 
 
 def _build_all(wanted: Sequence[tuple[GoModule, Program]], *, say: Callable[[str], None]) -> None:
     go = go_toolchain(max(module.go_version for module, _ in wanted), say=say)
-    say(f"building {len(wanted)} programs, once: about 15 minutes on 2 cores")
+    names = ", ".join(program.name for _, program in wanted)
+    say(f"building {names}, once: about 15 minutes for all of Kubernetes on 2 cores")
     start = time.monotonic()
     for module, program in wanted:
         _build(go, module, program, say=say)

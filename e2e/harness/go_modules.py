@@ -76,6 +76,8 @@ KUBERNETES = GoModule(
 COREDNS = GoModule("coredns", (Program("coredns", ".", nodes=True),), of="github.com/coredns/coredns")
 PAUSE = GoModule("pause", (Program("pause", ".", nodes=True),))  # what a pod's sandbox runs
 MODULES = (KUBERNETES, COREDNS, PAUSE)
+# Pretend nodes and pods, for benchmarks with thousands of them: built only where one is run.
+KWOK = GoModule("kwok", (Program("kwok", "sigs.k8s.io/kwok/cmd/kwok"),), of="sigs.k8s.io/kwok")
 
 
 def pin(module: GoModule, version: str) -> None:
