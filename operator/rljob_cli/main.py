@@ -200,7 +200,7 @@ app.command()(nats_init)
 def _checked(job: RLJob, folder: RunFolder) -> str:
     """Check what the job names; the identity of its model."""
     from rljob_cli.checks import check_job
-    from rljob_operator.worker_pod import Site, job_config
+    from rljob_operator.site import Site, job_config
     from rljob_runtime.checkpoint import model_identity
     from rljob_runtime.models import local_path
 

@@ -32,8 +32,8 @@ from rljob_operator import status as job_status
 from rljob_operator.observe import Figures
 from rljob_operator.processes import LocalCluster
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.site import Site, job_config
 from rljob_operator.status import Phase
-from rljob_operator.worker_pod import Site, job_config
 from rljob_runtime.nats_store import NatsStore
 from rljob_runtime.streams_budget import trajectory_stream_bytes
 

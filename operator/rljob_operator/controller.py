@@ -23,8 +23,8 @@ from rljob_operator.kube_api import ApiError, KubeApi
 from rljob_operator.kube_cache import JobKey, KubeCache, job_key
 from rljob_operator.kube_cluster import KubeCluster, job_of
 from rljob_operator.reconcile import Pass, Reconciler
+from rljob_operator.site import Site
 from rljob_operator.telemetry import Metrics
-from rljob_operator.worker_pod import Site
 
 log = logging.getLogger(__name__)
 

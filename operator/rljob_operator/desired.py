@@ -5,6 +5,7 @@
 | ConfigMap with the `JobConfig` | `<job>-config` |
 | Deployment of the coordinator (one, Recreate) and of the reward workers | `<job>-coordinator`, `<job>-reward` |
 | RolloutPool per pool, and what it owns: a ConfigMap and a Deployment | `<job>-rollout-<pool>` |
+| Secrets with each role's NATS credentials | `<job>-nats-<role>-<hash>` |
 | ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `guards.py` |
 | headless Service and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
 """
@@ -16,19 +17,14 @@ from dataclasses import dataclass
 
 from rljob_core.spec import API_VERSION, PoolSpec, RLJob
 from rljob_operator import guards, names
+from rljob_operator.child_metadata import child_metadata, digest, owner_reference
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
-from rljob_operator.pod_template import merge
+from rljob_operator.nats_credentials import credentials_secret
+from rljob_operator.nats_permissions import Holder
+from rljob_operator.site import Site, config_text
 from rljob_operator.trainer_gang import trainer_job, trainer_service
-from rljob_operator.worker_pod import (
-    Site,
-    child_metadata,
-    config_map_manifest,
-    config_text,
-    digest,
-    owner_reference,
-    pod_template,
-)
+from rljob_operator.worker_pod import Patches, config_map_manifest, pod_template
 
 # Another pod only once the old one is gone: an engine needs its accelerator for itself.
 _ONE_BY_ONE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
@@ -68,6 +64,7 @@ def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
     children = [
         guards.service_account(job),
         guards.network_policy(job),
+        *_secrets(job, site),
         config_map_manifest(
             child_metadata(job, names.config_map(job.metadata.name), None), config_text(job, site)
         ),
@@ -99,9 +96,8 @@ def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | No
         replicas = observed["spec"].get("replicas", replicas)
     if pool.scaling is not None:
         replicas = min(max(replicas, pool.scaling.min_replicas), pool.scaling.max_replicas)
-    template = pod_template(job, site, Role.ROLLOUT, names.config_map(name), pool)
-    if pool.template is not None:
-        template = merge(template, pool.template, f"spec.rollout.pools[{index}].template")
+    patches = Patches(f"spec.rollout.pools[{index}].template", pool.template)
+    template = pod_template(job, site, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
     metadata = child_metadata(job, name, Role.ROLLOUT, pool.name)
     return {
         "apiVersion": API_VERSION,
@@ -144,9 +140,16 @@ def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
 # ---------------------------------------------------------------------------------------------- the rest
 
 
+def _secrets(job: RLJob, site: Site) -> list[Manifest]:
+    """Each role's NATS credentials, unless the job has a server of its own."""
+    if site.issuer is None or job.spec.nats.url is not None or job.spec.nats.credentials_secret is not None:
+        return []
+    return [credentials_secret(job, holder, site.issuer) for holder in Holder]
+
+
 def _deployment(job: RLJob, site: Site, role: Role, *, replicas: int) -> Manifest:
     patch = job.spec.coordinator.template if role is Role.COORDINATOR else job.spec.reward.template
-    template = pod_template(job, site, role, names.config_map(job.metadata.name))
+    patches = Patches(f"spec.{role}.template", patch)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -156,7 +159,7 @@ def _deployment(job: RLJob, site: Site, role: Role, *, replicas: int) -> Manifes
             "selector": {"matchLabels": names.identity(job.metadata.name, role)},
             # Two coordinators at once would only fence one another.
             "strategy": {"type": "Recreate"} if role is Role.COORDINATOR else _ONE_BY_ONE,
-            "template": merge(template, patch or {}, f"spec.{role}.template"),
+            "template": pod_template(job, site, role, names.config_map(job.metadata.name), patches),
         },
     }
 

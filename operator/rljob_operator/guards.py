@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from rljob_core.spec import PoolSpec, RLJob
 from rljob_operator import names
+from rljob_operator.child_metadata import child_metadata
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
-from rljob_operator.worker_pod import child_metadata
 
 
 def service_account(job: RLJob) -> Manifest:

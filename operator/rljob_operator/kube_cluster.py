@@ -14,7 +14,8 @@ from rljob_operator.kube_api import KINDS, ApiError, KubeApi
 from rljob_operator.kube_cache import JobKey, KubeCache
 from rljob_operator.names import LABEL_JOB
 
-CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event"})
+CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret"})
+"""What is listed and watched: Secrets are not ours to read."""
 _COMPONENT = "rljob-operator"
 
 
@@ -34,8 +35,20 @@ class KubeCluster:
         return self._cache.children(_key(job))
 
     async def apply(self, manifest: Manifest) -> None:
-        """Server-side apply."""
-        self._cache.put(await self._api.apply(manifest))
+        """Server-side apply; a Secret, which never changes and may not be read, is only created."""
+        if manifest["kind"] == "Secret":
+            await self._create_secret(manifest)
+        else:
+            self._cache.put(await self._api.apply(manifest))
+
+    async def _create_secret(self, manifest: Manifest) -> None:
+        try:
+            await self._api.create(manifest)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        # Remembered as ours, without what is secret: this process will not ask again.
+        self._cache.put({field: manifest[field] for field in ("apiVersion", "kind", "metadata")})
 
     async def apply_status(self, manifest: Manifest) -> None:
         """Server-side apply of an object's status; never creates the object."""
@@ -125,6 +138,7 @@ class KubeCluster:
         for kind in CHILD_KINDS:
             listed = await self._api.list(kind, job.metadata.namespace, f"{LABEL_JOB}={job.metadata.name}")
             self._cache.replace(_key(job), kind, listed)
+        self._cache.replace(_key(job), "Secret", ())  # somebody may have deleted one: create them again
 
     async def set_finalizers(self, job: RLJob, finalizers: Sequence[str]) -> None:
         """Replace the RLJob's finalizers, if it is still the object that was read."""

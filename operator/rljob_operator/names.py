@@ -51,6 +51,9 @@ SPEC_REPLICAS = f"{GROUP}/spec-replicas"
 FAILURES = f"{GROUP}/failures"
 """Annotation of a trainer Job: failed attempts before it."""
 
+ANY_WORKER = "worker"
+"""In the operator's worker template: the container of whichever role."""
+
 CONFIG_FILE = "config.json"
 CONFIG_FOLDER = "/etc/rljob"
 RUN_FOLDER = "/run/rljob"

@@ -15,16 +15,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Self
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_core.stream_names import StreamNames
+from rljob_operator.child_metadata import child_metadata
 from rljob_operator.cluster import Manifest
 from rljob_operator.nats_jwt import Kind, credentials_file, derived_seed, public_key, token
 from rljob_operator.nats_permissions import OPERATOR, Holder, Permissions, permissions
-from rljob_operator.worker_pod import child_metadata
 
 CREDENTIALS_FILE = "user.creds"
 """Key of a role's Secret, and name of the file when it is mounted."""
@@ -56,6 +57,7 @@ class Issuer:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
+@lru_cache(maxsize=64)  # each is asked for several times in one reconcile
 def job_credentials(issuer: Issuer, holder: Holder, *, namespace: str, job: str, uid: str) -> str:
     """The credentials file of one role of one job.
 
@@ -97,18 +99,27 @@ def _user(issuer: Issuer, *, name: str, label: str, account: str, granted: Permi
     return credentials_file(jwt, seed)
 
 
+def secret_name(job: RLJob, holder: Holder, issuer: Issuer) -> str:
+    """Name of the Secret with a role's credentials: it changes with its contents, which never do."""
+    text = _credentials_of(job, holder, issuer)
+    return f"{job.metadata.name}-nats-{holder}-{sha256(text.encode()).hexdigest()[:10]}"
+
+
 def credentials_secret(job: RLJob, holder: Holder, issuer: Issuer) -> Manifest:
-    """The Secret that holds a role's credentials: its name changes with its contents, which never do."""
-    metadata = job.metadata
-    text = job_credentials(
-        issuer, holder, namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or ""
-    )
-    name = f"{metadata.name}-nats-{holder}-{sha256(text.encode()).hexdigest()[:10]}"
+    """The Secret that holds a role's credentials."""
+    text = _credentials_of(job, holder, issuer)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": child_metadata(job, name, None),
+        "metadata": child_metadata(job, secret_name(job, holder, issuer), None),
         "type": "Opaque",
         "immutable": True,
         "data": {CREDENTIALS_FILE: base64.b64encode(text.encode()).decode()},
     }
+
+
+def _credentials_of(job: RLJob, holder: Holder, issuer: Issuer) -> str:
+    metadata = job.metadata
+    return job_credentials(
+        issuer, holder, namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or ""
+    )

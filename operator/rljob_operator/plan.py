@@ -2,7 +2,7 @@
 
 * What differs is applied; what nobody wants is deleted, one role at a time in `Role`'s order, so that a trainer can
   save its checkpoint while the coordinator still answers it.
-* A Job is made once and never changed, and only when nothing of another attempt is left.
+* A Secret is made once and never changed; so is a Job, and only when nothing of another attempt is left.
 * What is on its way out is waited for.
 
 Applying the actions of `plan` until there are none leads to what is desired.
@@ -81,7 +81,7 @@ def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Ap
             ):
                 continue
             actions.append(Apply(manifest, "missing"))
-        elif "deletionTimestamp" in current["metadata"] or ref.kind == "Job":
+        elif "deletionTimestamp" in current["metadata"] or ref.kind in {"Job", "Secret"}:
             continue
         elif _applied(current) != _applied(manifest):
             actions.append(Apply(manifest, "changed"))

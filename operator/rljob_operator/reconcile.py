@@ -30,9 +30,9 @@ from rljob_operator.cluster import Cluster
 from rljob_operator.desired import Targets, desired
 from rljob_operator.observe import Figures, observe
 from rljob_operator.plan import Action, Apply, plan
+from rljob_operator.site import Site
 from rljob_operator.status import Phase
 from rljob_operator.trainer_gang import trainer_hash
-from rljob_operator.worker_pod import Site
 
 RESYNC_SECONDS = 10.0
 """A pass starts at least this often, and figures are written at most this often."""

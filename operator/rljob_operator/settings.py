@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from rljob_core.errors import SpecError
-from rljob_operator.worker_pod import Site
+from rljob_operator.cluster import Manifest
+from rljob_operator.nats_credentials import Issuer
+from rljob_operator.site import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +53,18 @@ class Settings:
         url = environment.get("RLJOB_NATS_URL")
         if not url:
             raise SpecError("RLJOB_NATS_URL", "is not set: give the NATS server's address, nats://host:4222")
+        storage = environment.get("RLJOB_STORAGE", "").rstrip("/")
+        issuer = _file(environment, "RLJOB_NATS_ISSUER")
         return cls(
             site=Site(
                 nats_url=url,
-                weights_uri="",
-                checkpoint_uri="",
+                weights_uri=f"{storage}/weights" if storage else "",
+                checkpoint_uri=f"{storage}/checkpoints" if storage else "",
                 trainer_log_uri="",
                 image=environment.get("RLJOB_WORKER_IMAGE", "rljob-worker"),
+                per_job=True,
+                issuer=_issuer(issuer) if issuer else None,
+                template=_template(environment),
             ),
             namespaces=tuple(
                 n.strip() for n in environment.get("WATCH_NAMESPACES", "").split(",") if n.strip()
@@ -65,3 +76,39 @@ class Settings:
             log_level=environment.get("RLJOB_LOG_LEVEL", "INFO"),
             log_format=environment.get("RLJOB_LOG_FORMAT", "json"),
         )
+
+
+def _file(environment: Mapping[str, str], name: str) -> str:
+    """What is in the file that a variable names; empty if it names none.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    path = environment.get(name)
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(name, f"{path} does not read: {error}") from error
+
+
+def _issuer(text: str) -> Issuer:
+    try:
+        return Issuer.read(text)
+    except (ValueError, TypeError) as error:
+        raise SpecError("RLJOB_NATS_ISSUER", f"is not what `rljob nats-init` writes: {error}") from error
+
+
+def _template(environment: Mapping[str, str]) -> Manifest:
+    """The worker template; a file that is not there (its ConfigMap is optional) is an empty one."""
+    name = "RLJOB_WORKER_TEMPLATE"
+    if not Path(environment.get(name) or ".").is_file():
+        return {}
+    try:
+        found = YAML(typ="safe").load(_file(environment, name)) or {}
+    except YAMLError as error:
+        raise SpecError(name, f"is no YAML: {error}") from error
+    if not isinstance(found, dict) or not set(found) <= {"metadata", "spec"}:
+        raise SpecError(name, "is no pod template: write metadata and spec, as in a Deployment's template")
+    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rljob_core.spec import RLJob
 from rljob_operator import names
+from rljob_operator.child_metadata import child_metadata, digest
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
-from rljob_operator.pod_template import merge
-from rljob_operator.worker_pod import Site, child_metadata, command, digest, pod_template
+from rljob_operator.site import Site
+from rljob_operator.worker_pod import Patches, command, pod_template
 
 RENDEZVOUS_PORT = 29400
 
@@ -57,7 +58,6 @@ def trainer_service(job: RLJob) -> Manifest:
 
 
 def _trainer_template(job: RLJob, site: Site, attempt: int) -> Manifest:
-    base = pod_template(job, site, Role.TRAINER, names.config_map(job.metadata.name))
     service = names.child(job.metadata.name, Role.TRAINER)
     first = f"{names.trainer_job(job.metadata.name, attempt)}-0"
     patch = {
@@ -79,7 +79,8 @@ def _trainer_template(job: RLJob, site: Site, attempt: int) -> Manifest:
             ],
         },
     }
-    return merge(merge(base, patch, "trainer"), job.spec.trainer.template or {}, "spec.trainer.template")
+    patches = Patches("spec.trainer.template", job.spec.trainer.template, role=patch)
+    return pod_template(job, site, Role.TRAINER, names.config_map(job.metadata.name), patches)
 
 
 def _trainer_command(job: RLJob) -> list[str]:

@@ -6,18 +6,19 @@ digest is an annotation of the pod template. Replica counts are in nobody's, so 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_core.config import JobConfig
-from rljob_core.errors import SpecError
-from rljob_core.spec import API_VERSION, PoolSpec, RLJob
+from rljob_core.spec import PoolSpec, RLJob
 from rljob_operator import names, storage
+from rljob_operator.child_metadata import digest
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
+from rljob_operator.nats_credentials import CREDENTIALS_FILE, secret_name
+from rljob_operator.nats_permissions import Holder
+from rljob_operator.pod_template import merge
+from rljob_operator.site import Site, job_claims, job_config
 
 # What each role reads of the spec, as dotted paths. The coordinator decides by everything but what is only the
 # operator's business; `pool` stands for the role's own pool.
@@ -40,64 +41,55 @@ READS: Mapping[Role, tuple[str, ...]] = {
 }  # fmt: skip
 
 _LOST_NODE_SECONDS = 30
+_GROUP = 1000
 _GRACE_SECONDS = {Role.COORDINATOR: 30, Role.REWARD: 30, Role.ROLLOUT: 60, Role.TRAINER: 120}
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What the place, not the user, decides. URIs are used where the spec gives none.
-
-    Attributes:
-        per_job: the URIs that specs give are shared by many jobs, of which each gets a folder of its own.
-    """
-
-    nats_url: str
-    weights_uri: str
-    checkpoint_uri: str
-    trainer_log_uri: str
-    image: str = "rljob"
-    per_job: bool = False
-
-
-def job_config(job: RLJob, site: Site) -> JobConfig:
-    """What the workers load: their own view of volumes, whole URIs.
-
-    Raises:
-        SpecError: neither the spec nor the site says where weights or checkpoints go.
-    """
-    spec = job.spec
-    given = {
-        "spec.weights.uri": spec.weights.uri or site.weights_uri,
-        "spec.trainer.checkpoint.uri": spec.trainer.checkpoint.uri or site.checkpoint_uri,
-    }
-    for field, uri in given.items():
-        if not uri:
-            raise SpecError(
-                field, "is needed: write the place that all pods share, such as pvc://claim/folder"
-            )
-    folder = f"/{job.metadata.name}-{job.metadata.uid}" if site.per_job else ""
-    weights, checkpoints = (f"{storage.seen_by_worker(uri)}{folder}" for uri in given.values())
-    model = spec.model.model_copy(update={"uri": storage.seen_by_worker(spec.model.uri)})
-    return JobConfig(
-        namespace=job.metadata.namespace,
-        job=job.metadata.name,
-        uid=job.metadata.uid or "",
-        spec=spec.model_copy(update={"model": model}),
-        weights_uri=weights,
-        checkpoint_uri=checkpoints,
-        trainer_log_uri=site.trainer_log_uri or f"{checkpoints}/trainer-log",
-    )
-
-
-def command(role: Role) -> list[str]:
+def command(role: Role | Holder) -> list[str]:
     """How a worker is started."""
     return ["python", "-m", "rljob_runtime.main", role.value]
 
 
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """What is laid over the template that all roles share.
+
+    Attributes:
+        role: by us, for this role alone.
+        user: by the user.
+        path: of the user's patch in the manifest, for messages.
+    """
+
+    path: str
+    user: Manifest | None = None
+    role: Manifest = field(default_factory=dict)
+
+
 def pod_template(
-    job: RLJob, site: Site, role: Role, config_map: str, pool: PoolSpec | None = None
+    job: RLJob, site: Site, role: Role, config_map: str, patches: Patches, *, pool: PoolSpec | None = None
 ) -> Manifest:
-    """A role's pod template, before the user's patch; fit for Pod Security's level Restricted."""
+    """A role's pod template, whole; without patches it is fit for Pod Security's level Restricted.
+
+    Raises:
+        SpecError: a patch does not fit.
+    """
+    template = _base(job, site, role, config_map, pool)
+    template = merge(template, _for_role(site.template, role), "the operator's worker template")
+    template = merge(template, patches.role, role.value)
+    template = merge(template, patches.user or {}, patches.path)
+    spec = template["spec"]
+    spec["tolerations"] = _tolerating_lost_nodes(spec.get("tolerations") or [])
+    credentials = _credentials(job, site, Holder(role.value))
+    if credentials:
+        ours = next(c for c in spec["containers"] if c["name"] == role.value)
+        if role is Role.COORDINATOR:
+            streams = _streams(ours, _credentials(job, site, Holder.STREAMS))
+            spec["initContainers"] = [*spec.get("initContainers", []), streams]
+        ours["env"] = [*ours["env"], *credentials]
+    return template
+
+
+def _base(job: RLJob, site: Site, role: Role, config_map: str, pool: PoolSpec | None) -> Manifest:
     ready_file = f"{names.RUN_FOLDER}/ready"
     environment: list[Manifest] = [
         {"name": "RLJOB_CONFIG", "value": f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"},
@@ -108,8 +100,8 @@ def pod_template(
     ]
     if pool is not None:
         environment.append({"name": "RLJOB_POOL", "value": pool.name})
-    claims = storage.claims([uri for uri in (*_uris(job), site.weights_uri, site.checkpoint_uri) if uri])
-    container = {
+    claims = job_claims(job, site)
+    container: Manifest = {
         "name": role.value,
         "image": job.spec.image or site.image,
         "command": command(role),
@@ -130,6 +122,10 @@ def pod_template(
             "readOnlyRootFilesystem": True,
         },
     }
+    if job.spec.model.credentials_secret is not None:
+        # As variables, which is how model hubs and object stores are told, and a Secret that is missing stands in
+        # the pod's status then.
+        container["envFrom"] = [{"secretRef": {"name": job.spec.model.credentials_secret}}]
     return {
         "metadata": {
             "labels": names.labels(job.metadata.name, role, None if pool is None else pool.name),
@@ -144,27 +140,73 @@ def pod_template(
                 {"name": "temporary", "emptyDir": {}},
                 *(storage.volume(claim) for claim in claims),
             ],
-            "tolerations": [
-                {
-                    "key": key,
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": _LOST_NODE_SECONDS,
-                }
-                for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-            ],
             "imagePullSecrets": [{"name": name} for name in job.spec.image_pull_secrets],
             "terminationGracePeriodSeconds": _GRACE_SECONDS[role],
             "serviceAccountName": names.service_account(job.metadata.name),
             "automountServiceAccountToken": False,
-            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "securityContext": {
+                "runAsNonRoot": True,
+                "fsGroup": _GROUP,  # claims can be written to, whoever the image's user is
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
         },
     }
 
 
-def _uris(job: RLJob) -> list[str | None]:
-    spec = job.spec
-    return [spec.model.uri, spec.weights.uri, spec.trainer.checkpoint.uri]
+def _for_role(template: Manifest, role: Role) -> Manifest:
+    """The site's template with its container `worker` named as the role's."""
+    if "spec" not in template:
+        return template
+    containers = [
+        {**container, "name": role.value} if container.get("name") == names.ANY_WORKER else container
+        for container in template["spec"].get("containers", [])
+    ]
+    return {**template, "spec": {**template["spec"], "containers": containers}}
+
+
+def _tolerating_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
+    """With ours, unless the user says something about the same: a patch replaces this list as a whole."""
+    ours = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_NODE_SECONDS}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    ]
+    keys = {toleration.get("key") for toleration in given}
+    return [*given, *(toleration for toleration in ours if toleration["key"] not in keys)]
+
+
+def _credentials(job: RLJob, site: Site, holder: Holder) -> list[Manifest]:
+    """The variable with a role's NATS credentials; none where the server asks for none.
+
+    A variable, not a file: a Secret that is missing then stands in the pod's status, which the operator may read.
+    """
+    nats = job.spec.nats
+    if nats.credentials_secret is not None:
+        secret = nats.credentials_secret
+    elif nats.url is None and site.issuer is not None:
+        secret = secret_name(job, holder, site.issuer)
+    else:
+        return []
+    source = {"secretKeyRef": {"name": secret, "key": CREDENTIALS_FILE}}
+    return [{"name": "RLJOB_NATS_CREDENTIALS", "valueFrom": source}]
+
+
+def _streams(container: Manifest, credentials: Sequence[Manifest]) -> Manifest:
+    """The init container that creates the job's streams, with credentials that nothing else of the pod has."""
+    kept: Manifest = {
+        name: container[name]
+        for name in ("image", "imagePullPolicy", "workingDir", "envFrom", "volumeMounts", "resources")
+        if name in container
+    }
+    return {
+        **kept,
+        "name": Holder.STREAMS.value,
+        "command": command(Holder.STREAMS),
+        "env": [*container["env"], *credentials],
+        "terminationMessagePath": container["terminationMessagePath"],
+        "terminationMessagePolicy": container["terminationMessagePolicy"],
+        "securityContext": container["securityContext"],
+    }
 
 
 def config_hash(job: RLJob, site: Site, role: Role, pool: PoolSpec | None = None) -> str:
@@ -178,14 +220,9 @@ def config_hash(job: RLJob, site: Site, role: Role, pool: PoolSpec | None = None
 
 
 def _at(value: Any, path: Sequence[str]) -> Any:
-    for field in path:
-        value = value[field]
+    for step in path:
+        value = value[step]
     return value
-
-
-def config_text(job: RLJob, site: Site) -> str:
-    """The `JobConfig` as JSON."""
-    return job_config(job, site).model_dump_json(by_alias=True)
 
 
 def config_map_manifest(metadata: Manifest, config: str) -> Manifest:
@@ -196,30 +233,3 @@ def config_map_manifest(metadata: Manifest, config: str) -> Manifest:
         "metadata": metadata,
         "data": {names.CONFIG_FILE: config},
     }
-
-
-def child_metadata(job: RLJob, name: str, role: Role | None, pool: str | None = None) -> Manifest:
-    """Metadata of what an RLJob owns."""
-    return {
-        "name": name,
-        "namespace": job.metadata.namespace,
-        "labels": names.labels(job.metadata.name, role, pool),
-        "ownerReferences": [owner_reference("RLJob", job.metadata.name, job.metadata.uid or "")],
-    }
-
-
-def owner_reference(kind: str, name: str, uid: str) -> Manifest:
-    """The reference by which a child goes when its owner goes."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind,
-        "name": name,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def digest(value: Any) -> str:
-    """Short digest of a JSON value, whatever the order of its fields."""
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

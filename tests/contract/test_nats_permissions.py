@@ -39,10 +39,8 @@ class Site:
         self.server = server
         self._folder = folder
 
-    def credentials(self, holder: Holder, uid: str) -> Path:
-        path = self._folder / f"{uid}-{holder}.creds"
-        path.write_text(job_credentials(ISSUER, holder, namespace="default", job="roles", uid=uid))
-        return path
+    def credentials(self, holder: Holder, uid: str) -> str:
+        return job_credentials(ISSUER, holder, namespace="default", job="roles", uid=uid)
 
     def store(self, holder: Holder, uid: str, *, of: str | None = None, **options: object) -> NatsStore:
         """A role's store; `of`: the UID of the job whose streams it tries for."""
@@ -72,7 +70,7 @@ class Site:
             pass
 
     @asynccontextmanager
-    async def connection(self, credentials: Path, inbox: str) -> AsyncIterator[Connection]:
+    async def connection(self, credentials: str, inbox: str) -> AsyncIterator[Connection]:
         connection = Connection(self.server.url, patience=5, attempt=5, credentials=credentials, inbox=inbox)
         await connection.open()
         try:
@@ -82,9 +80,7 @@ class Site:
 
     @asynccontextmanager
     async def operator(self) -> AsyncIterator[Connection]:
-        path = self._folder / "operator.creds"
-        path.write_text(operator_credentials(ISSUER))
-        async with self.connection(path, "_INBOX") as connection:
+        async with self.connection(operator_credentials(ISSUER), "_INBOX") as connection:
             yield connection
 
 
@@ -249,7 +245,7 @@ async def test_nobody_gets_in_without_credentials_or_with_those_of_another_insta
             issuer(Seeds.complete({}, os.urandom)), Holder.READER, namespace="default", job="roles", uid=uid
         )
     )
-    for credentials in (None, foreign):
+    for credentials in (None, str(foreign)):
         store = NatsStore(
             site.server.url,
             subject=names.subject,
@@ -392,7 +388,7 @@ class Workers:
             **os.environ,
             "RLJOB_CONFIG": str(self._file),
             "RLJOB_NATS_URL": self._site.server.url,
-            "RLJOB_NATS_CREDENTIALS": str(self._site.credentials(holder, self._config.uid)),
+            "RLJOB_NATS_CREDENTIALS": self._site.credentials(holder, self._config.uid),
             "RLJOB_POD": pod,
             **more,
         }
@@ -486,7 +482,7 @@ async def test_the_streams_role_makes_them_as_a_process_of_its_own(site: Site, t
         **os.environ,
         "RLJOB_CONFIG": str(config),
         "RLJOB_NATS_URL": site.server.url,
-        "RLJOB_NATS_CREDENTIALS": str(site.credentials(Holder.STREAMS, uid)),
+        "RLJOB_NATS_CREDENTIALS": site.credentials(Holder.STREAMS, uid),
     }
     command = [sys.executable, "-m", "rljob_runtime.main", "streams"]
     for _ in range(2):  # it may be started again

@@ -14,7 +14,7 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.cluster import Manifest, Ref
 from rljob_operator.observe import Figures, Observed, summarize
 from rljob_operator.plan import Apply, Delete
-from rljob_operator.worker_pod import Site
+from rljob_operator.site import Site
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

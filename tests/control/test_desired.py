@@ -15,8 +15,9 @@ from rljob_core.spec import RLJob
 from rljob_operator.cluster import Manifest, Ref
 from rljob_operator.desired import Targets, desired
 from rljob_operator.names import CONFIG_HASH, Role
+from rljob_operator.site import Site, job_config
 from rljob_operator.trainer_gang import trainer_hash
-from rljob_operator.worker_pod import Site, config_hash, job_config
+from rljob_operator.worker_pod import config_hash
 
 MakeJob = Callable[..., RLJob]
 

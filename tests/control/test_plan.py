@@ -15,7 +15,7 @@ from rljob_core.spec import RLJob
 from rljob_operator.cluster import Ref
 from rljob_operator.desired import Targets, desired
 from rljob_operator.plan import Apply, Delete, plan
-from rljob_operator.worker_pod import Site
+from rljob_operator.site import Site
 
 MakeJob = Callable[..., RLJob]
 

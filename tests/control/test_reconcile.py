@@ -21,8 +21,8 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.cluster import Event
 from rljob_operator.processes import LocalCluster
 from rljob_operator.reconcile import Outcome, Reconciler
+from rljob_operator.site import Site
 from rljob_operator.status import Phase, condition, resumed
-from rljob_operator.worker_pod import Site
 
 MakeJob = Callable[..., RLJob]
 QUICK = Backoff(first=0.05, last=0.2, healthy=60)

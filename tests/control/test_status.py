@@ -12,8 +12,8 @@ from rljob_core.spec import RLJob
 from rljob_operator.cluster import Ref
 from rljob_operator.observe import Figures
 from rljob_operator.reconcile import RESYNC_SECONDS, Reconciler
+from rljob_operator.site import Site
 from rljob_operator.status import Phase, condition, resumed
-from rljob_operator.worker_pod import Site
 
 MakeJob = Callable[..., RLJob]
 

@@ -11,8 +11,8 @@ import pytest
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.reconcile import Pass, Reconciler
+from rljob_operator.site import Site
 from rljob_operator.status import Phase, condition
-from rljob_operator.worker_pod import Site
 
 MakeJob = Callable[..., RLJob]
 BACKOFF = Backoff(first=10, last=60)

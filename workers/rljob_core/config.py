@@ -1,8 +1,8 @@
 """What the operator renders and every worker loads: the job's identity and its whole spec, as one JSON file.
 
 Environment of a worker: `RLJOB_CONFIG` (path of that file), `RLJOB_NATS_URL`, `RLJOB_POD` (its name),
-`RLJOB_POOL` (rollout), `RLJOB_ATTEMPT` (trainer), `RLJOB_NATS_CREDENTIALS` (path of the role's own credentials, where
-the server asks for any).
+`RLJOB_POOL` (rollout), `RLJOB_ATTEMPT` (trainer), `RLJOB_NATS_CREDENTIALS` (the role's own credentials, or
+their file's path, where the server asks for any).
 """
 
 from __future__ import annotations

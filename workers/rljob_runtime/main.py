@@ -140,7 +140,7 @@ async def run_role(name: str, config: JobConfig) -> None:
         subject=config.subject,
         stream_prefix=config.stream_prefix,
         trajectory_bytes=trajectory_stream_bytes(config),
-        credentials=Path(credentials) if credentials else None,
+        credentials=credentials or None,
         inbox=inbox_of(config.uid, name),
         create=not credentials or name == "streams",
     )

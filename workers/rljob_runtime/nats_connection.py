@@ -14,10 +14,10 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import nats.errors
+from nats.aio.client import RawCredentials
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _RECONNECT_WAIT = 0.2
 _RETRY_WAIT = 0.05
 _NO_RESPONDERS = "503"
+_CREDENTIALS = "-----BEGIN"
 #: What the server says, in small letters, of a subject that our credentials do not allow.
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(?P<subject>[^"]*)"')
 
@@ -56,7 +57,7 @@ class Connection:
         url: of the server.
         patience: seconds that a call goes on trying, and a reader waits, while the server cannot be reached.
         attempt: seconds after which an unanswered request is sent again.
-        credentials: path of a file with a user's JWT and seed, read anew at each connection.
+        credentials: a user's JWT and seed, or the path of a file with them, read anew at each connection.
         inbox: first tokens of the subjects on which answers come.
     """
 
@@ -66,11 +67,12 @@ class Connection:
         *,
         patience: float,
         attempt: float,
-        credentials: Path | None = None,
+        credentials: str | None = None,
         inbox: str = "_INBOX",
     ) -> None:
         self.url = url
-        self._credentials = credentials
+        raw = credentials is not None and credentials.startswith(_CREDENTIALS)
+        self._credentials = RawCredentials(credentials) if raw else credentials
         self._inbox_prefix = inbox
         self.patience = patience
         self._attempt = attempt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from uuid import uuid4
 
 from nats.aio.msg import Msg
@@ -39,7 +38,7 @@ class NatsStore:
             message id, so that it is stored once.
         window: messages in flight at once, per kind of request.
         window_bytes: bytes of published messages in flight at once.
-        credentials: path of the role's credentials, where the server asks for any.
+        credentials: the role's credentials or their file's path, where the server asks for any.
         inbox: first tokens of the subjects on which answers come; the credentials allow no other.
         create: whether `open` creates the streams. A role that may not do so waits for them at its first use.
     """
@@ -57,7 +56,7 @@ class NatsStore:
         attempt: float = 5.0,
         window: int = 256,
         window_bytes: int = 32 << 20,
-        credentials: Path | None = None,
+        credentials: str | None = None,
         inbox: str = "_INBOX",
         create: bool = True,
     ) -> None:
