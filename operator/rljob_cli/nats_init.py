@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -15,7 +13,6 @@ import typer
 if TYPE_CHECKING:
     from rljob_operator.nats_accounts import Seeds
 
-SEEDS_FILE = "seeds.json"
 SECRETS_FILE = "secrets.yaml"
 
 
@@ -34,13 +31,13 @@ def nats_init(
 
         rljob nats-init nats && kubectl apply -f nats/secrets.yaml
     """
-    from rljob_operator.nats_accounts import ACCOUNTS_FILE, Seeds, server_config
+    from rljob_operator.nats_accounts import ACCOUNTS_FILE, SEEDS_FILE, Seeds, server_config
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         seeds = Seeds.complete(_known(folder / SEEDS_FILE), os.urandom)
         texts = {
-            SEEDS_FILE: json.dumps(dataclasses.asdict(seeds), indent=2) + "\n",
+            SEEDS_FILE: seeds.text(),
             ACCOUNTS_FILE: server_config(seeds),
             SECRETS_FILE: _manifests(seeds, namespace),
         }
@@ -61,18 +58,12 @@ def _known(file: Path) -> dict[str, str]:
     Raises:
         ValueError: it holds something else.
     """
-    from rljob_operator.nats_accounts import Seeds
+    from rljob_operator.nats_accounts import known_seeds
 
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        return known_seeds(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
-        raise ValueError("is no object of names and seeds")
-    names = [field.name for field in dataclasses.fields(Seeds)]
-    if strange := sorted(found.keys() - set(names)):
-        raise ValueError(f"{', '.join(strange)}: unknown; known are {', '.join(names)}")
-    return found
 
 
 def _manifests(seeds: Seeds, namespace: str) -> str:

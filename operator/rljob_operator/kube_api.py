@@ -105,6 +105,10 @@ class KubeApi:
         version = KINDS[kind][0]
         return [{"apiVersion": version, "kind": kind, **item} for item in body.get("items", [])]
 
+    async def get(self, ref: Ref) -> Manifest | None:
+        """The object, None if there is none."""
+        return await self._found("GET", ref)
+
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply; the object as it is then."""
         ref = Ref.of(manifest)

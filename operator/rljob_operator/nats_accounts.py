@@ -1,4 +1,4 @@
-"""PURE. One installation's NATS accounts: made once, by `rljob nats-init`, from seeds.
+"""PURE. One installation's NATS accounts: made once, by `rljob nats-init` or in the cluster, from seeds.
 
 Two accounts, because permissions do not cover reply subjects: a user who may ask JetStream for anything can name
 `$JS.API.STREAM.DELETE.<any stream>` as the place for the answer, and the server obeys its own message. So JetStream
@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from rljob_operator.cluster import Manifest
@@ -20,10 +20,13 @@ from rljob_operator.nats_credentials import CREDENTIALS_FILE, Issuer, operator_c
 from rljob_operator.nats_jwt import Kind, checked_seed, public_key, seed_of, token
 from rljob_operator.nats_permissions import SERVICES
 
+SEEDS_SECRET = "rljob-nats-seeds"  # noqa: S105 a name
+"""Secret from which the others are made in the cluster; nothing that runs mounts it."""
 SERVER_SECRET = "rljob-nats-accounts"  # noqa: S105 a name
 """Secret with the part of the server's configuration that names the accounts."""
 ISSUER_SECRET = "rljob-nats-issuer"  # noqa: S105 a name
 """Secret of the operator: what it makes credentials from, and its own."""
+SEEDS_FILE = "seeds.json"
 ACCOUNTS_FILE = "accounts.conf"
 ISSUER_FILE = "issuer.json"
 
@@ -72,6 +75,36 @@ class Seeds:
             kind = Kind.OPERATOR if name == "operator" else Kind.ACCOUNT
             seeds[name] = checked_seed(kind, known[name]) if name in known else seed_of(kind, random(32))
         return cls(**seeds)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """From a seeds file.
+
+        Raises:
+            ValueError: it is none, or lacks one.
+        """
+        known = known_seeds(text)
+        if missing := sorted(set(cls.__slots__) - known.keys()):
+            raise ValueError(f"lacks {', '.join(missing)}: `rljob nats-init` adds what is missing")
+        return cls.complete(known, bytes)
+
+    def text(self) -> str:
+        """A seeds file."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def known_seeds(text: str) -> dict[str, str]:
+    """What a seeds file holds, which need not be all of them.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
+        raise ValueError("is no object of names and seeds")
+    if strange := sorted(found.keys() - set(Seeds.__slots__)):
+        raise ValueError(f"{', '.join(strange)}: unknown; known are {', '.join(Seeds.__slots__)}")
+    return found
 
 
 def issuer(seeds: Seeds) -> Issuer:
@@ -149,6 +182,23 @@ def _imports(account: str) -> list[dict[str, Any]]:
     return [
         {"name": subject, "subject": subject, "account": account, "type": "service"} for subject in SERVICES
     ]
+
+
+def seeds_secret(seeds: Seeds, *, namespace: str) -> Manifest:
+    """The Secret that keeps the seeds in the cluster."""
+    return _secret(SEEDS_SECRET, namespace, {SEEDS_FILE: seeds.text()})
+
+
+def seeds_of(secret: Manifest) -> Seeds:
+    """The seeds that a Secret keeps.
+
+    Raises:
+        ValueError: it keeps something else.
+    """
+    encoded = (secret.get("data") or {}).get(SEEDS_FILE)
+    if encoded is None:
+        raise ValueError(f"has no {SEEDS_FILE}")
+    return Seeds.read(base64.b64decode(encoded).decode())
 
 
 def secrets(seeds: Seeds, *, namespace: str) -> list[Manifest]:

@@ -1,0 +1,48 @@
+"""The installation of `manifests/`, as kubectl renders it, and the credentials of its service accounts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from e2e.harness.kubectl import Kubectl
+from ruamel.yaml import YAML
+
+Object = dict[str, Any]
+CHECKOUT = Path(__file__).resolve().parents[2]
+MANIFESTS = CHECKOUT / "manifests"
+
+
+def rendered(kubectl: Kubectl, folder: Path) -> list[Object]:
+    """The objects of a kustomization."""
+    return [dict(found) for found in YAML(typ="safe").load_all(kubectl("kustomize", str(folder))) if found]
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    return [found for found in objects if found["kind"] in kinds]
+
+
+def moved(base: Path, namespace: str, folder: Path, **more: Any) -> Path:
+    """A kustomization in `folder` that puts another one into a namespace, as a user writes it."""
+    folder.mkdir(exist_ok=True)
+    text = {"namespace": namespace, "resources": [os.path.relpath(base, folder.resolve())], **more}
+    (folder / "kustomization.yaml").write_text(json.dumps(text))
+    return folder
+
+
+def kubeconfig_of(kubectl: Kubectl, service_account: str, namespace: str, file: Path) -> Path:
+    """A kubeconfig that holds a token of a service account, and nothing else."""
+    config = kubectl.json("config", "view", "--raw")
+    token = kubectl("create", "token", service_account, f"--namespace={namespace}").strip()
+    (cluster,) = config["clusters"]
+    user = {"name": service_account, "user": {"token": token}}
+    context = {
+        "name": "a",
+        "context": {"cluster": cluster["name"], "user": service_account, "namespace": namespace},
+    }
+    config |= {"users": [user], "contexts": [context], "current-context": "a"}
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(config))
+    return file

@@ -1,0 +1,211 @@
+"""The keys of NATS without a step by hand: on a real API server, under the Job's own service account."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import kopf
+import pytest
+from e2e.harness.kubectl import Kubectl
+from installation import MANIFESTS, Object, kubeconfig_of, moved, of_kind, rendered
+from operators import until
+
+from rljob_core.errors import StoreUnavailable
+from rljob_operator import nats_accounts
+from rljob_operator.cluster import Manifest, Ref
+from rljob_operator.handlers import plain
+from rljob_operator.kube_api import ApiError, Credentials, KubeApi
+from rljob_operator.nats_accounts import ISSUER_SECRET, SEEDS_SECRET, SERVER_SECRET, Seeds
+from rljob_operator.nats_setup import SetupError, set_up
+from rljob_runtime.nats_connection import Connection, Interrupted
+from rljob_runtime.nats_server import command, read_ports
+
+SECRETS = (SEEDS_SECRET, SERVER_SECRET, ISSUER_SECRET)
+
+
+@pytest.fixture
+def here(kubectl: Kubectl, namespace: str) -> Kubectl:
+    return kubectl.within(namespace)
+
+
+@pytest.fixture
+def service_account(here: Kubectl, tmp_path: Path) -> Path:
+    """Credentials of the Job's service account, with the Role that the manifests give it."""
+    objects = rendered(here, moved(MANIFESTS / "overlays/namespaced", here.namespace, tmp_path / "moved"))
+    access = of_kind(objects, "ServiceAccount", "Role", "RoleBinding")
+    here.apply([o for o in access if o["metadata"]["name"] == "rljob-nats-setup"])
+    return kubeconfig_of(here, "rljob-nats-setup", here.namespace, tmp_path / "setup.kubeconfig")
+
+
+@pytest.fixture
+async def api(service_account: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeApi]:
+    monkeypatch.setenv("KUBECONFIG", str(service_account))
+
+    def login() -> Credentials:
+        info = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
+        assert info is not None
+        return plain(info)
+
+    connection = KubeApi(login)
+    yield connection
+    await connection.close()
+
+
+def stored(here: Kubectl) -> dict[str, Object]:
+    """Files by Secret."""
+    items = here.json("get", "secrets")["items"]
+    return {item["metadata"]["name"]: item["data"] for item in items}
+
+
+def fits(found: dict[str, Object], namespace: str) -> bool:
+    """Whether the Secrets are all there and follow from the seeds."""
+    seeds = Seeds.read(base64.b64decode(found[SEEDS_SECRET]["seeds.json"]).decode())
+    wanted = {m["metadata"]["name"]: m["data"] for m in nats_accounts.secrets(seeds, namespace=namespace)}
+    return found == {**wanted, SEEDS_SECRET: found[SEEDS_SECRET]}
+
+
+def run(kubeconfig: Path, namespace: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "RLJOB_NAMESPACE": namespace}
+    arguments = [sys.executable, "-m", "rljob_operator.nats_setup"]
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_it_makes_what_is_missing_and_nothing_else(here: Kubectl, service_account: Path) -> None:
+    first = run(service_account, here.namespace)
+    assert (first.returncode, first.stdout) == (0, f"made {', '.join(SECRETS)}\n"), first.stderr
+    before = stored(here)
+    assert fits(before, here.namespace)
+    here("delete", "secret", SERVER_SECRET)
+    assert run(service_account, here.namespace).stdout == f"made {SERVER_SECRET}\n"
+    assert run(service_account, here.namespace).stdout == "all Secrets are there; nothing made\n"
+    assert stored(here) == before
+
+
+def test_its_service_account_may_do_no_more(here: Kubectl, service_account: Path) -> None:
+    job = Kubectl(here.program, service_account, namespace=here.namespace)
+    assert job.succeeds("auth", "can-i", "create", "secrets")
+    assert all(job.succeeds("auth", "can-i", "get", f"secrets/{name}") for name in SECRETS)
+    refused = [("get", "secrets/other"), ("list", "secrets"), ("get", "configmaps"), ("create", "pods")]
+    refused += [(verb, f"secrets/{name}") for verb in ("update", "patch", "delete") for name in SECRETS]
+    assert not [rule for rule in refused if job.succeeds("auth", "can-i", *rule)]
+    assert not job.succeeds("auth", "can-i", "create", "secrets", "--namespace=default")
+
+
+async def test_runs_at_once_make_one_set(api: KubeApi, here: Kubectl) -> None:
+    made = await asyncio.gather(*(set_up(api, here.namespace) for _ in range(5)))
+    assert sorted(name for names in made for name in names) == sorted(SECRETS)
+    assert fits(stored(here), here.namespace)
+
+
+class DyingApi(KubeApi):
+    """The Job's pod is lost after, or while, it has created a number of Secrets."""
+
+    def __init__(self, api: KubeApi, lives: int, *, answered: bool) -> None:
+        self._api, self._lives, self._answered = api, lives, answered
+
+    async def get(self, ref: Ref) -> Manifest | None:
+        return await self._api.get(ref)
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        if self._lives == 0 and not self._answered:
+            await self._api.create(manifest)
+        if self._lives == 0:
+            raise ApiError(0, "Unreachable", "lost")
+        self._lives -= 1
+        return await self._api.create(manifest)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("lives", [0, 1, 2])
+async def test_a_run_that_is_lost_is_gone_on_with(
+    api: KubeApi, here: Kubectl, lives: int, answered: bool
+) -> None:
+    with pytest.raises(ApiError, match="lost"):
+        await set_up(DyingApi(api, lives, answered=answered), here.namespace)
+    rest = SECRETS[lives if answered else lives + 1 :]
+    assert await set_up(api, here.namespace) == rest
+    assert fits(stored(here), here.namespace)
+
+
+def brought(namespace: str) -> list[Manifest]:
+    return nats_accounts.secrets(Seeds.complete({}, os.urandom), namespace=namespace)
+
+
+async def test_secrets_that_somebody_brought_are_left_alone(api: KubeApi, here: Kubectl) -> None:
+    here.apply(brought(here.namespace))
+    before = stored(here)
+    assert await set_up(api, here.namespace) == ()
+    assert stored(here) == before
+
+
+async def test_half_of_what_belongs_together_is_reported(api: KubeApi, here: Kubectl) -> None:
+    here.apply(brought(here.namespace)[0])
+    with pytest.raises(SetupError, match=f"bring {ISSUER_SECRET} too"):
+        await set_up(api, here.namespace)
+    assert set(stored(here)) == {SERVER_SECRET}
+
+
+async def test_a_secret_that_does_not_follow_from_the_seeds_is_reported(api: KubeApi, here: Kubectl) -> None:
+    await set_up(api, here.namespace)
+    here("delete", "secret", ISSUER_SECRET)
+    here.apply(brought(here.namespace)[1])
+    before = stored(here)
+    with pytest.raises(SetupError, match=f"{ISSUER_SECRET} is not what"):
+        await set_up(api, here.namespace)
+    assert stored(here) == before
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [({}, "has no seeds.json"), ({"seeds.json": "{}"}, "lacks operator"), ({"seeds.json": "["}, "")],
+)
+def test_seeds_that_are_none_end_the_job_at_once(
+    here: Kubectl, service_account: Path, files: dict[str, str], message: str
+) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SEEDS_SECRET}, "stringData": files}
+    here.apply(secret)
+    ended = run(service_account, here.namespace)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"error: Secret {SEEDS_SECRET}: {message}")
+
+
+def test_the_shipped_server_takes_the_accounts_and_the_operator(
+    here: Kubectl, service_account: Path, tmp_path: Path
+) -> None:
+    """The configuration of manifests/base, beside the Secret's file, as the pod's volume lays them."""
+    assert run(service_account, here.namespace).returncode == 0
+    secrets = stored(here)
+    configs = [o for o in of_kind(rendered(here, MANIFESTS), "ConfigMap") if o["metadata"]["name"] == "nats"]
+    text = configs[0]["data"]["nats-server.conf"]
+    local = {"0.0.0.0:4222": "127.0.0.1:-1", "0.0.0.0:8222": "127.0.0.1:-1", "/data": str(tmp_path / "data")}
+    for place, ours in local.items():
+        assert place in text
+        text = text.replace(place, ours)
+    (tmp_path / "nats-server.conf").write_text(f"{text}\nports_file_dir: {tmp_path}\n")
+    for name, file in ((SERVER_SECRET, "accounts.conf"), (ISSUER_SECRET, "user.creds")):
+        (tmp_path / file).write_bytes(base64.b64decode(secrets[name][file]))
+    with subprocess.Popen(command(tmp_path / "nats-server.conf"), stderr=subprocess.DEVNULL) as server:
+        try:
+            url = until(lambda: read_ports(tmp_path, server.pid), seconds=20)
+            with pytest.raises(Interrupted, match="stream not found"):  # an answer
+                asyncio.run(_ask(url, credentials=str(tmp_path / "user.creds")))
+            with pytest.raises(StoreUnavailable):
+                asyncio.run(_ask(url))
+        finally:
+            server.kill()
+
+
+async def _ask(url: str, **options: Any) -> None:
+    connection = Connection(url, patience=3, attempt=3, **options)
+    await connection.open()
+    try:
+        await connection.call("STREAM.INFO.none", {})
+    finally:
+        await connection.close()
