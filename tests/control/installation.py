@@ -1,18 +1,35 @@
-"""The installation of `manifests/`, as kubectl renders it, and the credentials of its service accounts."""
+"""The installation of `manifests/`: as kubectl renders it, on an API server, and its service accounts' credentials."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from e2e.harness.availability import available
+from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
+from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kubectl import Kubectl
 from ruamel.yaml import YAML
 
 Object = dict[str, Any]
 CHECKOUT = Path(__file__).resolve().parents[2]
 MANIFESTS = CHECKOUT / "manifests"
+
+
+@contextmanager
+def installed(folder: Path, **options: Any) -> Iterator[ControlPlane]:
+    """A control plane of one's own on which manifests/ is applied, as a user does it."""
+    with available():
+        find().require((*CONTROL_PLANE, *CONTROLLERS))
+    with ControlPlane(folder, **options) as control_plane:
+        control_plane.kubectl("apply", "--kustomize", str(MANIFESTS), "--validate=strict")
+        for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
+            control_plane.kubectl.wait("condition=Established", f"crd/{name}")
+        yield control_plane
 
 
 def rendered(kubectl: Kubectl, folder: Path) -> list[Object]:
