@@ -9,10 +9,10 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kube e2e check bench format crds lock model clean
+.PHONY: help demo test kube e2e check bench bench-operator format crds lock model clean
 
 help:  ## this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -57,6 +57,9 @@ crds: $(VENV)/.installed  ## write crds/ again from the API models
 
 bench: .venv-bench/.installed  ## benchmarks, side by side, as a table and JSON in bench/out
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-operator: $(VENV)/.installed  ## the operator with 1,000 jobs on pretend nodes (builds what it needs, once)
+	@$(BIN)/python -m bench.operator $(ARGS)
 
 model: $(VENV)/.installed  ## make the example model again
 	@$(BIN)/python manifests/examples/models/make_chain_sum.py

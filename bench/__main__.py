@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import platform
-from pathlib import Path
 
+from bench import results
 from rljob_runtime.nats_server import SYNC_INTERVAL
 
 NAMES = ("store", "engine", "overlap", "learning")
-OUT = Path(__file__).parent / "out"
 
 
 def main() -> None:
@@ -26,18 +24,14 @@ def main() -> None:
     for name in names:
         if name not in NAMES:
             parser.error(f"no benchmark is called {name!r}: choose from {', '.join(NAMES)}")
-    OUT.mkdir(exist_ok=True)
-    file = OUT / "results.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
     print(
         f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, "
         f"nats-server file storage, sync_interval {SYNC_INTERVAL}"
     )
     for name in names:
         print(f"\n== {name}", flush=True)
-        results[name] = importlib.import_module(f"bench.{name}").main()
-        file.write_text(json.dumps(results, indent=1))
-    print(f"\nwritten to {file}")
+        results.keep(name, importlib.import_module(f"bench.{name}").main())
+    print(f"\nwritten to {results.FILE}")
 
 
 if __name__ == "__main__":
