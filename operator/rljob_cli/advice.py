@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+
+from rljob_core.spec import model_in
 
 _NEEDED = {
     "string_type": "text",
@@ -35,6 +36,12 @@ def dotted(location: Sequence[str | int]) -> str:
     return text
 
 
+def location(detail: ErrorDetails) -> tuple[str | int, ...]:
+    """Where a user would change what is wrong: pydantic tells rules between fields of the object that has them."""
+    field = detail.get("ctx", {}).get("field") if detail["type"] == "rule" else None
+    return (*detail["loc"], field) if field else detail["loc"]
+
+
 def advice(root: type[BaseModel], content: Any, detail: ErrorDetails) -> str:
     """One sentence: what is wrong at `detail["loc"]` and what to write instead.
 
@@ -46,9 +53,10 @@ def advice(root: type[BaseModel], content: Any, detail: ErrorDetails) -> str:
     kind, location, given = detail["type"], detail["loc"], detail["input"]
     context: Mapping[str, Any] = detail.get("ctx", {})
     if kind == "rule":
-        return str(context["message"])
+        message = str(context["message"])
+        return f"{_shown(given)}: {message}" if isinstance(given, str) else message
     if kind == "extra_forbidden":
-        return _unknown(root, content, location)
+        return _unknown(root, content, location, context.get("known", ()))
     field = _field(root, location)
     if kind == "missing":
         return f"is required{_meaning(field)}"
@@ -58,17 +66,15 @@ def advice(root: type[BaseModel], content: Any, detail: ErrorDetails) -> str:
         return f"{_NEEDED[kind]} is needed, not {_shown(given)}{_unquoted(kind, given)}{_meaning(field)}"
     if kind in _BOUNDS:
         name, key = _BOUNDS[kind]
-        return f"must be {name} {context[key]:g}, not {_shown(given)}"
+        return f"must be {name} {context[key]:.10g}, not {_shown(given)}"
     if kind in {"too_short", "too_long"}:
         least = kind == "too_short"
         count = context["min_length" if least else "max_length"]
         return f"must have {'at least' if least else 'at most'} {count} {'item' if count == 1 else 'items'}"
     if kind in {"string_too_short", "string_too_long"}:
-        least = kind == "string_too_short"
-        count = context["min_length" if least else "max_length"]
-        return f"must have {'at least' if least else 'at most'} {count} characters, not {len(given)}"
-    if kind == "string_pattern_mismatch":
-        return f"{_shown(given)} does not match {context['pattern']}{_meaning(field)}"
+        if kind == "string_too_short":  # of which only 1 is used
+            return f"must not be empty{_meaning(field)}"
+        return f"must have at most {context['max_length']} characters, not {len(given)}"
     return f"{detail['msg']}, not {_shown(given)}{_meaning(field)}"
 
 
@@ -89,13 +95,15 @@ def _choice(expected: str, given: object) -> str:
     return f"{_shown(given)} is not possible: {hint}write one of {', '.join(options)}"
 
 
-def _unknown(root: type[BaseModel], content: Any, location: Sequence[str | int]) -> str:
+def _unknown(
+    root: type[BaseModel], content: Any, location: Sequence[str | int], known: Sequence[str] = ()
+) -> str:
     """Names close to what was written, and where the field exists otherwise."""
     parent = _model(root, location[:-1])
     if parent is None:
         return "unknown field: remove it"
     name = str(location[-1])
-    fields = [field.alias or key for key, field in parent.model_fields.items()]
+    fields = list(known) or [field.alias or key for key, field in parent.model_fields.items()]
     folded = {field.lower(): field for field in fields}
     close = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=3, cutoff=0.6)
     if close:
@@ -159,14 +167,5 @@ def _model(root: type[BaseModel], location: Sequence[str | int]) -> type[BaseMod
         if here is None:
             return None
         field = next((f for key, f in here.model_fields.items() if (f.alias or key) == step), None)
-        here = None if field is None else _inside(field.annotation)
+        here = None if field is None else model_in(field.annotation)
     return here
-
-
-def _inside(annotation: Any) -> type[BaseModel] | None:
-    """The model in an annotation: itself, or in `X | None`, `list[X]`, `Annotated[X, …]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in {Union, UnionType, list, Annotated}:
-        return next((found for part in get_args(annotation) if (found := _inside(part)) is not None), None)
-    return None

@@ -176,10 +176,10 @@ def check_output(folder: RunFolder, job: RLJob, *, resume: bool, model: str) -> 
             [
                 SpecError(
                     path,
-                    f"the job in {folder.path} was started with {json.dumps(before)}, not {json.dumps(now)}: "
-                    "change it back, or choose another --output",
+                    f"{path.rpartition('.')[2]} is immutable, because {because}: change it back, or choose another "
+                    f"--output; the job in {folder.path} was started with {json.dumps(before)}, not {json.dumps(now)}",
                 )
-                for path, before, now in changed
+                for path, because, before, now in changed
             ],
         )
     if not resume:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from rljob_cli.advice import advice, dotted
+from rljob_cli.advice import advice, dotted, location
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, EvaluationDataSpec, RLJob
 
 Location = tuple[str | int, ...]
 
+# Of metav1.ObjectMeta.
+_METADATA = {
+    "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation", "creationTimestamp",
+    "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences", "finalizers",
+    "managedFields",
+}  # fmt: skip
 _STEP = re.compile(r"[^.\[\]]+")
 
 
@@ -37,25 +44,29 @@ def load_job(file: Path, overrides: Sequence[str] = ()) -> RLJob:
         InvalidManifest: fields are wrong.
     """
     root, content = _parse(_read(file), str(file))
+    content = _as_json(content)
     if not isinstance(content, dict):
         raise SpecError(
             str(file),
             f"line 1, column 1: {_kind(content)}: write a mapping with apiVersion, kind, metadata and spec",
         )
     changed = [override(content, text) for text in overrides]
+    wrong = list(_wrong_metadata(content))
     try:
         job = RLJob.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
+        wrong += error.errors(include_url=False)
+    if wrong:
         raise InvalidManifest(
             "the manifest is wrong",
             [
                 SpecError(
-                    dotted(detail["loc"]) or str(file),
-                    advice(RLJob, content, detail) + _place(file, root, detail["loc"], changed),
+                    dotted(location(detail)) or str(file),
+                    advice(RLJob, content, detail) + _place(file, root, location(detail), changed),
                 )
-                for detail in error.errors(include_url=False)
+                for detail in wrong
             ],
-        ) from error
+        )
     return resolve_paths(job, file.resolve().parent)
 
 
@@ -85,6 +96,34 @@ def _parse(text: str, source: str) -> tuple[Node | None, Any]:
         raise SpecError(source, place + _problem(error)) from error
     except YAMLError as error:  # characters that YAML does not know
         raise SpecError(source, f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def _as_json(content: Any) -> Any:
+    """The content with 4.0 and 1e6 as whole numbers, as which kubectl sends them: JSON has one kind of number."""
+    if isinstance(content, dict):
+        return {key: _as_json(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_as_json(item) for item in content]
+    return int(content) if isinstance(content, float) and content.is_integer() else content
+
+
+def _wrong_metadata(content: Mapping[str, Any]) -> Iterator[ErrorDetails]:
+    """What Kubernetes' metadata does not have. The model keeps it, lest a newer API server's fields be lost."""
+    metadata = content.get("metadata")
+    for name, value in metadata.items() if isinstance(metadata, dict) else ():
+        if name not in _METADATA:
+            known = ["name", "namespace", "labels", "annotations"]
+            yield _details("extra_forbidden", ("metadata", name), value, known=known)
+        elif name in {"labels", "annotations"} and not isinstance(value, dict | None):
+            yield _details("dict_type", ("metadata", name), value)
+        elif name in {"labels", "annotations"}:
+            for key, text in (value or {}).items():
+                if not isinstance(text, str | None):
+                    yield _details("string_type", ("metadata", name, key), text)
+
+
+def _details(kind: str, place: Location, given: Any, **context: Any) -> ErrorDetails:
+    return {"type": kind, "loc": place, "msg": "", "input": given, "ctx": context}
 
 
 def _problem(error: MarkedYAMLError) -> str:
@@ -146,7 +185,7 @@ def override(content: dict[str, Any], text: str) -> Location:
             target[key] = {}
         target = target[key]
     key = _key(target, steps[-1], path)
-    target[key] = _parse(value, f"--set {path}")[1]
+    target[key] = _as_json(_parse(value, f"--set {path}")[1])
     return (*location, key)
 
 

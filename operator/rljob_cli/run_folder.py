@@ -15,26 +15,28 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import SpecError
-from rljob_core.spec import RLJob
+from rljob_core.spec import RLJob, immutable_fields
 
-# What a run may not change about the job that it goes on with: its prompts, its scores and its weights would not
-# fit together. All else (steps, rates, replicas, mode, …) may be another from one run to the next.
-FIXED = (
-    "spec.model.lora",
-    "spec.data",
-    "spec.evaluation.data",
-    "spec.reward.functions",
-    "spec.rollout.environment",
-    "spec.algorithm.name",
-    "spec.trainer.backend",
-)
+# Compared in other ways: a model's folder may have moved, so its content is; the embedded server has no URL.
+_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
+# Of no meaning here: all pools are on this machine.
+_ELSEWHERE = {"spec.rollout.pools.datacenter"}
+FIXED: Mapping[str, str] = {
+    path: mark.because
+    for path, mark in immutable_fields(RLJob)
+    if path not in _OTHERWISE and path not in _ELSEWHERE
+}
+"""What a run may not change about the job that it goes on with, and why: what the API server keeps, too.
+
+All else (steps, rates, replicas, mode, …) may be another from one run to the next.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,15 @@ def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, A
     return [] if before == now else [(path, before, now)]
 
 
-def fixed_differences(identity: Identity, job: RLJob) -> list[tuple[str, Any, Any]]:
-    """What the job would change that it may not: path, value before, value now."""
+def fixed_differences(identity: Identity, job: RLJob) -> list[tuple[str, str, Any, Any]]:
+    """What the job would change that it may not: path, why not, value before, value now."""
     found = differences(identity.manifest, job.model_dump(mode="json", by_alias=True))
-    return [d for d in found if any(d[0] == path or d[0].startswith(f"{path}.") for path in FIXED)]
+    return [
+        (path, because, before, now)
+        for path, before, now in found
+        for fixed, because in FIXED.items()
+        if path == fixed or path.startswith(f"{fixed}.")
+    ]
 
 
 def replace_text(path: Path, text: str) -> None:

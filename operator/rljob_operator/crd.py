@@ -12,6 +12,7 @@ from rljob_core.spec import (
     GROUP,
     VERSION,
     ApiModel,
+    JobName,
     RLJob,
     RLJobSpec,
     RLJobStatus,
@@ -20,7 +21,7 @@ from rljob_core.spec import (
     RolloutPoolStatus,
 )
 from rljob_operator.cluster import Manifest
-from rljob_operator.crd_schema import RULES, Schema, structural
+from rljob_operator.crd_schema import Schema, structural
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,13 @@ _SCALE = {
     "statusReplicasPath": ".status.replicas",
     "labelSelectorPath": ".status.selector",
 }
+
+
+class _Metadata(ApiModel):
+    """What an object of ours is called, and its children after it."""
+
+    name: JobName
+    """The first part of its pods' host names."""
 
 
 def crds() -> dict[str, Manifest]:
@@ -134,18 +142,16 @@ def _crd(
 def _object_schema(model: type[ApiModel], spec: type[ApiModel], status: type[ApiModel]) -> Schema:
     """Our spec and status; what else an object has is Kubernetes' own."""
     told = {name: field.description for name, field in model.model_fields.items()}
-    schema: Schema = {
+    return {
         "description": model.__doc__,
         "type": "object",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"description": told["api_version"], "type": "string"},
             "kind": {"description": told["kind"], "type": "string"},
-            "metadata": {"type": "object"},
+            # The name alone: Kubernetes knows the rest, and takes no other restriction.
+            "metadata": {"type": "object", "properties": structural(_Metadata)["properties"]},
             "spec": {**structural(spec), "description": told["spec"]},
             "status": {**structural(status, defaults=False), "description": told["status"]},
         },
     }
-    if model.rules:
-        schema[RULES] = [{"rule": rule.cel, "message": rule.message} for rule in model.rules]
-    return schema

@@ -7,7 +7,7 @@
 | `const` | `enum` |
 | `exclusiveMinimum: 0` | `minimum: 0`, `exclusiveMinimum: true` |
 | an integer or a string | `x-kubernetes-int-or-string` |
-| any mapping | `x-kubernetes-preserve-unknown-fields`: it is handed on as it is |
+| any mapping | a map of `x-kubernetes-preserve-unknown-fields`: its values are handed on as they are, null, too |
 | `additionalProperties: false` | nothing: unknown fields are refused, or pruned, in any case |
 | a list | a map by its `listMapKey`, else atomic |
 | `rules`, `immutable` | `x-kubernetes-validations` |
@@ -42,6 +42,7 @@ _LOWERED = {
 }  # fmt: skip
 
 _INTEGER_OR_STRING = ["integer", "string"]
+_ANYTHING: Schema = {FREE_FORM: True, "nullable": True}
 
 
 def structural(model: type[BaseModel], *, defaults: bool = True) -> Schema:
@@ -97,7 +98,7 @@ class _Lowering:
         if self._defaults and node.get("default") is not None:
             lowered["default"] = _beyond(node["default"], lowered)
         for rule in node.get("rules", ()):
-            _add_rule(lowered, {"rule": rule["cel"], "message": rule["message"]})
+            _add_rule(lowered, rule["cel"], rule["message"], field=rule.get("field", ""))
         return lowered
 
     def _resolved(self, node: Schema, path: str) -> Schema:
@@ -135,7 +136,7 @@ class _Lowering:
         further = node.get("additionalProperties", False)
         if "properties" not in node:
             if further is True:
-                return {FREE_FORM: True}
+                return {"additionalProperties": dict(_ANYTHING)}
             if further is False:
                 raise TypeError(f"{path}: an object without fields")
             return {"additionalProperties": self.lower(further, f"{path}.*")}
@@ -174,24 +175,33 @@ def _freeze(owner: Schema, name: str, *, because: str, instead: str) -> None:
     """Let the API server keep a field as it was.
 
     Objects are frozen leaf by leaf: the message then names what was changed, and to the CEL of Kubernetes before 1.35
-    no object with a null in it equals itself. Of a free-form map CEL overlooks one kind of change: a key that is
-    renamed while all others stay.
+    no object with a null in it equals itself.
+
+    A free-form map is not declared to CEL, and `self.options` would not compile; at run time it is there all the same,
+    hence `dyn`. It must be a map of anything: of an object that preserves unknown fields CEL compares only the keys
+    that both have, and a renamed one would pass.
     """
     field = owner["properties"][name]
     message = f"{name} is immutable, because {because}: change it back, or {instead}"
-    refusal = {"message": message, "reason": "FieldValueForbidden"}
+    free_form = field.get("additionalProperties") == _ANYTHING
     always = name in owner.get("required", ()) or ("default" in field and not field.get("nullable"))
-    if not always:
+    if free_form or not always:
         # A rule of a field is not asked when the field comes or goes; its owner's is.
-        same = f"has(self.{name}) == has(oldSelf.{name})"
+        now, before = (f"dyn({it}).{name}" if free_form else f"{it}.{name}" for it in ("self", "oldSelf"))
+        same = f"has({now}) == has({before})"
         if "properties" not in field:
-            same += f" && (!has(self.{name}) || self.{name} == oldSelf.{name})"
-        _add_rule(owner, {"rule": same, "fieldPath": f".{name}", **refusal})
+            same += f" && (!has({now}) || {now} == {before})"
+        _add_rule(owner, same, message, field=name, reason="FieldValueForbidden")
     elif "properties" not in field:
-        _add_rule(field, {"rule": "self == oldSelf", **refusal})
+        _add_rule(field, "self == oldSelf", message, reason="FieldValueForbidden")
     for below in field.get("properties", ()):
         _freeze(field, below, because=because, instead=instead)
 
 
-def _add_rule(schema: Schema, rule: Schema) -> None:
+def _add_rule(schema: Schema, cel: str, message: str, *, field: str = "", reason: str = "") -> None:
+    rule = {"rule": cel, "message": message}
+    if field:
+        rule["fieldPath"] = f".{field}"
+    if reason:
+        rule["reason"] = reason
     schema[RULES] = [*schema.get(RULES, ()), rule]

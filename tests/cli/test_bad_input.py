@@ -91,7 +91,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
         (
             {"pipeline": {"mode": "Streaming", "maxStaleness": 2}},
             (
-                "spec.pipeline: maxStaleness must be 0 with mode Synchronous or Streaming: "
+                "spec.pipeline.maxStaleness: maxStaleness must be 0 with mode Synchronous or Streaming: "
                 "remove it, or set mode to BoundedAsync"
             ),
         ),
@@ -102,17 +102,17 @@ def snapshot(folder: Path) -> dict[str, bytes]:
                 }
             },
             (
-                "spec.rollout.pools[1]: replicas and scaling exclude each other: "
+                "spec.rollout.pools[1].scaling: replicas and scaling exclude each other: "
                 "keep replicas for a fixed number, or scaling to let an autoscaler set it"
             ),
         ),
         (
             {"rollout": {"pools": [{"name": "a"}, {"name": "a"}]}},
-            "spec.rollout: pool names must differ",
+            "spec.rollout.pools: pool names must differ",
         ),
         (
             {"rollout": {"pools": [{"name": "No Name"}]}},
-            'spec.rollout.pools[0].name: "No Name" does not match ',
+            'spec.rollout.pools[0].name: "No Name": must be a name of lower-case letters, ',
         ),
     ],
 )
@@ -358,8 +358,8 @@ def test_an_output_folder_that_holds_this_job_with_other_settings(tmp_path: Path
     folder = claimed(file)
     (error,) = refused(file, "--resume", "--set", "spec.data.groupSize=4", "--set", "spec.algorithm.clip=0.1")
     assert error == (
-        f"spec.data.groupSize: the job in {folder.path} was started with 2, not 4: "
-        "change it back, or choose another --output"
+        "spec.data.groupSize: groupSize is immutable, because the ledger numbers the prompts of this data: change it "
+        f"back, or choose another --output; the job in {folder.path} was started with 2, not 4"
     )
 
 

@@ -1,12 +1,25 @@
 """The API, group ``rljob.dev``, version ``v1alpha1``: the single source of the CRDs.
 
 Models are strict (``"16"`` is not 16), refuse unknown fields, and read and write camelCase. Every docstring
-under a field is that field's description in the CRD. Rules between fields are `Rule` objects: one message,
-one CEL expression for the API server and one Python predicate, so that `rljob run` refuses what the CRD
-refuses, with the same words. `Immutable` marks what the API server keeps as it was created.
+under a field is that field's description in the CRD. Rules between fields are `Rule` objects: one message at one
+field, one CEL expression for the API server and one Python predicate, so that `rljob run` refuses what the CRD
+refuses, with the same words; `Form` does the same for text. `Immutable` marks what the API server keeps as it was
+created.
 """
 
-from rljob_core.spec.base import API_VERSION, GROUP, VERSION, ApiModel, Immutable, ObjectMeta, Rule
+from rljob_core.spec.base import (
+    API_VERSION,
+    GROUP,
+    VERSION,
+    ApiModel,
+    Form,
+    Immutable,
+    JobName,
+    ObjectMeta,
+    Rule,
+    immutable_fields,
+    model_in,
+)
 from rljob_core.spec.data import DataSpec, EvaluationDataSpec, EvaluationSpec, RewardSpec
 from rljob_core.spec.job import CoordinatorSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
 from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
@@ -37,8 +50,10 @@ __all__ = [
     "EnvironmentSpec",
     "EvaluationDataSpec",
     "EvaluationSpec",
+    "Form",
     "Immutable",
     "Inflight",
+    "JobName",
     "LoraSpec",
     "Mode",
     "ModelSpec",
@@ -61,4 +76,6 @@ __all__ = [
     "ScalingSpec",
     "TrainerSpec",
     "WeightsSpec",
+    "immutable_fields",
+    "model_in",
 ]

@@ -1,22 +1,29 @@
-"""What every object of the API is made of: strict models, rules between fields, immutable fields, common types."""
+"""What every object of the API is made of: strict models, rules between fields, immutable fields, common types.
+
+Python and the API server must refuse the same and say the same. So what a JSON schema can say is left to the schema,
+and what needs words of ours (a form of text, a rule between fields) is one object with one message that both use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     StringConstraints,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 GROUP = "rljob.dev"
 VERSION = "v1alpha1"
@@ -28,14 +35,49 @@ class Rule:
     """A rule between fields of one object.
 
     Attributes:
+        field: where it is told: the one of the fields that a user would most likely change, as in a manifest.
         cel: the expression that the API server evaluates (`self` is the object).
         message: what is wrong and what to write instead.
         holds: the same predicate over the model.
     """
 
+    field: str
     cel: str
     message: str
     holds: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What text must look like, in words: of a schema's `pattern` the API server would show the expression alone.
+
+    Attributes:
+        pattern: between `^` and `$`, in the syntax that Python and RE2 share.
+        message: what is wrong and what to write instead.
+    """
+
+    pattern: str
+    message: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The text's own schema, and then the form."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The text's JSON schema, with the form among its `rules`."""
+        cel = f"self.matches(r'{self.pattern}')"
+        return {**handler(core), "rules": [{"cel": cel, "message": self.message}]}
+
+    def _check(self, text: str) -> str:
+        # Not `match`: Python's `$` overlooks a line end.
+        if re.fullmatch(self.pattern, text) is None:
+            raise _refusal(self.message)
+        return text
+
+
+def _refusal(message: str, field: str = "") -> PydanticCustomError:
+    """What pydantic reports as the error of type `rule`; `field` is below where pydantic says it is."""
+    return PydanticCustomError("rule", "{message}", {"message": message, "field": field})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +101,7 @@ class Immutable:
 
 
 def _tell_rules(schema: dict[str, Any], model: type[Any]) -> None:
-    schema["rules"] = [{"cel": rule.cel, "message": rule.message} for rule in model.rules]
+    schema["rules"] = [{"cel": r.cel, "message": r.message, "field": r.field} for r in model.rules]
 
 
 class ApiModel(BaseModel):
@@ -73,16 +115,52 @@ class ApiModel(BaseModel):
         populate_by_name=True,
         use_attribute_docstrings=True,
         validate_default=True,
+        allow_inf_nan=False,  # JSON has neither
         json_schema_extra=_tell_rules,
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: Any) -> Any:
+        """The API server drops a null that a field cannot take; then the default comes, or the field is missing."""
+        if not isinstance(given, dict):
+            return given
+        dropped = {
+            key
+            for name, field in cls.model_fields.items()
+            for key in (name, field.alias)
+            if given.get(key, ...) is None and NoneType not in get_args(field.annotation)
+        }
+        return {key: value for key, value in given.items() if key not in dropped} if dropped else given
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         for rule in self.rules:
             if not rule.holds(self):
-                raise PydanticCustomError("rule", "{message}", {"message": rule.message})
+                raise _refusal(rule.message, rule.field)
         return self
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation: itself, or in `X | None`, `list[X]`, `Annotated[X, …]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in {Union, UnionType, list, Annotated}:
+        return next((found for part in get_args(annotation) if (found := model_in(part)) is not None), None)
+    return None
+
+
+def immutable_fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Immutable]]:
+    """Every field marked `Immutable` in a model and below, with its path, lists left out: `spec.rollout.pools.name`."""
+    for name, field in model.model_fields.items():
+        here = f"{path}.{field.alias or name}" if path else field.alias or name
+        marks = [mark for mark in field.metadata if isinstance(mark, Immutable)]
+        below = model_in(field.annotation)
+        if marks:
+            yield here, marks[0]
+        elif below is not None:
+            yield from immutable_fields(below, here)
 
 
 def enum_field(kind: type[StrEnum]) -> Any:
@@ -90,20 +168,66 @@ def enum_field(kind: type[StrEnum]) -> Any:
     return Annotated[kind, Field(strict=False)]
 
 
-_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_LABEL = "lower-case letters, digits and hyphens, a letter or digit at either end"
 
-Name = Annotated[str, StringConstraints(pattern=_LABEL, max_length=40)]
-# Longer, and what a child's name adds would not fit into a host name of 63 characters.
-JobName = Annotated[str, StringConstraints(pattern=_LABEL, max_length=52)]
-# A Secret's, for instance: any DNS subdomain.
-ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]
-Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.:-]*$", max_length=253)]
+Name = Annotated[
+    str,
+    StringConstraints(max_length=40),
+    Form(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", f"must be a name of {_LABEL}: for instance spot-h100"),
+]
+# Longer, and what a child's name adds would not fit into a host name of 63 characters. Its trainer's Service is named
+# after it, and a Service's name must not begin with a digit.
+JobName = Annotated[
+    str,
+    StringConstraints(max_length=52),
+    Form(
+        r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        f"must be a name of {_LABEL}, and begin with a letter: its pods' host names begin with it",
+    ),
+]
+Namespace = Annotated[
+    str,
+    StringConstraints(max_length=63),
+    Form(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", f"must be a name of {_LABEL}"),
+]
+ObjectName = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    Form(
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        f"must be the name of a Kubernetes object in this namespace, {_LABEL}, dots between such names",
+    ),
+]
+Identifier = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    Form(
+        r"^[A-Za-z][A-Za-z0-9_.:-]*$",
+        "must be a name, or an entry point such as package.module:function: a letter, then letters, digits, _ . : -",
+    ),
+]
+Image = Annotated[
+    str,
+    StringConstraints(max_length=1024),
+    Form(r"^\S+$", "must be an image's name without spaces, for instance rljob:1.2; or leave the field out"),
+]
 Text = Annotated[str, StringConstraints(max_length=65536)]
 Uri = Annotated[
     str,
-    StringConstraints(pattern=r"^([a-z][a-z0-9+.-]*://.+|/.+|\.{0,2}[^:]*)$", min_length=1, max_length=2048),
+    StringConstraints(max_length=2048),
+    Form(
+        r"^([a-z][a-z0-9+.-]*://\S+|[^:\s][^:]*)$",
+        "must be a path, or a URI with its scheme: file:///models/tiny, hf://…, s3://…, pvc://claim/path",
+    ),
 ]
-Price = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)]
+Price = Annotated[
+    str,
+    StringConstraints(max_length=32),
+    Form(r"^[0-9]+(\.[0-9]+)?$", 'must be a decimal number as text, without a currency: for instance "2.10"'),
+]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""As large as Kubernetes' own counts: no API server takes a number of more than 64 bits for a whole one."""
+PositiveCount = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Options = Annotated[dict[str, Any], Field(max_length=256)]
 """What we hand on as it is, and therefore keep whole."""
 
@@ -114,6 +238,6 @@ class ObjectMeta(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: JobName
-    namespace: Annotated[str, StringConstraints(max_length=63)] = "default"
+    namespace: Namespace = "default"
     uid: str | None = None
     generation: int | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from rljob_core.spec.base import ApiModel, Identifier, Immutable, Options, Text
+from rljob_core.spec.base import ApiModel, Count, Identifier, Immutable, Options, PositiveCount, Text
 
 
 class DataSpec(ApiModel):
@@ -14,7 +14,7 @@ class DataSpec(ApiModel):
 
     source: Literal["reasoning-gym", "jsonl", "parquet"] = "reasoning-gym"
     """reasoning-gym generates tasks with verifiers; jsonl and parquet read files."""
-    dataset: Annotated[str, StringConstraints(max_length=2048)]
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
     """Name of the reasoning-gym task, or path of the file."""
     options: Options = Field(default={})
     """Passed to the source, for instance the task's difficulty."""
@@ -28,7 +28,7 @@ class DataSpec(ApiModel):
     """Groups in one training step."""
     group_size: Annotated[int, Field(ge=1, le=1024)] = 8
     """Samples of each prompt."""
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    seed: Count = 1
     """Seed of the order of prompts and of the generated tasks."""
 
 
@@ -37,11 +37,11 @@ class EvaluationDataSpec(ApiModel):
 
     source: Literal["reasoning-gym", "jsonl", "parquet"] | None = None
     """As spec.data.source."""
-    dataset: Annotated[str, StringConstraints(max_length=2048)] | None = None
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=2048)] | None = None
     """As spec.data.dataset."""
     options: Options | None = None
     """As spec.data.options."""
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1_000_003
+    seed: Count = 1_000_003
     """Another seed than spec.data.seed, so that generated tasks are held out."""
 
 
@@ -52,7 +52,7 @@ class EvaluationSpec(ApiModel):
         EvaluationDataSpec()
     )
     """The held-out prompts."""
-    every_steps: Annotated[int, Field(ge=1)] = 20
+    every_steps: PositiveCount = 20
     """Steps between evaluations; the first and the last version are always evaluated."""
     samples: Annotated[int, Field(ge=1, le=100_000)] = 200
     """Prompts in each evaluation, each answered once at spec.rollout.sampling and once greedily."""

@@ -6,7 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_core.spec.base import ApiModel, Identifier, Immutable, ObjectMeta, ObjectName, Options, Rule, Uri
+from rljob_core.spec.base import (
+    ApiModel,
+    Count,
+    Form,
+    Identifier,
+    Image,
+    Immutable,
+    ObjectMeta,
+    ObjectName,
+    Options,
+    PositiveCount,
+    Uri,
+)
 from rljob_core.spec.data import DataSpec, EvaluationSpec, RewardSpec
 from rljob_core.spec.pipeline import PipelineSpec
 from rljob_core.spec.rollout import RolloutSpec
@@ -28,7 +40,7 @@ class WeightsSpec(ApiModel):
     """Files: a folder or object store that trainer and engines share."""
     uri: Annotated[Uri | None, Immutable("the job's weights are there")] = None
     """Where; absent: where the operator keeps them (`rljob run`: in the output folder)."""
-    keep_versions: Annotated[int, Field(ge=0)] | None = None
+    keep_versions: Count | None = None
     """Versions kept besides those that the bound and recovery need; none if absent."""
 
 
@@ -36,7 +48,15 @@ class NatsSpec(ApiModel):
     """The NATS server that carries the job's streams."""
 
     url: Annotated[
-        Annotated[str, StringConstraints(pattern=r"^(nats|tls|ws|wss)://.+$", max_length=2048)] | None,
+        Annotated[
+            str,
+            StringConstraints(max_length=2048),
+            Form(
+                r"^(nats|tls|ws|wss)://\S+$",
+                "must be the URL of a NATS server: for instance nats://nats:4222",
+            ),
+        ]
+        | None,
         Immutable("the job's ledger and trajectories are there"),
     ] = None
     """Server to use; absent: the operator's (`rljob run` starts its own)."""
@@ -50,10 +70,16 @@ class RLJobSpec(ApiModel):
     suspend: bool = False
     """Stop all pods and keep the state."""
     managed_by: Annotated[
-        str, StringConstraints(max_length=253), Immutable("two controllers would undo each other's work")
+        str,
+        StringConstraints(max_length=253),
+        Form(
+            r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$",
+            "must be a domain and a controller's name: for instance rljob.dev/operator",
+        ),
+        Immutable("two controllers would undo each other's work"),
     ] = "rljob.dev/operator"
     """Who reconciles this job."""
-    image: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    image: Image | None = None
     """Image of all roles; the operator's default if absent."""
     image_pull_secrets: Annotated[list[ObjectName], Field(max_length=16)] = Field(default=[])
     """Secrets to pull it with."""
@@ -85,9 +111,9 @@ class RLJobSpec(ApiModel):
     """Experiment trackers."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 3
     """Failed trainer attempts before the job fails."""
-    active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
+    active_deadline_seconds: PositiveCount | None = None
     """Seconds after which the job fails."""
-    ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
+    ttl_seconds_after_finished: Count | None = None
     """Seconds after which a finished job is deleted."""
 
 
@@ -104,11 +130,3 @@ class RLJob(ApiModel):
     """What the user wants."""
     status: RLJobStatus | None = None
     """What is; written by the operator."""
-
-    rules = (
-        Rule(
-            "self.metadata.name.size() <= 52 && !self.metadata.name.contains('.')",
-            "metadata.name must have at most 52 characters and no dot: its pods' host names begin with it",
-            lambda job: len(job.metadata.name) <= 52 and "." not in job.metadata.name,
-        ),
-    )

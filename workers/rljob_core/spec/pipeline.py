@@ -42,11 +42,13 @@ class PipelineSpec(ApiModel):
 
     rules = (
         Rule(
+            "maxStaleness",
             "self.mode == 'BoundedAsync' || !has(self.maxStaleness) || self.maxStaleness == 0",
             "maxStaleness must be 0 with mode Synchronous or Streaming: remove it, or set mode to BoundedAsync",
             lambda s: s.mode == Mode.BOUNDED_ASYNC or not s.max_staleness,
         ),
         Rule(
+            "maxStaleness",
             "self.mode != 'BoundedAsync' || !has(self.maxStaleness) || self.maxStaleness >= 1",
             "maxStaleness must be at least 1 with mode BoundedAsync: raise it, or set mode to Streaming",
             lambda s: s.mode != Mode.BOUNDED_ASYNC or s.max_staleness is None or s.max_staleness >= 1,

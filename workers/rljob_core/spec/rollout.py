@@ -63,8 +63,9 @@ class ScalingSpec(ApiModel):
 
     rules = (
         Rule(
+            "minReplicas",
             "self.minReplicas <= self.maxReplicas",
-            "minReplicas must not exceed maxReplicas",
+            "minReplicas must not exceed maxReplicas (1 if absent): lower it, or raise maxReplicas",
             lambda s: s.min_replicas <= s.max_replicas,
         ),
     )
@@ -95,6 +96,7 @@ class PoolSpec(ApiModel):
 
     rules = (
         Rule(
+            "scaling",
             "!(has(self.replicas) && has(self.scaling))",
             "replicas and scaling exclude each other: keep replicas for a fixed number, or scaling to let an "
             "autoscaler set it",
@@ -128,8 +130,9 @@ class RolloutSpec(ApiModel):
 
     rules = (
         Rule(
+            "pools",
             "self.pools.all(p, self.pools.exists_one(q, q.name == p.name))",
-            "pool names must differ",
+            "pool names must differ: rename one, or add its replicas to the other's",
             lambda s: len({p.name for p in s.pools}) == len(s.pools),
         ),
     )

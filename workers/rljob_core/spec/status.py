@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_core.spec.base import ApiModel, Name
+from rljob_core.spec.base import ApiModel
 
 
 class ConditionStatus(ApiModel):
@@ -32,7 +32,7 @@ Conditions = Annotated[list[ConditionStatus], Field(json_schema_extra={"listMapK
 class PoolStatus(ApiModel):
     """Counts of one pool."""
 
-    name: Name
+    name: str
     """The pool."""
     replicas: int = 0
     """Engines wanted."""

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_core.spec.base import ApiModel, Identifier, Immutable, ObjectName, Options, Uri
+from rljob_core.spec.base import (
+    ApiModel,
+    Count,
+    Identifier,
+    Immutable,
+    ObjectName,
+    Options,
+    PositiveCount,
+    Uri,
+)
 
 
 class LoraSpec(ApiModel):
@@ -39,7 +48,7 @@ class AlgorithmSpec(ApiModel):
     tokens (DAPO)."""
     learning_rate: Annotated[float, Field(ge=0, le=10)] = 1e-6
     """Peak learning rate of AdamW."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: Count = 0
     """Steps of linear warm-up."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled weight decay."""
@@ -66,7 +75,7 @@ class CheckpointSpec(ApiModel):
 
     uri: Annotated[Uri | None, Immutable("the job's checkpoints are there")] = None
     """Where; absent: where the operator keeps them (`rljob run`: in the output folder)."""
-    every_steps: Annotated[int, Field(ge=1)] = 10
+    every_steps: PositiveCount = 10
     """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
 
 
@@ -79,7 +88,7 @@ class TrainerSpec(ApiModel):
     """Pods of the gang."""
     num_proc_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     """Ranks in each pod."""
-    micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
+    micro_batch_tokens: PositiveCount = 16384
     """Tokens of one micro-batch at most (a longer group is one by itself)."""
     options: Options = Field(default={})
     """The backend's own options."""
