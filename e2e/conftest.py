@@ -20,6 +20,7 @@ from e2e.harness.kubectl import Kubectl
 from e2e.harness.namespaces import own_namespace
 from e2e.harness.node import parse_nodes
 from e2e.harness.volumes import environment_folders
+from e2e.installation import install, job_namespace, shared_folder
 
 pytest_plugins = ["e2e.harness.fixtures"]
 
@@ -75,6 +76,21 @@ def own_cluster(cluster: AnyCluster) -> Cluster:
 def kubectl(cluster: AnyCluster) -> Kubectl:
     """In place of the control plane's: `namespace` is then of the cluster too."""
     return cluster.kubectl
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: AnyCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyCluster]:
+    """The cluster with the operator and NATS on it."""
+    with shared_folder() as storage:
+        install(cluster.kubectl, cluster.image, storage=storage, scratch=tmp_path_factory.mktemp("install"))
+        yield cluster
+
+
+@pytest.fixture
+def jobs(installed: AnyCluster) -> Iterator[tuple[Kubectl, Path]]:
+    """Kubectl in a namespace of the test's own where jobs can run, and the folder behind its claim."""
+    with job_namespace(installed.kubectl) as there:
+        yield there
 
 
 @pytest.fixture

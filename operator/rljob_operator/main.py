@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 
 import kopf
+from kopf._core.engines.peering import Identity
 
 from rljob_core.errors import SpecError
 from rljob_operator.controller import Controller
@@ -59,6 +60,8 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         kopf.operator(
             registry=handlers,
             settings=kopf_settings,
+            # Of no use without peers; else kopf asks for the user's name, and a container's may have none.
+            identity=Identity("rljob-operator"),
             standalone=True,
             clusterwide=not settings.namespaces,
             namespaces=settings.namespaces,

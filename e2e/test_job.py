@@ -1,0 +1,20 @@
+"""The example job as pods on two nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.harness.kubectl import Kubectl
+from e2e.installation import EXAMPLES
+from e2e.jobs import Job
+
+
+def test_the_demo_runs_as_pods_on_two_nodes(jobs: tuple[Kubectl, Path]) -> None:
+    there, _folder = jobs
+    there("apply", f"--filename={EXAMPLES / 'chain-sum.yaml'}")
+    job = Job(there, "chain-sum")
+    nodes = job.nodes_until("Succeeded", seconds=600)
+    assert nodes >= {"east", "west"}
+    status = job.status()
+    assert status["step"] == 60
+    assert status["rewardMean"] > 0.6
