@@ -23,14 +23,17 @@ def child_metadata(job: RLJob, name: str, role: Role | None, pool: str | None = 
 
 
 def owner_reference(kind: str, name: str, uid: str) -> Manifest:
-    """The reference by which a child goes when its owner goes."""
+    """The reference by which a child goes when its owner goes.
+
+    It does not block the owner's deletion, which our finalizer does: some distributions, OpenShift for one, let only
+    those set that who may also change the owner's finalizers.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": kind,
         "name": name,
         "uid": uid,
         "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

@@ -164,7 +164,7 @@ class Controller:
         done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key))
-            return None
+            return 0.0  # our finalizer is left; the watch tells nothing that the answer has not told already
         at_rest = done.settled or done.at_rest
         await self._believe_lists(key, job, at_rest=at_rest)
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 Object = dict[str, Any]
 CHECKOUT = Path(__file__).resolve().parents[2]
 MANIFESTS = CHECKOUT / "manifests"
+NAMESPACED = MANIFESTS / "overlays/namespaced"
 
 
 @contextmanager

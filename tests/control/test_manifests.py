@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kubectl import Kubectl
-from installation import CHECKOUT, MANIFESTS, Object, installed, moved, of_kind, rendered
+from installation import CHECKOUT, MANIFESTS, NAMESPACED, Object, installed, moved, of_kind, rendered
 from operators import until
 from ruamel.yaml import YAML
 
@@ -22,7 +22,6 @@ from rljob_runtime.nats_server import binary
 pytestmark = pytest.mark.xdist_group("manifests")
 
 EXTERNAL = MANIFESTS / "overlays/external-nats"
-NAMESPACED = MANIFESTS / "overlays/namespaced"
 ROLES = ("Role", "ClusterRole")
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 

@@ -14,7 +14,7 @@ from typing import Any
 import kopf
 import pytest
 from e2e.harness.kubectl import Kubectl
-from installation import MANIFESTS, Object, kubeconfig_of, moved, of_kind, rendered
+from installation import MANIFESTS, NAMESPACED, Object, kubeconfig_of, moved, of_kind, rendered
 from operators import until
 
 from rljob_core.errors import StoreUnavailable
@@ -38,7 +38,7 @@ def here(kubectl: Kubectl, namespace: str) -> Kubectl:
 @pytest.fixture
 def service_account(here: Kubectl, tmp_path: Path) -> Path:
     """Credentials of the Job's service account, with the Role that the manifests give it."""
-    objects = rendered(here, moved(MANIFESTS / "overlays/namespaced", here.namespace, tmp_path / "moved"))
+    objects = rendered(here, moved(NAMESPACED, here.namespace, tmp_path / "moved"))
     access = of_kind(objects, "ServiceAccount", "Role", "RoleBinding")
     here.apply([o for o in access if o["metadata"]["name"] == "rljob-nats-setup"])
     return kubeconfig_of(here, "rljob-nats-setup", here.namespace, tmp_path / "setup.kubeconfig")

@@ -1,0 +1,189 @@
+"""The operator under its own service account: it is refused nothing, and uses all that its Role grants.
+
+What it does is counted where it cannot be missed, in the API server's audit log. The API server also enforces who may
+block an owner's deletion, as some distributions do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness.control_plane import ControlPlane
+from installation import NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
+from operators import Namespace, Operator, until
+
+from rljob_runtime.nats_server import EmbeddedServer
+
+pytestmark = pytest.mark.xdist_group("rbac")
+
+Right = tuple[str, str, str]
+"""API group, resource (with its subresource), verb."""
+
+NOT_YET: frozenset[Right] = frozenset(
+    {
+        # Each role's NATS credentials.
+        ("", "secrets", "create"),
+        # Which pods go first when a pool gets smaller.
+        ("", "pods", "patch"),
+        # Pods on lost nodes.
+        ("", "pods", "delete"),
+    }
+)
+"""Granted ahead of the code that uses it; empty once that code is there, with a scene below that makes it do so."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    control_plane: ControlPlane
+
+    def used(self, user: str) -> Counter[Right]:
+        """What a user did, or tried to do."""
+        return Counter(right for record in self.records(user) for right in rights(record))
+
+    def refused(self, user: str) -> list[str]:
+        """What a user was refused."""
+        return sorted(
+            {
+                f"{record['verb']} {record['requestURI'].partition('?')[0]}"
+                for record in self.records(user)
+                if record.get("responseStatus", {}).get("code") in (401, 403)
+            }
+        )
+
+    def records(self, user: str) -> list[Object]:
+        assert self.control_plane.audit_log is not None
+        lines = self.control_plane.audit_log.read_text().splitlines()
+        found = [json.loads(line) for line in lines if user in line and line.endswith("}")]
+        return [record for record in found if record["user"]["username"] == user]
+
+
+def rights(record: Object) -> Iterator[Right]:
+    """The rights that a request needed."""
+    at = record.get("objectRef")
+    if at is None or (record["stage"] == "ResponseStarted" and record["verb"] != "watch"):
+        return
+    resource = "/".join(filter(None, (at["resource"], at.get("subresource"))))
+    yield at.get("apiGroup", ""), resource, record["verb"]
+    # The API server asks for both where an apply makes a new object.
+    if record["verb"] == "patch" and record.get("responseStatus", {}).get("code") == 201:
+        yield at.get("apiGroup", ""), resource, "create"
+
+
+def granted(rules: list[Object]) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    flags = {"kube-apiserver": ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]}
+    with installed(tmp_path_factory.mktemp("rbac"), audit=True, flags=flags) as control_plane:
+        yield Installation(control_plane)
+
+
+def job(name: str, **spec: Any) -> Object:
+    return {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "steps": 3,
+            "model": {"uri": "pvc://shared/model"},
+            "data": {"dataset": "chain_sum"},
+            "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
+            "weights": {"uri": "pvc://shared/weights"},
+            "trainer": {"checkpoint": {"uri": "pvc://shared/checkpoints"}},
+            **spec,
+        },
+    }
+
+
+# ---------------------------------------------------------------------------------------------- scenes
+
+
+def trained(there: Namespace) -> None:
+    """A job gets its children; what others break is repaired; a new spec is applied."""
+    there.apply(job("sums"))
+    there.there("job", "sums-trainer-1")
+    reward = there.there("deployment", "sums-reward")["metadata"]["uid"]
+    there("delete", "deployment", "sums-reward", "--wait=false")
+    until(lambda: (there.get("deployment", "sums-reward") or reward_gone)["metadata"]["uid"] != reward)
+    there("scale", "rolloutpool", "sums-rollout-cpu", "--replicas=1")
+    until(lambda: there.there("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 1)
+    there.apply(job("sums", steps=4))
+    until(lambda: there.there("rljob", "sums")["status"]["observedGeneration"] == 2)
+
+
+reward_gone: Object = {"metadata": {"uid": ""}}
+
+
+def suspended(there: Namespace) -> None:
+    """Children go one by one, and come back."""
+    for suspend, children in (("true", False), ("false", True)):
+        there("patch", "rljob", "sums", "--type=merge", "--patch", f'{{"spec": {{"suspend": {suspend}}}}}')
+        until(lambda children=children: bool(there.names("deployment")) is children)
+    there.there("job", "sums-trainer-2")
+
+
+def deleted(there: Namespace) -> None:
+    """A job is deleted while it runs."""
+    there("delete", "rljob", "sums", "--timeout=60s")
+
+
+def expired(there: Namespace) -> None:
+    """A job that is over is deleted by the operator."""
+    there.apply(job("late", activeDeadlineSeconds=1, ttlSecondsAfterFinished=1))
+    until(lambda: there.get("rljob", "late") is None, seconds=60)
+
+
+SCENES = (trained, suspended, deleted, expired)
+
+
+# ---------------------------------------------------------------------------------------------- tests
+
+
+def test_the_operator_needs_what_its_role_grants_and_no_more(
+    installation: Installation, nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    kubectl = installation.control_plane.kubectl
+    kubectl("create", "namespace", "team")
+    account = kubeconfig_of(kubectl, "rljob-operator", "rljob-system", tmp_path / "operator.kubeconfig")
+    user = "system:serviceaccount:rljob-system:rljob-operator"
+    there = Namespace(kubectl.within("team"))
+    with Operator(account, nats_server.url, "", tmp_path / "operator.log"):
+        for scene in SCENES:
+            scene(there)
+            assert installation.refused(user) == []
+    role = granted(kubectl.json("get", "clusterrole", "rljob-operator")["rules"])
+    used = set(installation.used(user))
+    assert sorted(used - role) == [], "used, but by another grant than its own"
+    assert sorted(role - used - NOT_YET) == [], "granted, and not used"
+    assert sorted(NOT_YET & used) == [], "used by now: take it out of NOT_YET"
+
+
+def test_in_one_namespace_a_role_is_enough(
+    installation: Installation, nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    kubectl = installation.control_plane.kubectl
+    kubectl("create", "namespace", "alone")
+    objects = rendered(kubectl, moved(NAMESPACED, "alone", tmp_path / "moved"))
+    kubectl.apply(of_kind(objects, "ServiceAccount", "Role", "RoleBinding"))
+    account = kubeconfig_of(kubectl, "rljob-operator", "alone", tmp_path / "operator.kubeconfig")
+    user = "system:serviceaccount:alone:rljob-operator"
+    there = Namespace(kubectl.within("alone"))
+    with Operator(account, nats_server.url, "alone", tmp_path / "operator.log"):
+        trained(there)
+        deleted(there)
+    assert installation.refused(user) == []
+    assert installation.used(user)
