@@ -6,52 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from example_job import write_job, write_model
-from typer.testing import CliRunner
-
-from rljob_cli.main import app
-from rljob_cli.manifest import load_job
-from rljob_cli.run_folder import Identity, RunFolder
-from rljob_runtime.checkpoint import model_identity
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    errors: list[str]
-
-
-def rljob(*arguments: str | Path) -> Ended:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return Ended(result.exit_code, result.stdout, result.stderr.splitlines())
-
-
-def refused(file: Path, *arguments: str | Path, output: Path | None = None) -> list[str]:
-    """The messages of a `run` that was refused; neither processes nor files are left."""
-    folder = output or file.parent / "out"
-    before, processes = snapshot(file.parent), psutil.Process().children(recursive=True)
-    ended = rljob("run", file, "--output", folder, *arguments)
-    assert ended.code == 2
-    assert ended.out == ""
-    assert all(line.startswith("error: ") for line in ended.errors), ended.errors
-    assert snapshot(file.parent) == before
-    assert psutil.Process().children(recursive=True) == processes
-    return [line.removeprefix("error: ") for line in ended.errors]
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    # Python leaves compiled modules beside the manifest that reward functions are imported from.
-    files = (file for file in folder.rglob("*") if "__pycache__" not in file.parts)
-    return {str(file): file.read_bytes() if file.is_file() else b"" for file in files}
-
+from invocation import claimed, refused, rljob, snapshot
 
 # --------------------------------------------------------------------------------------------------- fields
 
@@ -322,27 +282,6 @@ def test_a_nats_server_that_does_not_answer(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the folder
-
-
-def claimed(
-    file: Path, *, name: str = "sums", model: str | None = None, spec: dict[str, Any] | None = None
-) -> RunFolder:
-    """`out` as an earlier run of the job left it, without anything that it learned."""
-    job = load_job(file)
-    manifest = job.model_dump(mode="json", by_alias=True)
-    manifest["spec"].update(spec or {})
-    folder = RunFolder(file.parent / "out")
-    folder.claim(
-        Identity(
-            name=name,
-            namespace="default",
-            uid="0123",
-            model=model or model_identity(file.parent / "model"),
-            nats_url="",
-            manifest=manifest,
-        )
-    )
-    return folder
 
 
 def test_an_output_folder_that_holds_another_job(tmp_path: Path) -> None:

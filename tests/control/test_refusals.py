@@ -1,0 +1,604 @@
+"""Every wrong manifest is refused twice, at the same field for the same reason: by a real API server and by `rljob`.
+
+What a JSON schema says is told in the API server's words and in ours, a `Reason` has both; what we say ourselves
+(`Rule`, `Form`, `Immutable`) is told in one sentence by both.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness.errors import ClusterError
+from e2e.harness.fixtures import SharedControlPlane
+from e2e.harness.kubectl import Kubectl
+from e2e.harness.namespaces import own_namespace
+from example_job import MANIFEST, write_model
+from invocation import claimed, refused, rljob
+from strict_api import Refused, StrictApi
+
+from rljob_core.spec import RLJob, RolloutPool, immutable_fields
+from rljob_operator.crd import crds
+from rljob_operator.crd_schema import RULES
+
+REPOSITORY = Path(__file__).parents[2]
+ABSENT = object()
+Object = dict[str, Any]
+
+POOL: Object = {
+    "apiVersion": "rljob.dev/v1alpha1",
+    "kind": "RolloutPool",
+    "metadata": {"name": "sums-rollout-cpu"},
+    "spec": {"job": "sums", "pool": "cpu", "config": "{}", "template": {}},
+}
+
+
+def changed(manifest: Object, changes: Mapping[str, Any]) -> Object:
+    """A copy with other values at some paths: `spec.rollout.pools[0].name`; `ABSENT` removes."""
+    manifest = copy.deepcopy(manifest)
+    for path, value in changes.items():
+        *steps, last = [int(step) if step.isdecimal() else step for step in re.findall(r"\w+", path)]
+        target: Any = manifest
+        for step in steps:
+            target = target[step] if isinstance(step, int) else target.setdefault(step, {})
+        if value is ABSENT:
+            del target[last]
+        elif isinstance(target, list):
+            target[last:] = [value]
+        else:
+            target[last] = value
+    return manifest
+
+
+# ------------------------------------------------------------------------------------------------- reasons
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Words of the API server's message and of ours."""
+
+    server: str
+    command: str
+
+
+def told(words: str) -> Reason:
+    """By a rule of ours."""
+    return Reason(words, words)
+
+
+def unknown(instead: str) -> Reason:
+    return Reason("unknown field", f"unknown field: did you mean {instead}?")
+
+
+def needed(kind: str, words: str) -> Reason:
+    return Reason(f"must be of type {kind}", f"{words} is needed")
+
+
+def one_of(*values: str) -> Reason:
+    listed = ", ".join(f'"{value}"' for value in values)
+    instead = f"write one of {', '.join(values)}" if len(values) > 1 else f"write {values[0]}"
+    return Reason(f"supported values: {listed}", instead)
+
+
+def at_least(bound: float) -> Reason:
+    return Reason(f"should be greater than or equal to {bound}", f"must be at least {bound}")
+
+
+def at_most(bound: float) -> Reason:
+    return Reason(f"should be less than or equal to {bound}", f"must be at most {bound}")
+
+
+def more_than(bound: float) -> Reason:
+    return Reason(f"should be greater than {bound}", f"must be greater than {bound}")
+
+
+def less_than(bound: float) -> Reason:
+    return Reason(f"should be less than {bound}", f"must be less than {bound}")
+
+
+def most_characters(bound: int) -> Reason:
+    return Reason(f"may not be more than {bound} bytes", f"must have at most {bound} characters")
+
+
+def most_items(bound: int) -> Reason:
+    return told(f"must have at most {bound} items")
+
+
+REQUIRED = Reason("Required value", "is required")
+ONE_ITEM = Reason("should have at least 1 items", "must have at least 1 item")
+NOT_EMPTY = Reason("should be at least 1 chars long", "must not be empty")
+TEXT = needed("string", "text")
+WHOLE = needed("integer", "a whole number")
+NUMBER = needed("number", "a number")
+TRUE_OR_FALSE = needed("boolean", "true or false")
+LIST = needed("array", "a list")
+MAPPING = needed("object", "a mapping")
+LABEL = told("must be a name of lower-case letters, digits and hyphens, a letter or digit at either end")
+JOB_NAME = told("and begin with a letter: its pods' host names begin with it")
+OBJECT_NAME = told("must be the name of a Kubernetes object in this namespace")
+IDENTIFIER = told("must be a name, or an entry point such as package.module:function")
+URI = told("must be a path, or a URI with its scheme: file:///models/tiny")
+NATS_URL = told("must be the URL of a NATS server: for instance nats://nats:4222")
+IMAGE = told("must be an image's name without spaces")
+PRICE = told('must be a decimal number as text, without a currency: for instance "2.10"')
+CONTROLLER = told("must be a domain and a controller's name: for instance rljob.dev/operator")
+
+
+# ------------------------------------------------------------------------------------------------- manifests
+
+
+@dataclass(frozen=True)
+class Case:
+    """A change to a manifest that would run, and where and why it is refused."""
+
+    changes: Mapping[str, Any]
+    field: str
+    reason: Reason
+
+    @property
+    def name(self) -> str:
+        *_, given = self.changes.values()
+        return f"{self.field}={'absent' if given is ABSENT else json.dumps(given)[:24]}"
+
+
+def case(path: str, value: Any, reason: Reason, *, at: str = "", **also: Any) -> Case:
+    """`value` at `path` is refused there, or at another field."""
+    return Case({**also, path: value}, at or path, reason)
+
+
+POOL_0 = "spec.rollout.pools[0]"
+ONLY_SCALED: Object = {f"{POOL_0}.replicas": ABSENT}
+
+MANIFESTS = [
+    # No such field.
+    case("spek", {}, Reason("unknown field", "unknown field")),
+    case("spec.step", 4, unknown("steps")),
+    case("spec.status", {}, Reason("unknown field", "unknown field")),
+    case("spec.pipeline.maxStalenes", 2, unknown("maxStaleness")),
+    case("spec.rollout.sampling.topp", 0.9, unknown("topP or stop")),
+    case(f"{POOL_0}.replica", 2, unknown("replicas")),
+    case(f"{POOL_0}.scaling.minReplica", 2, unknown("minReplicas or maxReplicas"), **ONLY_SCALED),
+    case("metadata.label", {"team": "a"}, unknown("labels")),
+    # Other types.
+    case("spec.steps", "16", WHOLE),
+    case("spec.steps", 1.5, WHOLE),
+    case("spec.steps", True, WHOLE),
+    case("spec.suspend", "yes", TRUE_OR_FALSE),
+    case("spec.algorithm.learningRate", "1e-4", NUMBER),
+    case("spec.algorithm.clip", True, NUMBER),
+    case("spec.reward.functions", "exact_match", LIST),
+    case("spec.trackers", [3], TEXT, at="spec.trackers[0]"),
+    case("spec.data", [], MAPPING),
+    case("spec.data.options", "easy", MAPPING),
+    case(f"{POOL_0}.template", [], MAPPING),
+    case(f"{POOL_0}.costPerHour", 2.1, TEXT),
+    case("spec.rollout.pools", [None], MAPPING, at=POOL_0),
+    # None of the values.
+    case("spec.pipeline.mode", "Async", one_of("Synchronous", "Streaming", "BoundedAsync")),
+    case("spec.pipeline.inflight", "Abort", one_of("Keep", "Update", "Restart")),
+    case("spec.data.source", "csv", one_of("reasoning-gym", "jsonl", "parquet")),
+    case(
+        "spec.evaluation.data.source",
+        "csv",
+        Reason(
+            "should match '^(reasoning-gym|jsonl|parquet)$'", "write one of reasoning-gym, jsonl, parquet"
+        ),
+    ),
+    case("spec.algorithm.loss", "PPO", one_of("GRPO", "DrGRPO", "DAPO")),
+    case("spec.weights.transport", "NCCL", one_of("Files")),
+    case(f"{POOL_0}.scaling.policy", "Internal", one_of("External"), **ONLY_SCALED),
+    # Out of bounds.
+    case("spec.steps", 0, at_least(1)),
+    case("spec.steps", 10_000_001, at_most(10_000_000)),
+    case("spec.pipeline.maxStaleness", 65, at_most(64)),
+    case("spec.algorithm.clip", 1, less_than(1)),
+    case("spec.algorithm.maxGradNorm", 0, more_than(0)),
+    case("spec.rollout.sampling.temperature", 0, more_than(0)),
+    case("spec.rollout.sampling.topP", 1.5, at_most(1)),
+    case("spec.data.groupSize", 1025, at_most(1024)),
+    case("spec.reward.timeoutSeconds", 3601, at_most(3600)),
+    case("spec.model.lora.rank", 0, at_least(1)),
+    case("spec.trainer.numNodes", 0, at_least(1)),
+    case(f"{POOL_0}.replicas", -1, at_least(0)),
+    case(f"{POOL_0}.hosts", 2, at_most(1)),
+    case("spec.backoffLimit", -1, at_least(0)),
+    case("spec.ttlSecondsAfterFinished", -1, at_least(0)),
+    case("spec.ttlSecondsAfterFinished", 2**31, at_most(2**31 - 1)),
+    case("spec.activeDeadlineSeconds", 0, at_least(1)),
+    case("spec.rollout.pools", [], ONE_ITEM),
+    case("spec.rollout.pools", [{"name": f"p{number}"} for number in range(65)], most_items(64)),
+    case("spec.reward.functions", [], ONE_ITEM),
+    case("spec.trackers", ["a"] * 9, most_items(8)),
+    case("spec.data.options", {f"o{number}": 0 for number in range(257)}, most_items(256)),
+    case("spec.data.dataset", "", NOT_EMPTY),
+    case("spec.data.promptTemplate", "x" * 65_537, most_characters(65_536)),
+    case("spec.model.uri", "m" * 2049, most_characters(2048)),
+    case(f"{POOL_0}.name", "p" * 41, most_characters(40)),
+    case("metadata.name", "j" * 53, most_characters(52)),
+    # Missing; null is as good as absent.
+    case("spec", ABSENT, REQUIRED),
+    case("spec.steps", ABSENT, REQUIRED),
+    case("spec.steps", None, REQUIRED),
+    case("spec.model", ABSENT, REQUIRED),
+    case("spec.model.uri", ABSENT, REQUIRED),
+    case("spec.data.dataset", ABSENT, REQUIRED),
+    case("spec.rollout.pools", ABSENT, REQUIRED),
+    case(f"{POOL_0}.name", ABSENT, REQUIRED),
+    case("spec.rollout.environment", {}, REQUIRED, at="spec.rollout.environment.name"),
+    # Text of another form.
+    case("metadata.name", "1st", JOB_NAME),
+    case("metadata.name", "a.b", JOB_NAME),
+    case("metadata.name", "Sums", JOB_NAME),
+    case(f"{POOL_0}.name", "Spot H100", LABEL),
+    case(f"{POOL_0}.name", "", LABEL),
+    case(f"{POOL_0}.name", "cpu\n", LABEL),
+    case(f"{POOL_0}.datacenter", "east-", LABEL),
+    case(f"{POOL_0}.costPerHour", "$2", PRICE),
+    case("spec.model.uri", "", URI),
+    case("spec.model.uri", "hf:tiny", URI),
+    case("spec.weights.uri", "s3:bucket", URI),
+    case("spec.trainer.checkpoint.uri", "://bucket", URI),
+    case("spec.model.credentialsSecret", "my_secret", OBJECT_NAME),
+    case("spec.imagePullSecrets", ["good", "Bad"], OBJECT_NAME, at="spec.imagePullSecrets[1]"),
+    case("spec.image", "my image", IMAGE),
+    case("spec.image", "", IMAGE),
+    case("spec.nats.url", "http://nats:4222", NATS_URL),
+    case("spec.managedBy", "me", CONTROLLER),
+    case("spec.trainer.backend", "DeepSpeed 2", IDENTIFIER),
+    case("spec.reward.functions", ["my rewards"], IDENTIFIER, at="spec.reward.functions[0]"),
+    # Fields that do not go together.
+    case(
+        "spec.pipeline",
+        {"mode": "Streaming", "maxStaleness": 2},
+        told(
+            "maxStaleness must be 0 with mode Synchronous or Streaming: remove it, or set mode to BoundedAsync"
+        ),
+        at="spec.pipeline.maxStaleness",
+    ),
+    case(
+        "spec.pipeline.maxStaleness",
+        0,
+        told("maxStaleness must be at least 1 with mode BoundedAsync: raise it, or set mode to Streaming"),
+    ),
+    case(
+        f"{POOL_0}.scaling",
+        {"maxReplicas": 2},
+        told(
+            "replicas and scaling exclude each other: keep replicas for a fixed number, or scaling to let an"
+        ),
+    ),
+    case(
+        f"{POOL_0}.scaling.minReplicas",
+        3,
+        told("minReplicas must not exceed maxReplicas (1 if absent): lower it, or raise maxReplicas"),
+        **ONLY_SCALED,
+    ),
+    case(
+        "spec.rollout.pools[1]",
+        {"name": "cpu"},
+        told("pool names must differ: rename one, or add its replicas to the other's"),
+        at="spec.rollout.pools",
+    ),
+]
+
+ACCEPTED: list[Object] = [
+    {},
+    {"spec.steps": 4.0},  # JSON has one kind of number
+    {"spec.backoffLimit": None, "spec.pipeline": None, "spec.data.groupSize": None},  # the defaults
+    {f"{POOL_0}.datacenter": None, "spec.nats.url": None, "metadata.labels": {"team": "a"}},
+]
+
+
+@pytest.fixture(scope="module")
+def here(control_plane: SharedControlPlane) -> Iterator[Kubectl]:
+    """A namespace of a server that knows our kinds."""
+    kubectl = control_plane.kubectl
+    kubectl("apply", "--server-side", "--kustomize", str(REPOSITORY / "crds"))
+    for file in crds().values():
+        kubectl.wait("condition=Established", f"crd/{file['metadata']['name']}")
+    with own_namespace(kubectl) as name:
+        yield kubectl.within(name)
+
+
+@pytest.fixture(scope="module")
+def api(here: Kubectl) -> Iterator[StrictApi]:
+    with StrictApi(here.kubeconfig, here.namespace) as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the model, which is never written to."""
+    folder = tmp_path_factory.mktemp("manifests")
+    write_model(folder / "model")
+    return folder
+
+
+def write(folder: Path, manifest: Object) -> Path:
+    file = folder / "job.yaml"
+    file.write_text(json.dumps(manifest))  # which is YAML, too
+    return file
+
+
+def assert_told(reasons: list[tuple[str, str]], place: str, words: str) -> None:
+    assert any(found == place and words in message for found, message in reasons), reasons
+    # Else a user would go looking somewhere else. The server also says that it looked no further; and of what a scale
+    # subresource has it speaks twice, once with a dot before it.
+    others = [found for found, _ in reasons if not found.lstrip(".").startswith(place)]
+    assert set(others) <= {"", "<nil>"}, reasons
+
+
+@pytest.mark.parametrize("wrong", MANIFESTS, ids=lambda wrong: wrong.name)
+def test_the_api_server_refuses(wrong: Case, api: StrictApi) -> None:
+    with pytest.raises(Refused) as refusal:
+        api.create(changed(MANIFEST, wrong.changes))
+    assert_told(refusal.value.reasons, wrong.field, wrong.reason.server)
+
+
+@pytest.mark.parametrize("wrong", MANIFESTS, ids=lambda wrong: wrong.name)
+def test_the_command_refuses(wrong: Case, folder: Path) -> None:
+    file = write(folder, changed(MANIFEST, wrong.changes))
+    validated = rljob("validate", file)
+    assert validated.code == 2  # lest it runs
+    (error,) = refused(file)
+    assert validated.errors == [f"error: {error}"]
+    place, _, message = error.partition(": ")
+    assert place == wrong.field
+    assert wrong.reason.command in message
+
+
+@pytest.mark.parametrize("changes", ACCEPTED, ids=str)
+def test_both_accept(changes: Object, api: StrictApi, folder: Path) -> None:
+    manifest = changed(MANIFEST, changes)
+    api.create(manifest)
+    validated = rljob("validate", write(folder, manifest))
+    assert validated.code == 0, validated.errors
+
+
+def test_labels_are_text_to_both(api: StrictApi, folder: Path) -> None:
+    manifest = changed(MANIFEST, {"metadata.labels": {"team": 1}})
+    with pytest.raises(Refused, match=r"number into Go struct field ObjectMeta\.labels of type string"):
+        api.create(manifest)
+    (error,) = refused(write(folder, manifest))
+    assert error.startswith('metadata.labels.team: text is needed, not 1: write "1"')
+
+
+def rules(schema: Any) -> Iterator[Object]:
+    """All rules of a schema."""
+    if isinstance(schema, dict):
+        yield from schema.get(RULES, ())
+    for below in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from rules(below)
+
+
+def test_every_rule_has_a_case() -> None:
+    messages = {rule["message"] for rule in rules(crds()["rljobs.yaml"]) if "oldSelf" not in rule["rule"]}
+    assert len(messages) > 10
+    tried = {wrong.reason.server for wrong in MANIFESTS}
+    assert [message for message in messages if not any(words in message for words in tried)] == []
+
+
+# ------------------------------------------------------------------------------------------------- changes
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change to a job that exists, which would undo what it has done.
+
+    Attributes:
+        before: what else the job has.
+        command: whether `rljob run --resume` can get as far as to refuse it.
+    """
+
+    path: str
+    value: Any
+    because: str
+    instead: str = "create another RLJob"
+    before: Mapping[str, Any] = field(default_factory=dict)
+    command: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}={'absent' if self.value is ABSENT else json.dumps(self.value)}"
+
+
+_DATA = "the ledger numbers the prompts of this data"
+_HELD_OUT = "held-out scores are compared over the whole run"
+_REWARDS = "rewards are compared over the whole run"
+_ADAPTERS = "the job's checkpoints hold these adapters"
+_WEIGHTS = "the job's weights are there"
+_CHECKPOINTS = "the job's checkpoints are there"
+_LEDGER = "the job's ledger and trajectories are there"
+OPTIONS: Object = {"spec.data.options": {"min_terms": 2, "max_terms": 4}}
+HELD_OUT: Object = {"spec.evaluation.data.options": {"min_terms": 2, "max_terms": 4}}
+# No release has an environment, so the command line refuses every job with one.
+ENVIRONMENT: Object = {"spec.rollout.environment": {"name": "tools", "options": {"shell": "sh", "time": 3}}}
+
+CHANGES = [
+    Change("spec.managedBy", "example.org/other", "two controllers would undo each other's work"),
+    Change("spec.data.dataset", "leg_counting", _DATA),
+    Change("spec.data.source", "jsonl", _DATA, command=False),  # which wants a file before all else
+    Change("spec.data.groupSize", 4, _DATA),
+    Change("spec.data.seed", 2, _DATA),
+    Change(
+        "spec.data.promptTemplate", "", _DATA, command=False
+    ),  # the example's tokenizer has no chat template
+    Change("spec.data.promptTemplate", "Q: {{ question }}", _DATA),
+    Change("spec.data.options", {"min_terms": 2}, _DATA),
+    Change("spec.data.options", {"min_terms": 3, "max_terms": 4}, _DATA, before=OPTIONS),
+    Change("spec.data.options", {"min_terms": 2, "max_digits": 4}, _DATA, before=OPTIONS),  # a renamed key
+    Change("spec.data.options", ABSENT, _DATA, before=OPTIONS),
+    Change("spec.evaluation.data.seed", 7, _HELD_OUT, before={"spec.evaluation": {}}),
+    Change("spec.evaluation.data.dataset", "leg_counting", _HELD_OUT, before={"spec.evaluation": {}}),
+    Change("spec.evaluation.data.options", {"min_terms": 2}, _HELD_OUT, before={"spec.evaluation": {}}),
+    Change("spec.evaluation.data.options", {"min_terms": 2, "max_digits": 4}, _HELD_OUT, before=HELD_OUT),
+    Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
+    Change("spec.reward.functions", ["verifier"], _REWARDS),
+    Change("spec.rollout.environment", {"name": "tools"}, _REWARDS, command=False),
+    Change("spec.rollout.environment", ABSENT, _REWARDS, before=ENVIRONMENT, command=False),
+    Change("spec.rollout.environment.maxTurns", 3, _REWARDS, before=ENVIRONMENT, command=False),
+    Change(
+        "spec.rollout.environment.options",
+        {"shell": "sh", "seconds": 3},
+        _REWARDS,
+        before=ENVIRONMENT,
+        command=False,
+    ),
+    Change("spec.trainer.backend", "Emulated", "the job's checkpoints are in its format"),
+    Change("spec.trainer.checkpoint.uri", "/checkpoints", _CHECKPOINTS),
+    Change("spec.trainer.checkpoint.uri", ABSENT, _CHECKPOINTS, before={"spec.trainer.checkpoint.uri": "/a"}),
+    Change("spec.weights.uri", "/weights", _WEIGHTS),
+    Change("spec.weights.uri", "/b", _WEIGHTS, before={"spec.weights.uri": "/a"}),
+    Change("spec.model.lora", {}, _ADAPTERS, command=False),  # no backend trains adapters yet
+    Change("spec.model.lora.rank", 8, _ADAPTERS, before={"spec.model.lora": {}}, command=False),
+    Change("spec.model.lora", ABSENT, _ADAPTERS, before={"spec.model.lora": {"rank": 8}}),
+    # The command compares the model's content, for its folder may have moved; a server it asks, for there is the
+    # embedded one, too; and all of its pools are on one machine.
+    Change(
+        "spec.model.uri",
+        "another",
+        "the job's weights and checkpoints began with this model",
+        command=False,
+    ),
+    Change("spec.nats.url", "nats://nats:4222", _LEDGER, command=False),
+    Change("spec.nats.url", ABSENT, _LEDGER, before={"spec.nats.url": "nats://nats:4222"}, command=False),
+    Change(
+        f"{POOL_0}.datacenter",
+        "west",
+        "a pool stays where it is",
+        "add another pool and remove this one",
+        before={f"{POOL_0}.datacenter": "east"},
+        command=False,
+    ),
+]
+
+MAY_CHANGE: list[Object] = [
+    {"spec.steps": 9, "spec.suspend": True, "spec.image": "rljob:2"},
+    {"spec.pipeline.mode": "Streaming", "spec.pipeline.maxStaleness": 0},
+    {"spec.data.options": {}, "spec.nats": {"url": None}},  # as if not given
+    {f"{POOL_0}.replicas": 3, f"{POOL_0}.template": {"spec": {"nodeSelector": None}}},
+    {"spec.rollout.pools[1]": {"name": "other"}, "spec.evaluation": {}, "spec.weights.keepVersions": 2},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+def test_the_api_server_keeps(change: Change, api: StrictApi, request: pytest.FixtureRequest) -> None:
+    before = {"metadata.name": f"kept-{CHANGES.index(change)}", **change.before}
+    stored = api.create(changed(MANIFEST, before), dry_run=False)
+    with pytest.raises(Refused) as refusal:
+        api.replace(changed(stored, {change.path: change.value}))
+    words = f"is immutable, because {change.because}: change it back, or {change.instead}"
+    assert_told(refusal.value.reasons, change.path, words)
+
+
+@pytest.mark.parametrize("change", [c for c in CHANGES if c.command], ids=lambda change: change.name)
+def test_a_resumed_run_keeps(change: Change, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    before = changed(MANIFEST, change.before)
+    claimed(write(tmp_path, before))
+    errors = refused(write(tmp_path, changed(before, {change.path: change.value})), "--resume")
+    for error in errors:
+        place, _, message = error.partition(": ")
+        assert place == change.path or place.startswith(f"{change.path}.")  # which option it was
+        assert (
+            f"is immutable, because {change.because}: change it back, or choose another --output" in message
+        )
+    assert errors
+
+
+def test_every_immutable_field_has_a_case() -> None:
+    tried = {re.sub(r"\[\d\]", "", change.path) for change in CHANGES}
+    marked = {path: mark.because for path, mark in immutable_fields(RLJob)}
+    # One value each, and so nothing to change them to.
+    single = {"spec.algorithm.name", "spec.weights.transport"}
+    assert {p for p in marked if not any(t == p or t.startswith(f"{p}.") for t in tried)} == single
+    assert {change.because for change in CHANGES} <= set(marked.values())
+
+
+@pytest.mark.parametrize("changes", MAY_CHANGE, ids=str)
+def test_all_else_may_change(changes: Object, api: StrictApi) -> None:
+    stored = api.create(
+        changed(MANIFEST, {"metadata.name": f"free-{MAY_CHANGE.index(changes)}"}), dry_run=False
+    )
+    api.replace(changed(stored, changes))
+
+
+def test_mode_and_bound_are_patched_together(api: StrictApi, folder: Path) -> None:
+    manifest = changed(MANIFEST, {"metadata.name": "patched", "spec.pipeline.maxStaleness": 2})
+    api.create(manifest, dry_run=False)
+    words = "remove it, or set mode to BoundedAsync"
+    with pytest.raises(Refused) as refusal:
+        api.patch("RLJob", "patched", {"spec": {"pipeline": {"mode": "Streaming"}}})
+    assert_told(refusal.value.reasons, "spec.pipeline.maxStaleness", words)
+    (error,) = refused(write(folder, manifest), "--set", "spec.pipeline.mode=Streaming")
+    assert error.startswith("spec.pipeline.maxStaleness: ")
+    assert words in error
+    api.patch("RLJob", "patched", {"spec": {"pipeline": {"mode": "Streaming", "maxStaleness": None}}})
+
+
+# The operator writes RolloutPools, and the command line never sees one.
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("spec.replicas", -1, at_least(0).server),
+        ("spec.config", ABSENT, REQUIRED.server),
+        (
+            "spec.job",
+            "other",
+            "is immutable, because its pods are selected by it: change it back, or delete this",
+        ),
+        (
+            "spec.pool",
+            "other",
+            "is immutable, because its pods are selected by it: change it back, or delete this",
+        ),
+        ("spec.size", 2, "unknown field"),
+    ],
+)
+def test_a_pool_is_refused(path: str, value: Any, words: str, api: StrictApi) -> None:
+    assert RolloutPool.model_validate(POOL)
+    pool = changed(POOL, {"metadata.name": f"sums-{path.rpartition('.')[2]}"})
+    stored = api.create(pool, dry_run=False)
+    with pytest.raises(Refused) as refusal:
+        api.replace(changed(stored, {path: value}))
+    assert_told(refusal.value.reasons, path, words)
+
+
+# ------------------------------------------------------------------------------------------------- kubectl
+
+
+def test_what_a_user_sees(here: Kubectl) -> None:
+    text = json.dumps(changed(MANIFEST, {"metadata.name": "seen"}))
+    assert "rljob.rljob.dev/seen created" in here("apply", "--filename=-", input_text=text)
+    unknown_field = json.dumps(changed(MANIFEST, {"metadata.name": "seen", "spec.step": 4}))
+    with pytest.raises(ClusterError, match=r'strict decoding error: unknown field "spec\.step"'):
+        here("apply", "--validate=strict", "--filename=-", input_text=unknown_field)
+    other_data = json.dumps(changed(MANIFEST, {"metadata.name": "seen", "spec.data.groupSize": 4}))
+    with pytest.raises(
+        ClusterError, match=r"spec\.data\.groupSize: .*: groupSize is immutable, because the led"
+    ):
+        here("replace", "--validate=strict", "--filename=-", input_text=other_data)
+
+
+def test_the_crds_fit_into_client_side_apply(here: Kubectl) -> None:
+    done = here("apply", "--dry-run=server", "--validate=strict", "--kustomize", str(REPOSITORY / "crds"))
+    assert len(done.splitlines()) == len(crds())
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("rljob.spec.pipeline", ["maxStaleness", "enum: Synchronous, Streaming, BoundedAsync"]),
+        ("rljob.spec.rollout.pools", ["name\t<string> -required-", "scaling\t<Object>"]),
+        ("rolloutpool.spec", ["config\t<string> -required-", "replicas\t<integer>"]),
+    ],
+)
+def test_explain(path: str, words: list[str], here: Kubectl) -> None:
+    text = here("explain", path)
+    assert [word for word in words if word not in text] == []
