@@ -68,6 +68,8 @@ lock:  ## resolve the requirement files again
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv)
 	@echo uv | $(COMPILE) - -o requirements/bootstrap.txt
 	@$(COMPILE) $(EXTRAS) pyproject.toml -o requirements/dev.txt
+	@$(COMPILE) --constraint requirements/dev.txt --extra operator pyproject.toml -o requirements/operator.txt
+	@$(COMPILE) --constraint requirements/dev.txt --extra torch --extra data pyproject.toml -o requirements/worker.txt
 	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean:  ## remove what was built
