@@ -20,6 +20,7 @@ pydantic says is refused here, not by an API server later.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -97,6 +98,9 @@ class _Lowering:
             lowered |= self._object(node, path)
         if self._defaults and node.get("default") is not None:
             lowered["default"] = _beyond(node["default"], lowered)
+            if "description" in node:
+                # `kubectl explain` shows no default of a schema.
+                lowered["description"] += _told(lowered["default"])
         for rule in node.get("rules", ()):
             _add_rule(lowered, rule["cel"], rule["message"], field=rule.get("field", ""))
         return lowered
@@ -169,6 +173,13 @@ def _beyond(default: Any, schema: Schema) -> Any:
         if value is not None or fields[name].get("nullable")
     }
     return {name: value for name, value in found.items() if value != fields[name].get("default")}
+
+
+def _told(default: Any) -> str:
+    if default in ("", [], {}) or isinstance(default, dict):
+        return ""
+    shown = default if isinstance(default, str) else json.dumps(default)
+    return f" Default: {shown}."
 
 
 def _freeze(owner: Schema, name: str, *, because: str, instead: str) -> None:

@@ -297,13 +297,18 @@ def test_lowering() -> None:
         "description": "A tree.",
         "type": "object",
         "properties": {
-            "kind": {"description": "Its kind.", "type": "string", "enum": ["Oak"], "default": "Oak"},
+            "kind": {
+                "description": "Its kind. Default: Oak.",
+                "type": "string",
+                "enum": ["Oak"],
+                "default": "Oak",
+            },
             "leaf": {
                 "description": "Its leaf.",
                 "type": "object",
                 "properties": {
                     "size": {
-                        "description": "Its size.",
+                        "description": "Its size. Default: 0.5.",
                         "type": "number",
                         "minimum": 0,
                         "exclusiveMinimum": True,
@@ -314,7 +319,12 @@ def test_lowering() -> None:
                 },
                 "default": {"size": 0.25},
             },
-            "label": {"description": "Null for none.", "type": "string", "nullable": True, "default": "tag"},
+            "label": {
+                "description": "Null for none. Default: tag.",
+                "type": "string",
+                "nullable": True,
+                "default": "tag",
+            },
             "shape": {
                 "description": "Its shape.",
                 "type": "string",
@@ -322,7 +332,11 @@ def test_lowering() -> None:
                 "pattern": "^(Round|very-slim)$",
                 "maxLength": 9,
             },
-            "port": {"description": "A number or a name.", "x-kubernetes-int-or-string": True, "default": 1},
+            "port": {
+                "description": "A number or a name. Default: 1.",
+                "x-kubernetes-int-or-string": True,
+                "default": 1,
+            },
             "counts": {
                 "description": "Numbers by name.",
                 "type": "object",

@@ -68,7 +68,7 @@ class RLJobSpec(ApiModel):
     """What the user wants trained, how, and where."""
 
     suspend: bool = False
-    """Stop all pods and keep the state."""
+    """Stop all pods and keep the state; false goes on from there."""
     managed_by: Annotated[
         str,
         StringConstraints(max_length=253),
@@ -96,17 +96,17 @@ class RLJobSpec(ApiModel):
     algorithm: AlgorithmSpec = AlgorithmSpec()
     """The objective and the optimizer."""
     pipeline: PipelineSpec = PipelineSpec()
-    """The protocol's settings."""
+    """How generation and training overlap, and how far the one may run ahead of the other."""
     rollout: RolloutSpec
-    """Generation."""
+    """What generates trajectories, how, and on which pools."""
     trainer: TrainerSpec = TrainerSpec()
-    """Training."""
+    """What trains, with how many processes, and where its checkpoints go."""
     coordinator: CoordinatorSpec = CoordinatorSpec()
-    """The coordinator."""
+    """The process that plans the steps and keeps the ledger."""
     weights: WeightsSpec = WeightsSpec()
     """How weights reach engines."""
     nats: NatsSpec = NatsSpec()
-    """The NATS server."""
+    """The NATS server that carries the job's streams."""
     trackers: Annotated[list[Identifier], Field(max_length=8)] = Field(default=[])
     """Experiment trackers."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 3
@@ -127,6 +127,6 @@ class RLJob(ApiModel):
     metadata: ObjectMeta
     """Kubernetes' object metadata."""
     spec: RLJobSpec
-    """What the user wants."""
+    """What to train, how, and where."""
     status: RLJobStatus | None = None
-    """What is; written by the operator."""
+    """What has come of it; written by the operator."""

@@ -27,18 +27,22 @@ class Inflight(StrEnum):
 
 
 class PipelineSpec(ApiModel):
-    """The protocol's settings."""
+    """How far generation may run ahead of training, and what happens where they meet."""
 
     mode: enum_field(Mode) = Mode.BOUNDED_ASYNC  # type: ignore[valid-type]
-    """Synchronous, Streaming (on-policy, the trainer starts on the first micro-batch) or BoundedAsync."""
+    """Synchronous: generate, then train. Streaming: the trainer starts on a step's first groups, still on-policy.
+    BoundedAsync: generation runs ahead, by maxStaleness versions at most."""
     max_staleness: Annotated[int, Field(ge=0, le=64)] | None = None
-    """η: versions by which a consumed trajectory may be behind; 0 unless BoundedAsync, whose default is 1."""
+    """η: versions by which a trajectory may be behind the policy that trains on it. With BoundedAsync at least 1, and 1
+    if absent; else 0. Patch it together with mode."""
     inflight: enum_field(Inflight) = Inflight.UPDATE  # type: ignore[valid-type]
-    """What running trajectories do at new weights: go on under them, keep theirs to the end, or restart."""
+    """What a running trajectory does when new weights are published: Update goes on under them, Keep ends under its
+    own, Restart begins anew."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
-    """Generations of one sibling that may fail before its prompt is given up."""
+    """Generations of one sample that may fail before its prompt is given up."""
     max_resamples: Annotated[int, Field(ge=0, le=65536)] = 16
-    """Uniform groups replaced per step; past it they are used with zero advantage."""
+    """Groups with equal rewards that a step replaces (algorithm.dropUniformGroups); past it they are used, with zero
+    advantage."""
 
     rules = (
         Rule(

@@ -20,11 +20,12 @@ class RolloutPoolSpec(ApiModel):
     pool: Annotated[Name, _SELECTED]
     """Which of the job's pools it is."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Engines. Written by the operator when the RLJob's own value changes; else by whoever scales the pool."""
+    """Number of engines. The operator writes it when the RLJob's own value changes; until then it belongs to whoever
+    scales the pool: kubectl scale, an HPA, KEDA."""
     config: Annotated[str, StringConstraints(max_length=1_000_000)]
-    """The job's configuration as JSON, which every engine reads."""
+    """The job's configuration as JSON, as every engine reads it."""
     template: Options
-    """The engines' pod template."""
+    """Pod template of the engines."""
 
 
 class RolloutPool(ApiModel):
@@ -37,6 +38,6 @@ class RolloutPool(ApiModel):
     metadata: ObjectMeta
     """Kubernetes' object metadata."""
     spec: RolloutPoolSpec
-    """What the operator wants."""
+    """What the operator makes of one of an RLJob's pools; only replicas is for others to write."""
     status: RolloutPoolStatus | None = None
-    """What is; written by the operator."""
+    """What has come of it; written by the operator."""

@@ -57,9 +57,9 @@ class ScalingSpec(ApiModel):
     policy: Literal["External"] = "External"
     """External: an HPA, KEDA or a person scales the RolloutPool."""
     min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Replicas at least; the pool starts there."""
+    """Engines at least; the pool starts with so many."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Replicas at most."""
+    """Engines at most."""
 
     rules = (
         Rule(
@@ -80,17 +80,17 @@ class PoolSpec(ApiModel):
         Name | None,
         Immutable("a pool stays where it is", "add another pool and remove this one"),
     ] = None
-    """The site it runs in."""
+    """Name of the site that it runs in."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Engines; 1 if neither this nor scaling is given."""
+    """Number of engines; 1 if neither this nor scaling is given."""
     scaling: ScalingSpec | None = None
-    """Instead of replicas: who sets their number."""
+    """Instead of replicas: who sets the number of engines, and within which bounds."""
     hosts: Annotated[int, Field(ge=1, le=1)] = 1
-    """Pods that one engine spans."""
+    """Pods that one engine spans; only 1 as yet."""
     engine: PoolEngineSpec = PoolEngineSpec()
-    """Changes to spec.rollout.engine."""
+    """What differs from spec.rollout.engine in this pool."""
     cost_per_hour: Price | None = None
-    """Price of one replica, in any currency."""
+    """Price of one engine in any currency, as text: "2.10"."""
     template: Options | None = None
     """Patch of the pool's pod template, merged by container name."""
 
@@ -126,7 +126,7 @@ class RolloutSpec(ApiModel):
     pools: Annotated[
         list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})
     ]
-    """At least one."""
+    """Pools of engines, at least one. Each becomes a RolloutPool."""
 
     rules = (
         Rule(

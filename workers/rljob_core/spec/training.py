@@ -85,9 +85,9 @@ class TrainerSpec(ApiModel):
     backend: Annotated[Identifier, Immutable("the job's checkpoints are in its format")] = "Torch"
     """Torch (data-parallel, also on a CPU) or Emulated (sleeps)."""
     num_nodes: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Pods of the gang."""
+    """Pods of the trainer's gang."""
     num_proc_per_node: Annotated[int, Field(ge=1, le=64)] = 1
-    """Ranks in each pod."""
+    """Training processes (ranks) in each pod."""
     micro_batch_tokens: PositiveCount = 16384
     """Tokens of one micro-batch at most (a longer group is one by itself)."""
     options: Options = Field(default={})
