@@ -67,6 +67,7 @@ model: $(VENV)/.installed  ## make the example model again
 lock:  ## resolve the requirement files again
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv)
 	@echo uv | $(COMPILE) - -o requirements/bootstrap.txt
+	@printf 'hatchling\nuv\n' | $(COMPILE) --constraint requirements/bootstrap.txt - -o requirements/build.txt
 	@$(COMPILE) $(EXTRAS) pyproject.toml -o requirements/dev.txt
 	@$(COMPILE) --constraint requirements/dev.txt --extra operator pyproject.toml -o requirements/operator.txt
 	@$(COMPILE) --constraint requirements/dev.txt --extra torch --extra data pyproject.toml -o requirements/worker.txt
