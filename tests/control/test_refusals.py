@@ -23,6 +23,8 @@ from example_job import MANIFEST, write_model
 from invocation import claimed, refused, rljob
 from strict_api import Refused, StrictApi
 
+from rljob_cli.manifest import InvalidManifest, load_job
+from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RolloutPool, immutable_fields
 from rljob_operator.crd import crds
 from rljob_operator.crd_schema import RULES
@@ -124,6 +126,7 @@ JOB_NAME = told("and begin with a letter: its pods' host names begin with it")
 OBJECT_NAME = told("must be the name of a Kubernetes object in this namespace")
 IDENTIFIER = told("must be a name, or an entry point such as package.module:function")
 URI = told("must be a path, or a URI with its scheme: file:///models/tiny")
+DATASET = told("must be the name of a reasoning-gym task, or the path of a file")
 NATS_URL = told("must be the URL of a NATS server: for instance nats://nats:4222")
 IMAGE = told("must be an image's name without spaces")
 PRICE = told('must be a decimal number as text, without a currency: for instance "2.10"')
@@ -216,7 +219,7 @@ MANIFESTS = [
     case("spec.reward.functions", [], ONE_ITEM),
     case("spec.trackers", ["a"] * 9, most_items(8)),
     case("spec.data.options", {f"o{number}": 0 for number in range(257)}, most_items(256)),
-    case("spec.data.dataset", "", NOT_EMPTY),
+    case("spec.rollout.sampling.stop", [""], NOT_EMPTY, at="spec.rollout.sampling.stop[0]"),
     case("spec.data.promptTemplate", "x" * 65_537, most_characters(65_536)),
     case("spec.model.uri", "m" * 2049, most_characters(2048)),
     case(f"{POOL_0}.name", "p" * 41, most_characters(40)),
@@ -242,6 +245,8 @@ MANIFESTS = [
     case(f"{POOL_0}.costPerHour", "$2", PRICE),
     case("spec.model.uri", "", URI),
     case("spec.model.uri", "hf:tiny", URI),
+    case("spec.model.uri", "a\0b", URI),
+    case("spec.data.dataset", "", DATASET),
     case("spec.weights.uri", "s3:bucket", URI),
     case("spec.trainer.checkpoint.uri", "://bucket", URI),
     case("spec.model.credentialsSecret", "my_secret", OBJECT_NAME),
@@ -367,6 +372,43 @@ def test_labels_are_text_to_both(api: StrictApi, folder: Path) -> None:
         api.create(manifest)
     (error,) = refused(write(folder, manifest))
     assert error.startswith('metadata.labels.team: text is needed, not 1: write "1"')
+
+
+def fields(schema: Object, path: str) -> Iterator[str]:
+    """Every field below, of a list's items those of the first."""
+    for name, below in schema.get("properties", {}).items():
+        yield f"{path}.{name}"
+        yield from fields(below, f"{path}.{name}")
+        yield from fields(below.get("items", {}), f"{path}.{name}[0]")
+
+
+@pytest.mark.parametrize("value", [None, "", "a\0", -1, 0.5, 10**10, True, ["a"], {"a": 1}], ids=repr)
+def test_any_value_of_any_field_is_refused_by_both_or_by_none(
+    value: Any, api: StrictApi, folder: Path
+) -> None:
+    (version,) = crds()["rljobs.yaml"]["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    differ = []
+    for path in fields(spec, "spec"):
+        given = {**(ONLY_SCALED if ".scaling" in path else {}), path: value}
+        if path.startswith("spec.rollout.environment."):
+            given = {"spec.rollout.environment": {"name": "tools"}, path: value}
+        manifest = changed(MANIFEST, given)
+        places = [set[str](), set[str]()]
+        try:
+            api.create(manifest)
+        except Refused as refusal:
+            places[0] = {place for place, _ in refusal.reasons} - {"", "<nil>"}
+        try:
+            load_job(write(folder, manifest))
+        except InvalidManifest as invalid:
+            places[1] = {error.path for error in invalid.exceptions if isinstance(error, SpecError)}
+        # Each may see more wrong: the server asks rules also of what is out of bounds, and says no more than that it
+        # does not know a field if there is one, though it be below what is no mapping.
+        same = any(server.startswith(place) for server in places[0] for place in places[1])
+        if any(places) and not same:
+            differ.append((path, *places))
+    assert differ == []
 
 
 def rules(schema: Any) -> Iterator[Object]:

@@ -69,8 +69,8 @@ class Form:
         return {**handler(core), "rules": [{"cel": cel, "message": self.message}]}
 
     def _check(self, text: str) -> str:
-        # Not `match`: Python's `$` overlooks a line end.
-        if re.fullmatch(self.pattern, text) is None:
+        # Not `match`, for Python's `$` overlooks a line end; to RE2 `\s` is ASCII.
+        if re.fullmatch(self.pattern, text, re.ASCII) is None:
             raise _refusal(self.message)
         return text
 
@@ -216,7 +216,7 @@ Uri = Annotated[
     str,
     StringConstraints(max_length=2048),
     Form(
-        r"^([a-z][a-z0-9+.-]*://\S+|[^:\s][^:]*)$",
+        r"^([a-z][a-z0-9+.-]*://[^\s\x00-\x1f]+|[^:\s\x00-\x1f][^:\x00-\x1f]*)$",
         "must be a path, or a URI with its scheme: file:///models/tiny, hf://…, s3://…, pvc://claim/path",
     ),
 ]

@@ -6,7 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from rljob_core.spec.base import ApiModel, Count, Identifier, Immutable, Options, PositiveCount, Text
+from rljob_core.spec.base import ApiModel, Count, Form, Identifier, Immutable, Options, PositiveCount, Text
+
+Dataset = Annotated[
+    str,
+    StringConstraints(max_length=2048),
+    Form(r"^[^\x00-\x1f]+$", "must be the name of a reasoning-gym task, or the path of a file"),
+]
 
 
 class DataSpec(ApiModel):
@@ -14,7 +20,7 @@ class DataSpec(ApiModel):
 
     source: Literal["reasoning-gym", "jsonl", "parquet"] = "reasoning-gym"
     """reasoning-gym generates tasks with verifiers; jsonl and parquet read files."""
-    dataset: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+    dataset: Dataset
     """Name of the reasoning-gym task, or path of the file."""
     options: Options = Field(default={})
     """Passed to the source, for instance the task's difficulty."""
@@ -37,7 +43,7 @@ class EvaluationDataSpec(ApiModel):
 
     source: Literal["reasoning-gym", "jsonl", "parquet"] | None = None
     """As spec.data.source."""
-    dataset: Annotated[str, StringConstraints(min_length=1, max_length=2048)] | None = None
+    dataset: Dataset | None = None
     """As spec.data.dataset."""
     options: Options | None = None
     """As spec.data.options."""
