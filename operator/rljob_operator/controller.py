@@ -22,6 +22,7 @@ from rljob_operator.figures import FiguresFeed
 from rljob_operator.kube_api import ApiError, KubeApi
 from rljob_operator.kube_cache import JobKey, KubeCache, job_key
 from rljob_operator.kube_cluster import KubeCluster, job_of
+from rljob_operator.kube_watch import ChildWatches
 from rljob_operator.reconcile import Pass, Reconciler
 from rljob_operator.site import Site
 from rljob_operator.telemetry import Metrics
@@ -32,8 +33,9 @@ FINALIZER = f"{GROUP}/cleanup"
 MANAGED_BY = f"{GROUP}/operator"
 
 _RESYNC_SECONDS = 300.0
-_RELIST_SECONDS = 10.0
-_UNSETTLED_SECONDS = 5.0
+_DOUBT_SECONDS = 20.0
+_UNSETTLED_SECONDS = 30.0  # watches tell what happens; this is for what they cannot tell
+_PASSES = 3  # at once; more of them may be a quarrel with somebody about a field
 _STALLED_SECONDS = 60.0
 _STREAMS_SECONDS = 60.0
 
@@ -60,13 +62,15 @@ class Controller:
     ) -> None:
         self._site = site
         self._feed = feed
-        self._namespaces = namespaces or ("",)
         self._metrics = metrics
         self.cache = KubeCache()
         self._cluster = KubeCluster(api, self.cache)
         self._reconcilers: dict[JobKey, Reconciler] = {}
-        self._relists: dict[JobKey, tuple[float, float]] = {}
-        """Of jobs that do not come to rest: when they are listed next, and how long the last pause was."""
+        self._watches = ChildWatches(api, self.cache, namespaces or ("",), seen=self.seen)
+        self._doubts: dict[JobKey, tuple[float, float]] = {}
+        """Of jobs that do not come to rest: when we doubt next what we know, and how long the last pause was."""
+        self._busy: dict[JobKey, int] = {}
+        """Passes in a row, by job, that had something to do."""
         self._queue: DirtyQueue[JobKey] = DirtyQueue(self._reconcile, failed=self._failed, workers=workers)
         self._beat = time.monotonic()
         feed.on_figures = self._figures_came
@@ -101,11 +105,12 @@ class Controller:
         await self._read_children()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
+            group.create_task(self._watches.run())
             group.create_task(self._heartbeat())
 
     @retry(retry=retry_if_exception_type(ApiError), wait=wait_exponential(0.2, max=10.0))
     async def _read_children(self) -> None:
-        await self._cluster.read_children(self._namespaces)
+        await self._watches.read()
 
     def stalled(self) -> str:
         """Why this process should be replaced; empty if it should not."""
@@ -166,26 +171,30 @@ class Controller:
             await self._cluster.delete(Ref("RLJob", *key))
             return 0.0  # our finalizer is left; the watch tells nothing that the answer has not told already
         at_rest = done.settled or done.at_rest
-        await self._believe_lists(key, job, at_rest=at_rest)
+        self._doubt(key, job, at_rest=at_rest)
+        self._busy[key] = self._busy.get(key, 0) + 1 if done.actions else 0
+        if 0 < self._busy[key] <= _PASSES:
+            return (
+                0.0  # what was done may be what the next thing waited for; the watch tells nothing new of it
+            )
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
 
-    async def _believe_lists(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
-        """What does not come to rest may wait for something whose end no watch told."""
+    def _doubt(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
+        """What does not come to rest may wait for something that we wrongly believe to be there."""
         if at_rest:
-            self._relists.pop(key, None)
+            self._doubts.pop(key, None)
             return
         now = time.monotonic()
-        due, pause = self._relists.setdefault(key, (now + _RELIST_SECONDS, _RELIST_SECONDS))
+        due, pause = self._doubts.setdefault(key, (now + _DOUBT_SECONDS, _DOUBT_SECONDS))
         if now >= due:
             # What takes this long may take longer: a pod that fits on no node, say.
-            self._relists[key] = now + 2 * pause, min(2 * pause, _RESYNC_SECONDS)
-            await self._cluster.relist(job)
+            self._doubts[key] = now + 2 * pause, min(2 * pause, _RESYNC_SECONDS)
+            self._cluster.doubt_secrets(job)
 
     async def _finalize(self, key: JobKey, job: RLJob, manifest: Manifest) -> float | None:
         """Children first, each role after the one before; then streams; then our finalizer."""
         if not await self._reconciler(key).tear_down(job):
-            await self._believe_lists(key, job, at_rest=False)
-            return 2.0
+            return _UNSETTLED_SECONDS
         try:
             await self._feed.remove_streams(job)
         except OSError as error:
@@ -208,7 +217,8 @@ class Controller:
 
     def _forget(self, key: JobKey) -> None:
         self._reconcilers.pop(key, None)
-        self._relists.pop(key, None)
+        self._doubts.pop(key, None)
+        self._busy.pop(key, None)
         self._feed.forget(key)
 
 

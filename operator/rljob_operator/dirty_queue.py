@@ -1,13 +1,15 @@
 """One reconcile per job at a time: a queue of dirty keys, each there once, however often it was marked.
 
-Marks are gathered for a moment, so that a burst of child events costs one reconcile. A key that is marked while its
-reconcile runs comes again after it. A failure comes again with back-off. What is urgent (a user changed something)
-goes before jobs whose children only moved.
+Marks are gathered for a moment, so that a burst of child events costs one reconcile, and a key that was just handled
+rests before its children's next move is looked at. A key that is marked while its reconcile runs comes again after it.
+A failure comes again with back-off. What is urgent (a user changed something) does not wait, and goes before jobs
+whose children only moved.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -26,6 +28,7 @@ class DirtyQueue(Generic[Key]):
         failed: told of an exception of `handle`.
         workers: keys handled at once.
         backoff: before a key is handled again that failed.
+        rest: seconds between a key's reconcile and the next one that is not urgent and was not asked for by `handle`.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class DirtyQueue(Generic[Key]):
         failed: Callable[[Key, Exception], None],
         workers: int = 16,
         backoff: Backoff | None = None,
+        rest: float = 1.0,
     ) -> None:
         self._handle = handle
         self._failed = failed
@@ -44,8 +48,11 @@ class DirtyQueue(Generic[Key]):
         self._urgent: dict[Key, float] = {}
         self._ready: dict[Key, float] = {}
         """Keys whose time has come, in order, and since when (event loop time)."""
-        self._running: dict[Key, bool] = {}
-        """Keys in reconcile, and whether they were marked meanwhile."""
+        self._running: dict[Key, bool | None] = {}
+        """Keys in reconcile: None, or marked meanwhile, and whether urgently."""
+        self._rest = rest
+        self._resting: dict[Key, float] = {}
+        """Until when (event loop time) keys rest that were just handled."""
         self._failures: dict[Key, int] = {}
         self._wake = asyncio.Semaphore(0)
 
@@ -64,13 +71,19 @@ class DirtyQueue(Generic[Key]):
             self._urgent[key] = self._ready.pop(key)
         if key in self._ready or key in self._urgent:
             return
-        loop = asyncio.get_running_loop()
+        now = asyncio.get_running_loop().time()
+        at = now + after
+        if not urgent:
+            at = max(at, self._resting.get(key, now))
+        self._set(key, at, urgent=urgent)
+
+    def _set(self, key: Key, at: float, *, urgent: bool) -> None:
         timer = self._timers.get(key)
         if timer is not None:
-            if timer.when() <= loop.time() + after and not urgent:
+            if timer.when() <= at and not urgent:
                 return
             timer.cancel()
-        self._timers[key] = loop.call_later(after, self._ripe, key, urgent)
+        self._timers[key] = asyncio.get_running_loop().call_at(at, self._ripe, key, urgent)
 
     def forget(self, key: Key) -> None:
         """Do not look at a key again unless it is marked again."""
@@ -87,7 +100,7 @@ class DirtyQueue(Generic[Key]):
     def _ripe(self, key: Key, urgent: bool) -> None:
         del self._timers[key]
         if key in self._running:
-            self._running[key] = True
+            self._running[key] = urgent or bool(self._running[key])
             return
         (self._urgent if urgent else self._ready)[key] = asyncio.get_running_loop().time()
         self._wake.release()
@@ -98,7 +111,7 @@ class DirtyQueue(Generic[Key]):
             keys = self._urgent or self._ready
             key = next(iter(keys))
             del keys[key]
-            self._running[key] = False
+            self._running[key] = None
             try:
                 again = await self._handle(key)
                 self._failures.pop(key, None)
@@ -106,7 +119,18 @@ class DirtyQueue(Generic[Key]):
                 self._failed(key, error)
                 self._failures[key] = self._failures.get(key, 0) + 1
                 again = self._backoff.delay(self._failures[key])
-            if self._running.pop(key):
-                self.mark(key, after=0.0)
-            elif again is not None:
-                self.mark(key, after=again)
+            self._ended(key, again)
+
+    def _ended(self, key: Key, again: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._resting[key] = loop.time() + self._rest
+        loop.call_later(self._rest, self._rested, key)
+        marked = self._running.pop(key)
+        if again is not None:
+            self._set(key, loop.time() + again, urgent=False)
+        if marked is not None:
+            self.mark(key, after=0.0, urgent=marked)
+
+    def _rested(self, key: Key) -> None:
+        if self._resting.get(key, math.inf) <= asyncio.get_running_loop().time():
+            del self._resting[key]

@@ -1,4 +1,4 @@
-"""kopf: watches, login, start and end. All that a handler does is tell the controller what it saw.
+"""kopf: login, start and end, the watch of RLJobs. All that a handler does is tell the controller what it saw.
 
 No handler of ours is of the kind whose progress kopf has to store: what an RLJob needs follows from what is there, not
 from which event came. So kopf writes no annotation and no finalizer; where it ever should, they are under our name.
@@ -15,8 +15,6 @@ import kopf
 from rljob_core.spec import GROUP
 from rljob_operator.controller import Controller
 from rljob_operator.kube_api import KINDS, Credentials
-from rljob_operator.kube_cluster import CHILD_KINDS
-from rljob_operator.names import LABEL_JOB
 
 _SERVER_TIMEOUT = 300  # an integer: it goes into the query
 _INACTIVITY_TIMEOUT = 330.0  # a watch ends earlier by the server's own timeout, if it lives
@@ -73,8 +71,6 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.request_timeout = _REQUEST_TIMEOUT
     settings.networking.connect_timeout = _CONNECT_TIMEOUT
     settings.queueing.idle_timeout = 1.0
-    for kind in CHILD_KINDS:
-        settings.watching.label_selectors[resource(kind)] = LABEL_JOB
 
 
 def resource(kind: str) -> tuple[str, str, str]:
@@ -110,6 +106,5 @@ def registry(
     async def seen(*, event: kopf.RawEvent, **_: Any) -> None:
         controller.seen(event["type"], dict(event["object"]))
 
-    for kind in ("RLJob", *CHILD_KINDS):
-        kopf.on.event(*resource(kind), id=f"seen-{kind}", registry=handlers)(seen)
+    kopf.on.event(*resource("RLJob"), id="seen-RLJob", registry=handlers)(seen)
     return handlers

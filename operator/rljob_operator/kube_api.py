@@ -7,11 +7,13 @@ else works with, and importing it costs nothing.
 from __future__ import annotations
 
 import base64
+import json
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import randrange
 from typing import Any
 
 import aiohttp
@@ -39,6 +41,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
+_PAGE = 250  # objects
+_SILENT_SECONDS = 150.0  # of a watch: the server sends a bookmark every minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,14 @@ class Credentials:
     certificate_data: str | None = None
     key_path: str | None = None
     key_data: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list; `version` is the whole list's."""
+
+    manifests: list[Manifest]
+    version: str
 
 
 class ApiError(Exception):
@@ -101,9 +113,58 @@ class KubeApi:
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """Objects of a kind by label selector, of all namespaces if none is named."""
-        body = await self._request("GET", kind, _path(kind, namespace), params={"labelSelector": selector})
+        pages = self.pages(kind, namespace, selector)
+        return [manifest async for page in pages for manifest in page.manifests]
+
+    async def pages(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Page]:
+        """The same a piece at a time: of thousands of objects only a few hundred are in memory."""
         version = KINDS[kind][0]
-        return [{"apiVersion": version, "kind": kind, **item} for item in body.get("items", [])]
+        params = {"labelSelector": selector, "limit": str(_PAGE)}
+        while True:
+            body = await self._request("GET", kind, _path(kind, namespace), params=params)
+            items = [{"apiVersion": version, "kind": kind, **item} for item in body.get("items") or []]
+            metadata = body.get("metadata", {})
+            yield Page(items, metadata.get("resourceVersion", ""))
+            if not metadata.get("continue"):
+                return
+            params["continue"] = metadata["continue"]
+
+    async def watch(
+        self, kind: str, namespace: str, selector: str, version: str
+    ) -> AsyncIterator[tuple[str, Manifest]]:
+        """What happens after a version, as the event's type and the object, until the server ends it.
+
+        Bookmarks are among them: objects of which only the resource version is there.
+
+        Raises:
+            ApiError: it is lost, or (status 410) that version is too long ago.
+        """
+        params = {
+            "watch": "true",
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            # As client-go does: not all at once.
+            "timeoutSeconds": str(randrange(300, 600)),
+        }
+        session, path = self._connected(), _path(kind, namespace)
+        timeout = aiohttp.ClientTimeout(sock_connect=self._timeout, sock_read=_SILENT_SECONDS)
+        try:
+            async with session.get(self._server + path, params=params, timeout=timeout) as response:
+                if response.status >= 400:
+                    answer = await response.json(content_type=None) or {}
+                    raise _refusal(response.status, answer)
+                async for line in _lines(response.content):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise _refusal(event["object"].get("code", 0), event["object"])
+                    yield event["type"], event["object"]
+        except ApiError as error:
+            if error.status == 401:
+                await self.close()
+            raise
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
 
     async def get(self, ref: Ref) -> Manifest | None:
         """The object, None if there is none."""
@@ -179,7 +240,7 @@ class KubeApi:
                 await self.close()
                 continue
             if status >= 400:
-                raise ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")))
+                raise _refusal(status, answer)
             return answer
         raise AssertionError
 
@@ -194,6 +255,21 @@ class KubeApi:
                 headers=headers,
             )
         return self._session
+
+
+def _refusal(status: int, answer: Manifest) -> ApiError:
+    return ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")))
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length; aiohttp's own reader refuses those of large objects."""
+    parts: list[bytes] = []
+    async for chunk in content.iter_any():
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            yield b"".join([*parts, line])
+            parts.clear()
+        parts.append(rest)
 
 
 def _path(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:

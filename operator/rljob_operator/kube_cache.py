@@ -1,11 +1,11 @@
 """What watches have told: the objects that we own, by job. Reading it asks nobody.
 
-Watches may miss deletions while they reconnect, so a job's objects can be replaced by what a list returns.
+After a watch was interrupted, `unlisted` tells what has gone meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from rljob_operator.cluster import Manifest, Ref
@@ -71,14 +71,25 @@ class KubeCache:
         """All objects of a job but the RLJob itself."""
         return [manifest for ref, manifest in self._objects.get(key, {}).items() if ref.kind != "RLJob"]
 
-    def replace(self, key: JobKey, kind: str, listed: Iterable[Manifest]) -> None:
-        """Objects of one kind as a list returned them: what is not there any more is forgotten."""
-        listed = list(listed)
-        there = {Ref.of(manifest) for manifest in listed}
-        for ref in [r for r in self._objects.get(key, {}) if r.kind == kind and r not in there]:
+    def unlisted(self, kind: str, namespace: str, listed: Set[Ref], version: str) -> list[Manifest]:
+        """What is known of a kind, in a namespace or, with `""`, in all, that a list of that version has not.
+
+        What is newer than the list is not among it: we may have made it meanwhile.
+        """
+        return [
+            manifest
+            for objects in self._objects.values()
+            for ref, manifest in objects.items()
+            if ref.kind == kind
+            and namespace in {"", ref.namespace}
+            and ref not in listed
+            and _version(manifest) <= int(version)
+        ]
+
+    def forget_kind(self, key: JobKey, kind: str) -> None:
+        """Forget a job's objects of one kind."""
+        for ref in [ref for ref in self._objects.get(key, {}) if ref.kind == kind]:
             self.forget(ref)
-        for manifest in listed:
-            self.put(manifest)
 
     def __len__(self) -> int:
         return len(self._jobs)

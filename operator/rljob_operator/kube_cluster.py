@@ -12,7 +12,6 @@ from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
 from rljob_operator.cluster import Event, Manifest, Ref
 from rljob_operator.kube_api import KINDS, ApiError, KubeApi
 from rljob_operator.kube_cache import JobKey, KubeCache
-from rljob_operator.names import LABEL_JOB
 
 CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret"})
 """What is listed and watched: Secrets are not ours to read."""
@@ -126,19 +125,9 @@ class KubeCluster:
 
     # ------------------------------------------------------------------------------------------ Kubernetes only
 
-    async def read_children(self, namespaces: Sequence[str]) -> None:
-        """Read the children of all jobs in these namespaces; `""` is all of them."""
-        for kind in CHILD_KINDS:
-            for namespace in namespaces:
-                for manifest in await self._api.list(kind, namespace, LABEL_JOB):
-                    self._cache.put(manifest)
-
-    async def relist(self, job: RLJob) -> None:
-        """Read the job's objects anew: a watch may have missed one's end."""
-        for kind in CHILD_KINDS:
-            listed = await self._api.list(kind, job.metadata.namespace, f"{LABEL_JOB}={job.metadata.name}")
-            self._cache.replace(_key(job), kind, listed)
-        self._cache.replace(_key(job), "Secret", ())  # somebody may have deleted one: create them again
+    def doubt_secrets(self, job: RLJob) -> None:
+        """Create the job's Secrets again, if somebody deleted one: we may not look."""
+        self._cache.forget_kind(_key(job), "Secret")
 
     async def set_finalizers(self, job: RLJob, finalizers: Sequence[str]) -> None:
         """Replace the RLJob's finalizers, if it is still the object that was read."""

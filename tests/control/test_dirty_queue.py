@@ -15,10 +15,12 @@ QUICK = Backoff(first=0.01, last=0.05)
 
 @asynccontextmanager
 async def running(
-    handle: Callable[[str], Awaitable[float | None]], *, workers: int = 4
+    handle: Callable[[str], Awaitable[float | None]], *, workers: int = 4, rest: float = 0.0
 ) -> AsyncIterator[tuple[DirtyQueue[str], list[Exception]]]:
     errors: list[Exception] = []
-    queue = DirtyQueue[str](handle, failed=lambda _, e: errors.append(e), workers=workers, backoff=QUICK)
+    queue = DirtyQueue[str](
+        handle, failed=lambda _, e: errors.append(e), workers=workers, backoff=QUICK, rest=rest
+    )
     task = asyncio.create_task(queue.run())
     try:
         yield queue, errors
@@ -113,3 +115,23 @@ async def test_a_forgotten_key_is_not_looked_at() -> None:
         await asyncio.sleep(0.1)
         assert (len(queue), queue.oldest) == (0, 0.0)
     assert looked == []
+
+
+async def test_a_key_rests_before_its_next_look_unless_it_is_urgent_or_asked_for_it() -> None:
+    looked: list[str] = []
+
+    async def handle(key: str) -> float | None:
+        looked.append(key)
+        return 0.0 if looked == ["asks"] else None
+
+    async with running(handle, rest=30.0) as (queue, _):
+        queue.mark("asks", after=0.0)
+        await asyncio.sleep(0.05)
+        assert looked == ["asks", "asks"]
+        queue.mark("asks", after=0.0)
+        queue.mark("other", after=0.0)
+        await asyncio.sleep(0.05)
+        assert looked == ["asks", "asks", "other"]
+        queue.mark("asks", after=0.0, urgent=True)
+        await asyncio.sleep(0.05)
+    assert looked == ["asks", "asks", "other", "asks"]

@@ -1,0 +1,151 @@
+"""Watches of children: what was deleted while nobody watched is found out, what we made meanwhile is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+import kopf
+import pytest
+from aiohttp import web
+from e2e.harness.fixtures import SharedControlPlane
+from tenacity import AsyncRetrying, stop_after_delay, wait_fixed
+
+from rljob_operator.cluster import Manifest
+from rljob_operator.handlers import credentials, plain
+from rljob_operator.kube_api import ApiError, Credentials, KubeApi, Page
+from rljob_operator.kube_cache import KubeCache
+from rljob_operator.kube_watch import ChildWatches
+from rljob_operator.names import LABEL_JOB
+
+pytestmark = pytest.mark.xdist_group("operator")
+
+
+def config_map(name: str, version: int, *, job: str = "sums") -> Manifest:
+    metadata = {"name": name, "namespace": "a", "uid": name, "resourceVersion": str(version)}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**metadata, "labels": {LABEL_JOB: job}},
+    }
+
+
+class Server(KubeApi):
+    """Lists and watches of ConfigMaps, as a test says; of other kinds there are none."""
+
+    def __init__(self, lists: list[Page], watches: list[list[tuple[str, Manifest]]]) -> None:
+        self.lists = lists
+        self.watches = watches
+        self.asked: list[str] = []
+
+    async def pages(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Page]:
+        yield self.lists.pop(0) if kind == "ConfigMap" else Page([], "1")
+
+    async def watch(
+        self, kind: str, namespace: str, selector: str, version: str
+    ) -> AsyncIterator[tuple[str, Manifest]]:
+        if kind == "ConfigMap":
+            self.asked.append(version)
+            if self.watches:
+                for event in self.watches.pop(0):
+                    yield event
+                raise ApiError(410, "Expired", "too old")
+        await asyncio.Event().wait()
+
+
+async def followed(server: KubeApi, cache: KubeCache, done: Callable[[], bool]) -> list[tuple[str, str]]:
+    """What was told until something was so."""
+    told: list[tuple[str, str]] = []
+
+    def seen(event: str, manifest: Manifest) -> None:
+        told.append((event, manifest["metadata"]["name"]))
+        if event == "DELETED":
+            cache.remove(manifest)
+        else:
+            cache.put(manifest)
+
+    watches = ChildWatches(server, cache, [""], seen=seen)
+    await watches.read()
+    await until(done, asyncio.create_task(watches.run()))
+    return told
+
+
+async def until(done: Callable[[], bool], running: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(10):
+        while not done():
+            assert not running.done()
+            await asyncio.sleep(0.01)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_what_was_deleted_while_nobody_watched_is_told_and_what_is_newer_than_the_list_is_kept() -> (
+    None
+):
+    first = Page([config_map("stays", 1), config_map("goes", 2), config_map("other", 2, job="b")], "5")
+    bookmark: Manifest = {"kind": "ConfigMap", "metadata": {"resourceVersion": "9"}}
+    server = Server(
+        [first, Page([config_map("stays", 1)], "20")],
+        [[("MODIFIED", config_map("ours", 30)), ("BOOKMARK", bookmark)]],
+    )
+    told = await followed(server, cache := KubeCache(), lambda: len(server.asked) == 2)
+    assert server.asked == ["5", "20"]
+    assert told == [("MODIFIED", "ours"), ("ADDED", "stays"), ("DELETED", "goes"), ("DELETED", "other")]
+    assert {m["metadata"]["name"] for m in cache.children(("a", "sums"))} == {"stays", "ours"}
+
+
+async def test_a_real_server_is_read_in_pages_and_followed(
+    control_plane: SharedControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control_plane.kubectl("apply", "--server-side", "-k", "crds")
+    control_plane.kubectl.wait("condition=Established", "crd/rolloutpools.rljob.dev")
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    api = KubeApi(lambda: plain(credentials(kopf.OperatorSettings())))
+
+    def make(name: str) -> Awaitable[Manifest]:
+        metadata = {"name": name, "namespace": namespace, "labels": {LABEL_JOB: "sums"}}
+        long = {"text": "x" * 300_000}  # of lines longer than what aiohttp reads by itself
+        return api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": long})
+
+    await make("before")
+    cache, told = KubeCache(), list[str]()
+    watches = ChildWatches(
+        api, cache, [namespace], seen=lambda event, m: told.append(f"{event} {m['metadata']['name']}")
+    )
+    async for attempt in AsyncRetrying(wait=wait_fixed(0.1), stop=stop_after_delay(10)):
+        with attempt:  # the server may still be busy with the CRD
+            await watches.read()
+    assert len(cache) == 1
+    following = asyncio.create_task(watches.run())
+    await make("after")
+    await until(lambda: told == ["ADDED after"], following)
+    await api.close()
+
+
+async def test_a_version_of_the_past_and_a_server_that_is_gone_are_errors() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+        return web.Response(text=json.dumps({"type": "ERROR", "object": status}) + "\n")
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api = KubeApi(lambda: Credentials(server=f"http://127.0.0.1:{runner.addresses[0][1]}"))
+
+    async def status() -> int:
+        try:
+            async for _ in api.watch("Pod", "", LABEL_JOB, "1"):
+                raise AssertionError
+        except ApiError as error:
+            return error.status
+        raise AssertionError
+
+    assert await status() == 410
+    await runner.cleanup()
+    assert await status() == 0
+    await api.close()
