@@ -62,6 +62,12 @@ class Cluster(Protocol):
     async def delete(self, ref: Ref) -> None:
         """Ask for the object and what it owns to go; it may stay visible, terminating. Gone already is fine."""
 
+    async def force_delete(self, ref: Ref) -> None:
+        """Remove an object at once, whoever would still have to agree; gone already is fine."""
+
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+        """Set annotations of an object that somebody else made; gone is fine."""
+
     async def status(self, job: RLJob) -> RLJobStatus:
         """The stored status of the RLJob; empty if none was written."""
 

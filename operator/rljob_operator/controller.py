@@ -26,6 +26,7 @@ from rljob_operator.kube_watch import ChildWatches
 from rljob_operator.reconcile import Pass, Reconciler
 from rljob_operator.site import Site
 from rljob_operator.telemetry import Metrics
+from rljob_operator.watch_guard import WatchGuard
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,10 @@ class Controller:
         self._feed = feed
         self._metrics = metrics
         self.cache = KubeCache()
-        self._cluster = KubeCluster(api, self.cache)
+        self._guard = WatchGuard()
+        self._cluster = KubeCluster(
+            api, self.cache, wrote=lambda kind: self._guard.wrote(kind, time.monotonic())
+        )
         self._reconcilers: dict[JobKey, Reconciler] = {}
         self._watches = ChildWatches(api, self.cache, namespaces or ("",), seen=self.seen)
         self._doubts: dict[JobKey, tuple[float, float]] = {}
@@ -74,6 +78,7 @@ class Controller:
         self._queue: DirtyQueue[JobKey] = DirtyQueue(self._reconcile, failed=self._failed, workers=workers)
         self._beat = time.monotonic()
         feed.on_figures = self._figures_came
+        feed.on_outage = self._outage_changed
 
     # ------------------------------------------------------------------------------------------ told by watches
 
@@ -82,6 +87,7 @@ class Controller:
         key = job_key(manifest)
         if key is None:
             return
+        self._guard.saw(manifest["kind"])
         if kind == "DELETED":
             self.cache.remove(manifest)
             self._queue.mark(key)
@@ -118,6 +124,8 @@ class Controller:
             return f"the event loop has stood still for {silent:.0f} s"
         if (late := self._queue.oldest) > _STALLED_SECONDS:
             return f"a job has waited {late:.0f} s for its reconcile"
+        if kind := self._guard.silent(time.monotonic()):
+            return f"the watch of {kind} is silent about what was written"
         return ""
 
     def refresh_metrics(self) -> None:
@@ -133,6 +141,10 @@ class Controller:
 
     def _figures_came(self, key: JobKey) -> None:
         if self.cache.job(key) is not None:
+            self._queue.mark(key)
+
+    def _outage_changed(self) -> None:
+        for key in self.cache.jobs():
             self._queue.mark(key)
 
     def _failed(self, key: JobKey, error: Exception) -> None:
@@ -212,7 +224,13 @@ class Controller:
     def _reconciler(self, key: JobKey) -> Reconciler:
         if key not in self._reconcilers:
             feed = self._feed
-            self._reconcilers[key] = Reconciler(self._cluster, self._site, figures=lambda: feed.figures(key))
+            self._reconcilers[key] = Reconciler(
+                self._cluster,
+                self._site,
+                figures=lambda: feed.figures(key),
+                outage=feed.outage,
+                loads=feed.loads,
+            )
         return self._reconcilers[key]
 
     def _forget(self, key: JobKey) -> None:

@@ -20,18 +20,20 @@ from nats.aio.msg import Msg
 from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
-from rljob_core.messages import STEP_METRICS, StepMetrics
+from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.stream_names import StreamNames
 from rljob_operator.kube_cache import JobKey
 from rljob_operator.observe import Figures
+from rljob_operator.pods import Trouble
 
 log = logging.getLogger(__name__)
 
 _SUBJECT = f"rljob.*.*.*.{Channel.METRICS.value}.>"
 _EVERY_SECONDS = 1.0
 _TIMEOUT_SECONDS = 5.0
+_PATIENCE_SECONDS = 4.0  # a server that starts again is no outage
 _DIGITS = 4  # in a column that people read
 
 
@@ -44,6 +46,7 @@ class FiguresFeed:
 
     Attributes:
         on_figures: called with a job that has new figures.
+        on_outage: called when `outage` may have changed.
     """
 
     def __init__(self, url: str, *, credentials: str | None = None) -> None:
@@ -53,6 +56,8 @@ class FiguresFeed:
         self._figures: dict[JobKey, Figures] = {}
         self._told: dict[JobKey, float] = {}
         self.on_figures: Callable[[JobKey], None] = lambda _: None
+        self.on_outage: Callable[[], None] = lambda: None
+        self._silent_since = time.monotonic()
         self.unreachable = "not connected yet"
         """Why the server cannot be reached; empty if it can."""
 
@@ -71,10 +76,14 @@ class FiguresFeed:
         self._client = client
 
         async def lost() -> None:
+            if not self.unreachable:
+                self._silent_since = time.monotonic()
             self.unreachable = f"no nats-server answers at {self._url}"
+            asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self.on_outage)
 
         async def back() -> None:
             self.unreachable = ""
+            self.on_outage()
 
         async def failed(error: Exception) -> None:
             log.debug("nats: %r", error)
@@ -118,20 +127,50 @@ class FiguresFeed:
             self._told[key] = now
             self.on_figures(key)
 
+    def outage(self, job: RLJob) -> Trouble | None:
+        """Why a job cannot go on; None if its server answers, is not ours, or has not been silent for long."""
+        if (
+            not self._serves(job)
+            or not self.unreachable
+            or time.monotonic() - self._silent_since < _PATIENCE_SECONDS
+        ):
+            return None
+        return Trouble("NatsUnreachable", self.unreachable)
+
+    async def loads(self, job: RLJob) -> dict[str, int]:
+        """By pod, how many trajectories its engine generates or holds; empty if the server does not say."""
+        loads: dict[str, int] = {}
+        client, names = self._client, _names(job)
+        if client is None or not self._serves(job):
+            return loads
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                bucket = await client.jetstream().key_value(names.signal_stream.removeprefix("KV_"))
+                async for entry in await bucket.watch(f"{ENGINE_SIGNALS}>", ignore_deletes=True):
+                    if entry is None:  # all that is there has come
+                        break
+                    signal = ENGINE_SIGNAL.validate_json(entry.value or b"")
+                    pod = signal.engine.rpartition(".")[0]
+                    loads[pod] = signal.running + signal.waiting
+        except (TimeoutError, nats.errors.Error, ValidationError) as error:
+            log.info("loads of %s are not known: %r", job.metadata.name, error)
+        return loads
+
+    def _serves(self, job: RLJob) -> bool:
+        return job.spec.nats.url in {None, self._url}
+
     async def remove_streams(self, job: RLJob) -> None:
         """Delete all streams and buckets of a job; those of another server stay with their owner.
 
         Raises:
             OSError: the server cannot be reached.
         """
-        if job.spec.nats.url is not None and job.spec.nats.url != self._url:
+        if not self._serves(job):
             return
-        metadata = job.metadata
-        names = StreamNames.of_job(namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or "")
         if self._client is None or not self._client.is_connected:
             raise OSError(self.unreachable or "not connected")
         manager = self._client.jsm(timeout=_TIMEOUT_SECONDS)
-        for name in names.all_streams:
+        for name in _names(job).all_streams:
             try:
                 await manager.delete_stream(name)
             except NotFoundError:
@@ -140,13 +179,19 @@ class FiguresFeed:
                 raise OSError(f"{name}: {error}") from error
 
 
+def _names(job: RLJob) -> StreamNames:
+    metadata = job.metadata
+    return StreamNames.of_job(namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or "")
+
+
 def _merged(before: Figures | None, line: StepMetrics) -> Figures:
     """PURE. A line's figures; what it does not say stays."""
-    before = before or Figures()
+    before = replace(before or Figures(), writer_epoch=line.epoch)
     if line.reward_mean is None or line.stats is None:
         step, version = max(before.step, line.step), max(before.policy_version, line.version)
         return replace(before, step=step, policy_version=version)
-    return Figures(
+    return replace(
+        before,
         step=line.step,
         policy_version=line.version,
         reward_mean=round(line.reward_mean, _DIGITS),

@@ -67,6 +67,10 @@ class KubeCache:
         """The RLJob itself."""
         return self.get(key, Ref("RLJob", *key))
 
+    def jobs(self) -> list[JobKey]:
+        """All RLJobs that are there."""
+        return [key for ref, key in self._jobs.items() if ref.kind == "RLJob"]
+
     def children(self, key: JobKey) -> list[Manifest]:
         """All objects of a job but the RLJob itself."""
         return [manifest for ref, manifest in self._objects.get(key, {}).items() if ref.kind != "RLJob"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
@@ -23,11 +23,15 @@ class KubeCluster:
 
     Args:
         cache: filled by watches; what we write ourselves is put there at once.
+        wrote: called with the kind of an object that we changed.
     """
 
-    def __init__(self, api: KubeApi, cache: KubeCache) -> None:
+    def __init__(
+        self, api: KubeApi, cache: KubeCache, *, wrote: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._api = api
         self._cache = cache
+        self._wrote = wrote
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
         """Every object labelled with this job, as far as watches told."""
@@ -38,7 +42,7 @@ class KubeCluster:
         if manifest["kind"] == "Secret":
             await self._create_secret(manifest)
         else:
-            self._cache.put(await self._api.apply(manifest))
+            self._take(await self._api.apply(manifest))
 
     async def _create_secret(self, manifest: Manifest) -> None:
         try:
@@ -52,7 +56,7 @@ class KubeCluster:
     async def apply_status(self, manifest: Manifest) -> None:
         """Server-side apply of an object's status; never creates the object."""
         try:
-            self._cache.put(await self._api.apply(manifest, subresource="status"))
+            self._take(await self._api.apply(manifest, subresource="status"))
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -62,9 +66,25 @@ class KubeCluster:
         left = await self._api.delete(ref)
         # Of some kinds the server returns what it has just removed: only a finalizer keeps an object there.
         if left is not None and left["metadata"].get("finalizers"):
-            self._cache.put(left)
+            self._take(left)
         else:
             self._cache.forget(ref)
+
+    def _take(self, manifest: Manifest) -> None:
+        """What a write of ours led to; where that is news, a watch has to bring it too."""
+        if self._cache.put(manifest):
+            self._wrote(manifest["kind"])
+
+    async def force_delete(self, ref: Ref) -> None:
+        """Remove a pod without waiting for its node."""
+        await self._api.delete(ref, grace=0)
+        self._cache.forget(ref)
+
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+        """Merge annotations into an object's."""
+        changed = await self._api.patch(ref, {"metadata": {"annotations": dict(annotations)}})
+        if changed is not None:
+            self._take(changed)
 
     async def status(self, job: RLJob) -> RLJobStatus:
         """The stored status; empty if there is none that this version can read."""
@@ -137,7 +157,7 @@ class KubeCluster:
         body = {"metadata": {"finalizers": list(finalizers), "resourceVersion": version}}
         left = await self._api.patch(ref, body)
         if left is not None:
-            self._cache.put(left)
+            self._take(left)
 
 
 def job_of(manifest: Manifest) -> RLJob:

@@ -12,48 +12,7 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.cluster import Cluster, Manifest, Ref
 from rljob_operator.names import Role
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a worker's process ended, and its last words."""
-
-    code: int
-    message: str
-
-    @property
-    def user_error(self) -> str | None:
-        """What the user has to change, if that ended it."""
-        if self.message.startswith(names.USER_ERROR):
-            return self.message.removeprefix(names.USER_ERROR)
-        if self.code == names.EXIT_USER_ERROR:
-            return self.last_line or "it gave no message: see its log"
-        return None
-
-    @property
-    def fenced(self) -> bool:
-        """Whether a newer attempt or writer epoch ended it."""
-        return self.code == names.EXIT_FENCED or self.message.startswith(names.FENCED)
-
-    @property
-    def last_line(self) -> str:
-        """The last line that says anything: of a traceback, the exception."""
-        lines = [line.strip() for line in self.message.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """A worker's pod. `exit` is of its newest ended process, which a restart may have followed."""
-
-    name: str
-    role: Role
-    pool: str | None
-    attempt: int | None
-    ready: bool
-    terminating: bool
-    evicted: bool
-    exit: Exit | None
+from rljob_operator.pods import Pod, Trouble, read_pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +59,7 @@ class Figures:
     staleness_max: int | None = None
     staleness_mean: float | None = None
     tokens_per_second: float | None = None
+    writer_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +70,7 @@ class Observed:
         children: all but pods.
         now: with time zone.
         figures: None if there are none yet.
+        outage: of what all jobs of this operator need, such as the NATS server.
     """
 
     job: RLJob
@@ -120,6 +81,7 @@ class Observed:
     gangs: tuple[Gang, ...]
     now: datetime
     figures: Figures | None = None
+    outage: Trouble | None = None
 
     @property
     def pools(self) -> dict[str, Manifest]:
@@ -131,13 +93,27 @@ class Observed:
         }
 
 
-async def observe(cluster: Cluster, job: RLJob, *, now: datetime, figures: Figures | None) -> Observed:
+async def observe(
+    cluster: Cluster,
+    job: RLJob,
+    *,
+    now: datetime,
+    figures: Figures | None = None,
+    outage: Trouble | None = None,
+) -> Observed:
     """Read the job's status and children."""
-    return summarize(job, await cluster.status(job), await cluster.children(job), now=now, figures=figures)
+    status, children = await cluster.status(job), await cluster.children(job)
+    return summarize(job, status, children, now=now, figures=figures, outage=outage)
 
 
 def summarize(
-    job: RLJob, status: RLJobStatus, manifests: Sequence[Manifest], *, now: datetime, figures: Figures | None
+    job: RLJob,
+    status: RLJobStatus,
+    manifests: Sequence[Manifest],
+    *,
+    now: datetime,
+    figures: Figures | None = None,
+    outage: Trouble | None = None,
 ) -> Observed:
     """PURE. Manifests → facts."""
     children = {Ref.of(manifest): manifest for manifest in manifests if manifest["kind"] != "Pod"}
@@ -146,32 +122,12 @@ def summarize(
         job=job,
         status=status,
         children=MappingProxyType(children),
-        pods=tuple(_pod(manifest) for manifest in manifests if manifest["kind"] == "Pod"),
+        pods=tuple(read_pod(manifest, now) for manifest in manifests if manifest["kind"] == "Pod"),
         deployed=tuple(_deployed(manifest) for manifest in of_kind["Deployment"]),
         gangs=tuple(_gang(manifest) for manifest in of_kind["Job"]),
         now=now,
         figures=figures,
-    )
-
-
-def _pod(manifest: Manifest) -> Pod:
-    labels, status = manifest["metadata"]["labels"], manifest.get("status", {})
-    conditions = {c["type"]: c["status"] == "True" for c in status.get("conditions", [])}
-    container: Manifest = next(
-        (c for c in status.get("containerStatuses", []) if c["name"] == labels[names.LABEL_ROLE]), {}
-    )
-    ends = [container.get(field, {}).get("terminated") for field in ("state", "lastState")]
-    end = next((end for end in ends if end is not None), None)
-    attempt = labels.get(names.LABEL_ATTEMPT)
-    return Pod(
-        name=manifest["metadata"]["name"],
-        role=Role(labels[names.LABEL_ROLE]),
-        pool=labels.get(names.LABEL_POOL),
-        attempt=None if attempt is None else int(attempt),
-        ready=conditions.get("Ready", False),
-        terminating="deletionTimestamp" in manifest["metadata"],
-        evicted=status.get("reason") == "Evicted" or conditions.get("DisruptionTarget", False),
-        exit=None if end is None else Exit(end["exitCode"], end.get("message", "")),
+        outage=outage,
     )
 
 

@@ -3,7 +3,7 @@
 * What differs is applied; what nobody wants is deleted, one role at a time in `Role`'s order, so that a trainer can
   save its checkpoint while the coordinator still answers it.
 * A Secret is made once and never changed; so is a Job, and only when nothing of another attempt is left.
-* What is on its way out is waited for.
+* What is on its way out is waited for, but for pods on lost nodes, which nobody would ever report as gone.
 
 Applying the actions of `plan` until there are none leads to what is desired.
 """
@@ -37,7 +37,23 @@ class Delete:
     reason: str
 
 
-Action = Apply | Delete
+@dataclass(frozen=True, slots=True)
+class ForceDelete:
+    """Remove a pod without waiting for its node, which is lost."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Set annotations of an object that we do not own, and why."""
+
+    ref: Ref
+    annotations: Mapping[str, str]
+    reason: str
+
+
+Action = Apply | Delete | ForceDelete | Annotate
 
 # Kubernetes rewrites quantities (1000m → 1): under these fields only our own digest tells a change.
 _QUANTITIES = {"limits", "requests", "sizeLimit"}
@@ -46,7 +62,15 @@ _QUANTITIES = {"limits", "requests", "sizeLimit"}
 def plan(observed: Observed, desired: Sequence[Manifest]) -> tuple[Action, ...]:
     """What to do next."""
     wanted = {Ref.of(manifest): manifest for manifest in desired}
-    return (*_deletions(observed, wanted), *_applications(observed, wanted))
+    return (
+        *(
+            ForceDelete(Ref("Pod", observed.job.metadata.namespace, pod.name))
+            for pod in observed.pods
+            if pod.lost
+        ),
+        *_deletions(observed, wanted),
+        *_applications(observed, wanted),
+    )
 
 
 def _deletions(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Delete]:

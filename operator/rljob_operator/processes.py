@@ -158,6 +158,13 @@ class LocalCluster:
             await self.delete(other)
         self._step()
 
+    async def force_delete(self, ref: Ref) -> None:
+        """As `delete`: a process of this machine is never out of reach."""
+        await self.delete(ref)
+
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+        """Nothing here reads annotations of pods."""
+
     async def status(self, job: RLJob) -> RLJobStatus:
         """What `status.json` holds for this very job."""
         return self._files.read_status(job)

@@ -16,7 +16,7 @@ doubles a decision. Every pass starts from what is there; what woke it does not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,8 +28,12 @@ from rljob_operator import trainer_attempts
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster import Cluster
 from rljob_operator.desired import Targets, desired
-from rljob_operator.observe import Figures, observe
-from rljob_operator.plan import Action, Apply, plan
+from rljob_operator.job_events import events
+from rljob_operator.observe import Figures, Observed, observe
+from rljob_operator.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
+from rljob_operator.pods import Trouble
+from rljob_operator.pool_status import pool_statuses
+from rljob_operator.scale_down import shrinking, with_costs
 from rljob_operator.site import Site
 from rljob_operator.status import Phase
 from rljob_operator.trainer_gang import trainer_hash
@@ -78,6 +82,8 @@ class Reconciler:
         clock: the current time, with its zone.
         backoff: between trainer attempts.
         figures: the newest figures that workers pushed; asked for, never waited for.
+        outage: why nothing can go on just now; None if it can.
+        loads: by pod, what a job's engines have to do; asked for when a pool shrinks.
     """
 
     def __init__(
@@ -88,19 +94,25 @@ class Reconciler:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         backoff: Backoff | None = None,
         figures: Callable[[], Figures | None] = lambda: None,
+        outage: Callable[[RLJob], Trouble | None] = lambda _: None,
+        loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._site = site
         self._clock = clock
         self._backoff = backoff or Backoff()
         self._figures = figures
+        self._outage = outage
+        self._loads = loads
         self._figures_written: datetime | None = None
 
     async def reconcile(self, job: RLJob) -> Pass:
         """One pass."""
         now = self._clock()
         due = self._figures_written is None or (now - self._figures_written).total_seconds() >= RESYNC_SECONDS
-        observed = await observe(self._cluster, job, now=now, figures=self._figures())
+        observed = await observe(
+            self._cluster, job, now=now, figures=self._figures(), outage=self._outage(job)
+        )
         try:
             wanted_hash = trainer_hash(job, self._site)
             attempt = trainer_attempts.decide(observed, wanted_hash=wanted_hash, backoff=self._backoff)
@@ -116,9 +128,9 @@ class Reconciler:
         await self._write(job, observed.status, assessment.status)
         if due:
             self._figures_written = now
-        for manifest in job_status.pool_statuses(observed):
+        for manifest in pool_statuses(observed):
             await self._cluster.apply_status(manifest)
-        actions = () if stalled else plan(observed, wanted)
+        actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
         await self._act(actions)
         moving = job_status.condition(assessment.status, "Reconciling")
         retry_at = assessment.retry_at
@@ -138,16 +150,29 @@ class Reconciler:
 
     async def tear_down(self, job: RLJob) -> bool:
         """One pass towards nothing, for a job that is deleted; whether nothing is left."""
-        observed = await observe(self._cluster, job, now=self._clock(), figures=None)
+        observed = await observe(self._cluster, job, now=self._clock())
         await self._act(plan(observed, ()))
         return not observed.children and not observed.pods
 
+    async def _with_costs(
+        self, job: RLJob, observed: Observed, actions: Sequence[Action]
+    ) -> Sequence[Action]:
+        pools = shrinking(observed, actions)
+        if not pools or self._loads is None:
+            return actions
+        return with_costs(observed, actions, pools, await self._loads(job))
+
     async def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            if isinstance(action, Apply):
-                await self._cluster.apply(action.manifest)
-            else:
-                await self._cluster.delete(action.ref)
+            match action:
+                case Apply():
+                    await self._cluster.apply(action.manifest)
+                case Delete():
+                    await self._cluster.delete(action.ref)
+                case ForceDelete():
+                    await self._cluster.force_delete(action.ref)
+                case Annotate():
+                    await self._cluster.annotate(action.ref, action.annotations)
 
     async def run(self, job: RLJob) -> Outcome:
         """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone."""
@@ -167,7 +192,7 @@ class Reconciler:
         if after == before:
             return
         await self._cluster.patch_status(job, after)
-        for event in job_status.events(before, after):
+        for event in events(before, after):
             await self._cluster.event(job, event)
 
 

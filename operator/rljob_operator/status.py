@@ -8,14 +8,13 @@ became false: a suspended job has all its time again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Literal
 
-from rljob_core.spec import API_VERSION, ConditionStatus, PoolStatus, RLJobStatus
-from rljob_operator import names
-from rljob_operator.cluster import Event, Manifest, Ref
+from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
 from rljob_operator.names import Role
 from rljob_operator.observe import Observed
 from rljob_operator.trainer_attempts import Attempt
@@ -97,49 +96,9 @@ def resumed(status: RLJobStatus) -> RLJobStatus:
     return status.model_copy(update={"conditions": [], "failures": 0})
 
 
-def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
-    """RolloutPools whose status is not what their Deployment says, with the status that is."""
-    found = []
-    for name, pool in observed.pools.items():
-        metadata = pool["metadata"]
-        deployment = observed.children.get(Ref("Deployment", metadata["namespace"], metadata["name"]), {})
-        counts = deployment.get("status", {})
-        selector = names.identity(pool["spec"]["job"], Role.ROLLOUT, name)
-        status = {
-            "observedGeneration": metadata.get("generation", 0),
-            "replicas": counts.get("replicas", 0),
-            "readyReplicas": counts.get("readyReplicas", 0),
-            "selector": ",".join(f"{label}={value}" for label, value in sorted(selector.items())),
-        }
-        if pool.get("status") != status:
-            address = {field: metadata[field] for field in ("name", "namespace")}
-            found.append(
-                {"apiVersion": API_VERSION, "kind": "RolloutPool", "metadata": address, "status": status}
-            )
-    return tuple(found)
-
-
 def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
     """The condition of that type."""
     return next((c for c in status.conditions if c.type == kind), None)
-
-
-def events(before: RLJobStatus, after: RLJobStatus) -> tuple[Event, ...]:
-    """What changed between two statuses that a person should know."""
-    found = []
-    if after.trainer_attempt > before.trainer_attempt:
-        message = f"attempt {after.trainer_attempt}, {after.failures} failed before"
-        found.append(Event("Normal", "TrainerAttempt", message))
-    for new in after.conditions:
-        old = condition(before, new.type)
-        turned = new.status == "True" and (old is None or old.status != "True")
-        if turned and new.type in {"Ready", "Suspended", "Succeeded", "Failed"}:
-            bad = new.type == "Failed"
-            found.append(Event("Warning" if bad else "Normal", new.reason, new.message or new.type))
-    ready = condition(after, "Ready")
-    if ready is not None and ready.reason == "TrainerBackOff" and after.failures != before.failures:
-        found.append(Event("Warning", "TrainerBackOff", ready.message))
-    return tuple(found)
 
 
 # ---------------------------------------------------------------------------------------------- verdicts
@@ -178,6 +137,8 @@ def _expiry(status: RLJobStatus, seconds: int | None) -> datetime | None:
 
 def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
     """Running; the reason says what it waits for, `Training` that it does not."""
+    if observed.outage is not None:
+        return _Verdict(Phase.RUNNING, observed.outage.reason, observed.outage.message)
     if attempt.reason != "TrainerRunning":
         return _Verdict(Phase.RUNNING, attempt.reason, attempt.message)
     ready = dict.fromkeys(Role, 0)
@@ -195,8 +156,17 @@ def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
         enough = wanted[role] if role in {Role.COORDINATOR, Role.TRAINER} else 1
         if ready[role] < max(enough, 1):
             message = f"{ready[role]} of {wanted[role]} ready"
+            if troubled := next(_troubles(observed, role), None):
+                return _Verdict(Phase.RUNNING, *troubled)
             return _Verdict(Phase.RUNNING, f"{role.value.capitalize()}NotReady", message)
     return _Verdict(Phase.RUNNING, "Training")
+
+
+def _troubles(observed: Observed, role: Role, pool: str | None = None) -> Iterator[tuple[str, str]]:
+    """Reasons and messages of a role's pods, or a pool's, that do not get ready."""
+    for pod in observed.pods:
+        if pod.role is role and pool in {None, pod.pool} and pod.trouble is not None and not pod.terminating:
+            yield pod.trouble.reason, f"{pod.name}: {pod.trouble.message}"
 
 
 def _as_wanted(observed: Observed) -> bool:
@@ -209,15 +179,19 @@ def _as_wanted(observed: Observed) -> bool:
 def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figures_due: bool) -> RLJobStatus:
     phase, reason, message = verdict.phase, verdict.reason, verdict.message
     ready = phase is Phase.RUNNING and reason == "Training"
+    moving_reason, moving_message = reason, message
     if phase is Phase.RUNNING:
         moving = not ready or not _as_wanted(observed)
+        if ready and moving:
+            troubles = (found for role in Role for found in _troubles(observed, role))
+            moving_reason, moving_message = next(troubles, ("PodsStarting", ""))
     else:
         moving = phase is not Phase.STALLED and bool(observed.children)
     stalled = phase in {Phase.FAILED, Phase.STALLED}
     values: dict[str, tuple[bool, str, str]] = {
         "Ready": (ready, reason, message),
         "Suspended": (phase is Phase.SUSPENDED, reason if phase is Phase.SUSPENDED else "NotSuspended", ""),
-        "Reconciling": (moving, reason if moving else "AsWanted", message if moving else ""),
+        "Reconciling": (moving, *((moving_reason, moving_message) if moving else ("AsWanted", ""))),
         "Stalled": (stalled, reason if stalled else "NotStalled", message if phase is Phase.STALLED else ""),
         "Succeeded": (phase is Phase.SUCCEEDED, reason if phase is Phase.SUCCEEDED else "NotFinished", ""),
         "Failed": (phase is Phase.FAILED, reason if phase is Phase.FAILED else "NotFailed", ""),

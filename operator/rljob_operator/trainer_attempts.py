@@ -5,8 +5,9 @@ Nothing here is remembered but the status' `trainerAttempt` and `failures`, both
 * No Job and no pod of any attempt: the next attempt starts. The number grows by one even where the last one was
   never created (or was deleted, or suspended), because an attempt is a fence: it may not be used twice.
 * The Job runs: it is left alone, unless what it was made from has changed; then it goes, uncounted.
-* The Job failed: it counts, unless its pods were evicted or fenced. After the back-off it is deleted, which leads to
-  the first case. Past `backoffLimit`, or if the user has to change something, the job fails.
+* The Job failed: it counts, unless its pods were evicted or fenced, or something outside was missing. After the
+  back-off it is deleted, which leads to the first case. Past `backoffLimit`, or if the user has to change something,
+  the job fails.
 
 `failures` is not incremented but computed, as the Job's own annotation plus its outcome; looking twice counts once.
 """
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rljob_operator.backoff import Backoff
-from rljob_operator.observe import Exit, Gang, GangState, Observed
+from rljob_operator.observe import Gang, GangState, Observed
+from rljob_operator.pods import Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
                 message=message,
                 failed="UserError",
             )
-    counts = not any(pod.evicted for pod in pods) and not any(end.fenced for end in exits)
+    missing = next((end.unavailable for end in exits if end.unavailable is not None), None)
+    counts = missing is None and not any(pod.evicted for pod in pods) and not any(end.fenced for end in exits)
     failures = gang.failures + (1 if counts else 0)
     limit = observed.job.spec.backoff_limit
     cause = _cause(gang, exits)
@@ -99,9 +102,10 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
     message = f"trainer attempt {gang.attempt} ended: {cause}; {failures} of {limit} failures allowed"
     if observed.now >= retry_at:
         return Attempt(gang.attempt, failures, keep=False, reason="TrainerRestarting", message=message)
-    return Attempt(
-        gang.attempt, failures, keep=True, reason="TrainerBackOff", message=message, retry_at=retry_at
-    )
+    reason = "TrainerBackOff"
+    if missing is not None:
+        reason, message = "Unavailable", f"trainer: {missing}"
+    return Attempt(gang.attempt, failures, keep=True, reason=reason, message=message, retry_at=retry_at)
 
 
 def _cause(gang: Gang, exits: list[Exit]) -> str:

@@ -21,10 +21,11 @@ from rljob_operator.pod_template import merge
 from rljob_operator.site import Site, job_claims, job_config
 
 # What each role reads of the spec, as dotted paths. The coordinator decides by everything but what is only the
-# operator's business; `pool` stands for the role's own pool.
+# operator's business; `pool` stands for the role's own pool. Not `pipeline`: a running coordinator looks at that in
+# its configuration file (`rljob_runtime.config_watch`).
 READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: (
-        "steps", "model", "data", "evaluation", "reward.functions", "algorithm", "pipeline",
+        "steps", "model", "data", "evaluation", "reward.functions", "algorithm",
         "rollout.engine", "rollout.environment", "rollout.sampling", "trainer.checkpoint",
         "trainer.microBatchTokens", "weights", "nats", "trackers",
     ),
@@ -34,7 +35,7 @@ READS: Mapping[Role, tuple[str, ...]] = {
         "weights", "nats",
     ),
     Role.TRAINER: (
-        "model", "data", "algorithm", "pipeline", "rollout.sampling", "trainer.backend", "trainer.options",
+        "model", "data", "algorithm", "rollout.sampling", "trainer.backend", "trainer.options",
         "trainer.numNodes", "trainer.numProcPerNode", "trainer.microBatchTokens", "trainer.checkpoint", "weights",
         "nats",
     ),

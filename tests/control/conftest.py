@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.cluster import Manifest, Ref
 from rljob_operator.observe import Figures, Observed, summarize
-from rljob_operator.plan import Apply, Delete
+from rljob_operator.plan import Action, Annotate, Apply, Delete, ForceDelete
 from rljob_operator.site import Site
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -100,6 +100,14 @@ class DictionaryServer:
         self.log.append(f"delete {ref}")
         self.objects.pop(ref, None)
 
+    async def force_delete(self, ref: Ref) -> None:
+        self.log.append(f"force delete {ref}")
+        self.objects.pop(ref, None)
+
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+        self.log.append(f"annotate {ref}")
+        self.objects[ref]["metadata"].setdefault("annotations", {}).update(annotations)
+
     async def status(self, job: RLJob) -> RLJobStatus:
         return self.stored
 
@@ -173,9 +181,17 @@ class DictionaryServer:
             job, self.stored, copy.deepcopy(list(self.objects.values())), now=self.now, figures=figures
         )
 
-    async def do(self, actions: Sequence[Apply | Delete]) -> None:
+    async def do(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            await (self.apply(action.manifest) if isinstance(action, Apply) else self.delete(action.ref))
+            match action:
+                case Apply():
+                    await self.apply(action.manifest)
+                case Delete():
+                    await self.delete(action.ref)
+                case ForceDelete():
+                    await self.force_delete(action.ref)
+                case Annotate():
+                    await self.annotate(action.ref, action.annotations)
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ async def test_a_killed_rank_replaces_the_whole_gang_as_a_new_attempt(
     assert outcome.phase is Phase.SUCCEEDED
     assert (outcome.status.trainer_attempt, outcome.status.failures) == (2, 1)
     reasons = [event.reason for event in world.events]
-    assert reasons.index("TrainerBackOff") < reasons.index("TrainingComplete")
+    assert reasons.index("TrainerFailed") < reasons.index("TrainingComplete")
     assert not psutil.pid_exists(before["chain-sum-trainer-1-0"])
 
 

@@ -12,9 +12,17 @@ from rljob_core.messages import (
     StepMetrics,
     TrainerWork,
 )
+from rljob_core.spec import PipelineSpec
 from rljob_core.trajectory import VersionSpan
 
 # ---- observations
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineChanged:
+    """The user changed `spec.pipeline` of the running job."""
+
+    pipeline: PipelineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class OwnHeartbeat:
     """The coordinator's own heartbeat, read back through the store."""
 
 
-Observation = PayloadSeen | RewardsSeen | SignalSeen | OwnHeartbeat | CoordinatorEvent
+Observation = PayloadSeen | RewardsSeen | SignalSeen | OwnHeartbeat | PipelineChanged | CoordinatorEvent
 
 # ---- actions
 

@@ -2,6 +2,7 @@
 
 RLJobError
 ├── SpecError             the user's manifest or flags; carries the field's path and what to write instead
+│   └── NotThere          what it names is not there, or not yet: nothing in the manifest has to change
 ├── ProtocolViolation     an invariant of the consistency protocol would break (a bug: never caught and ignored)
 │   └── StalenessExceeded what is about to be consumed is past the bound stamped on its buffer
 ├── Fenced                this writer (coordinator epoch, trainer attempt) was replaced by a newer one
@@ -35,6 +36,10 @@ class SpecError(RLJobError):
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
         self.message = message
+
+
+class NotThere(SpecError):
+    """What a field names is not there, or not yet; it heals when somebody puts it there."""
 
 
 class ProtocolViolation(RLJobError):

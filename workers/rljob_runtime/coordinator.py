@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -26,6 +26,7 @@ from rljob_core.actions import (
     Observation,
     OwnHeartbeat,
     PayloadSeen,
+    PipelineChanged,
     PublishMetrics,
     RetireEngine,
     RewardsSeen,
@@ -57,6 +58,7 @@ from rljob_core.messages import (
 from rljob_core.planner import Decision, Planner
 from rljob_core.ports import Channel, Delivery, MessageStore
 from rljob_core.records import Record, RecordBatch, Writer, decode_batch, encode_batch
+from rljob_core.spec import PipelineSpec
 from rljob_core.trajectory import is_evaluation
 from rljob_runtime.trajectory_store import TrajectoryStore
 
@@ -75,8 +77,20 @@ class Coordinator:
     """One coordinator instance; `run` returns only when cancelled or fenced."""
 
     def __init__(
-        self, config: JobConfig, store: MessageStore, render: Render, *, instance: str, prefetch: float = 0.25
+        self,
+        config: JobConfig,
+        store: MessageStore,
+        render: Render,
+        *,
+        instance: str,
+        prefetch: float = 0.25,
+        changes: AsyncIterator[PipelineSpec] | None = None,
     ) -> None:
+        """
+        Args:
+            changes: of `spec.pipeline` while the job runs.
+        """
+        self._changes = changes
         self._store = store
         self._render = render
         self._instance = instance
@@ -104,6 +118,7 @@ class Coordinator:
                 self._read_signals,
                 self._read_events,
                 self._beat,
+                self._read_changes,
             ):
                 group.create_task(reader())
             while True:
@@ -211,6 +226,17 @@ class Coordinator:
                 else:  # the server holds each role to its own subject, so this is forged
                     log.warning("an event of %s was sent by %s", _sender(event), delivery.message.suffix)
                     await delivery.ack()
+
+    async def _read_changes(self) -> None:
+        if self._changes is None:
+            return
+        async for pipeline in self._changes:
+            log.info(
+                "spec.pipeline is now %s with maxStaleness %d, for the buffers that are opened from now on",
+                pipeline.mode,
+                pipeline.bound,
+            )
+            await self._inbox.put((PipelineChanged(pipeline), None))
 
     async def _beat(self) -> None:
         while True:

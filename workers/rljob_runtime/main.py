@@ -4,7 +4,8 @@
 allow that; elsewhere the first role that comes does it.
 
 Environment: see `rljob_core.config`. Exit codes: 0 done, 2 the user's input is wrong (its message goes to
-`RLJOB_TERMINATION_LOG`), 3 fenced by a newer instance, 143 a trainer stopped before the job was over; anything else
+`RLJOB_TERMINATION_LOG`), 3 fenced by a newer instance, 4 something outside the job is missing or does not answer
+(its message too), 143 a trainer stopped before the job was over; anything else
 is a crash. SIGTERM asks a role to hand back what it has and stop.
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, JobFailed, SpecError, Stopped
+from rljob_core.errors import Fenced, JobFailed, NotThere, SpecError, Stopped, StoreUnavailable
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.stream_names import inbox_of
@@ -29,7 +30,11 @@ from rljob_runtime.lifeline import die_with_parent
 
 EXIT_USER_ERROR = 2
 EXIT_FENCED = 3
+EXIT_UNAVAILABLE = 4
 EXIT_STOPPED = 143  # as a process that SIGTERM ended: a trainer stopped midway has not completed its Job
+
+# A person should see within ten seconds that the server does not answer; whoever started us starts us again.
+_CONNECT_SECONDS = 7.0
 
 log = logging.getLogger("rljob")
 
@@ -45,6 +50,7 @@ async def _streams(
 async def _coordinator(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
+    from rljob_runtime.config_watch import pipeline_changes
     from rljob_runtime.coordinator import Coordinator
     from rljob_runtime.data import open_prompts
 
@@ -54,7 +60,8 @@ async def _coordinator(
     def render(prompt: int, evaluation: bool) -> str:
         return (held_out if evaluation else training).text(prompt)
 
-    role = Coordinator(config, store, render, instance=f"{pod}.{secrets.token_hex(4)}")
+    changes = pipeline_changes(Path(os.environ["RLJOB_CONFIG"]), config.spec.pipeline)
+    role = Coordinator(config, store, render, instance=f"{pod}.{secrets.token_hex(4)}", changes=changes)
     await _until(stop, role.run(ready))
 
 
@@ -143,13 +150,14 @@ async def run_role(name: str, config: JobConfig) -> None:
         credentials=credentials or None,
         inbox=inbox_of(config.uid, name),
         create=not credentials or name == "streams",
+        connect=_CONNECT_SECONDS,
     )
     await store.open()
     try:
         await ROLES[name](config, store, stop, _ready)
     except Exception as raised:
         error = _leaf(raised)
-        if isinstance(error, SpecError | JobFailed):
+        if isinstance(error, SpecError | JobFailed) and not isinstance(error, NotThere):
             await _tell(store, name, str(error))
         raise
     finally:
@@ -169,12 +177,12 @@ def _ready() -> None:
         Path(path).touch()
 
 
-def _terminate(message: str) -> None:
+def _terminate(prefix: str, message: str) -> None:
     print(f"error: {message}", file=sys.stderr)  # noqa: T201
     path = os.environ.get("RLJOB_TERMINATION_LOG")
     if path:
         # The prefix tells the operator what torchrun's own exit code (1) does not.
-        Path(path).write_text(f"UserError: {message}"[:4096], encoding="utf-8")
+        Path(path).write_text(f"{prefix}: {message}"[:4096], encoding="utf-8")
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -204,8 +212,11 @@ def main(arguments: list[str] | None = None) -> int:
             asyncio.run(run_role(name, config))
     except Exception as raised:  # the process boundary: every error becomes an exit code
         error = _leaf(raised)
+        if isinstance(error, NotThere | StoreUnavailable):
+            _terminate("Unavailable", str(error))
+            return EXIT_UNAVAILABLE
         if isinstance(error, SpecError | JobFailed):
-            _terminate(str(error))
+            _terminate("UserError", str(error))
             return EXIT_USER_ERROR
         if isinstance(error, Fenced):
             log.warning("fenced: %s", error)

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import SpecError
+from rljob_core.errors import NotThere, SpecError
 
 
 def local_path(uri: str, *, field: str = "") -> Path:
@@ -24,8 +24,12 @@ def local_path(uri: str, *, field: str = "") -> Path:
 
 
 def model_folder(config: JobConfig) -> Path:
-    """The folder of the model to train."""
+    """The folder of the model to train.
+
+    Raises:
+        NotThere: it holds no model.
+    """
     path = local_path(config.spec.model.uri, field="spec.model.uri")
     if not (path / "config.json").is_file():
-        raise SpecError("spec.model.uri", f"{path} holds no Hugging Face model (config.json is missing)")
+        raise NotThere("spec.model.uri", f"{path} holds no Hugging Face model (config.json is missing)")
     return path

@@ -59,6 +59,7 @@ class Connection:
         attempt: seconds after which an unanswered request is sent again.
         credentials: a user's JWT and seed, or the path of a file with them, read anew at each connection.
         inbox: first tokens of the subjects on which answers come.
+        connect: seconds that `open` goes on trying; `patience` if not given.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class Connection:
         attempt: float,
         credentials: str | None = None,
         inbox: str = "_INBOX",
+        connect: float | None = None,
     ) -> None:
         self.url = url
         raw = credentials is not None and credentials.startswith(_CREDENTIALS)
         self._credentials = RawCredentials(credentials) if raw else credentials
         self._inbox_prefix = inbox
         self.patience = patience
+        self._connect = patience if connect is None else connect
         self._attempt = attempt
         self._client = EagerClient()
         self._connected = asyncio.Event()
@@ -97,7 +100,7 @@ class Connection:
         """
         self._lost_at = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self.patience):
+            async with asyncio.timeout(self._connect):
                 await self._client.connect(
                     self.url,
                     user_credentials=self._credentials,

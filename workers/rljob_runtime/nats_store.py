@@ -40,6 +40,7 @@ class NatsStore:
         window_bytes: bytes of published messages in flight at once.
         credentials: the role's credentials or their file's path, where the server asks for any.
         inbox: first tokens of the subjects on which answers come; the credentials allow no other.
+        connect: seconds that `open` tries to reach the server; as long as `patience` if not given.
         create: whether `open` creates the streams. A role that may not do so waits for them at its first use.
     """
 
@@ -59,10 +60,11 @@ class NatsStore:
         credentials: str | None = None,
         inbox: str = "_INBOX",
         create: bool = True,
+        connect: float | None = None,
     ) -> None:
         self._streams = JobStreams(subject, stream_prefix, trajectory_bytes, replicas, duplicate_window)
         self._connection = Connection(
-            url, patience=patience, attempt=attempt, credentials=credentials, inbox=inbox
+            url, patience=patience, attempt=attempt, credentials=credentials, inbox=inbox, connect=connect
         )
         self._create = create
         self._published = Window(messages=window, size=window_bytes)

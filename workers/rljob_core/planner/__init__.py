@@ -17,7 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rljob_core.actions import Observation, OwnHeartbeat, PayloadSeen, RewardsSeen, SendToTrainer, SignalSeen
+from rljob_core.actions import (
+    Observation,
+    OwnHeartbeat,
+    PayloadSeen,
+    PipelineChanged,
+    RewardsSeen,
+    SendToTrainer,
+    SignalSeen,
+)
 from rljob_core.config import JobConfig
 from rljob_core.dispatch import moves
 from rljob_core.messages import (
@@ -68,6 +76,9 @@ class Planner(Desk):
                     engines.take_signal(self, observation)
                 case OwnHeartbeat():
                     engines.take_heartbeat(self)
+                case PipelineChanged():
+                    # Buffers that are open keep the bound that the ledger stamped on them.
+                    self.spec = self.spec.model_copy(update={"pipeline": observation.pipeline})
                 case GenerationEnded():
                     engines.take_generation_ended(self, observation)
                 case EngineGone():

@@ -55,6 +55,8 @@ class RLJobStatus(ApiModel):
     """Current attempt of the trainer gang."""
     failures: int = 0
     """Trainer attempts that failed and count against backoffLimit."""
+    writer_epoch: int = 0
+    """Writer epoch of the coordinator: one more each time that a coordinator takes over."""
     reward_mean: float | None = None
     """Mean reward of the last step."""
     staleness_max: int | None = None
