@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 from rljob_operator import nats_accounts
 from rljob_operator.nats_credentials import CREDENTIALS_FILE
+from rljob_operator.settings import Settings
 from rljob_runtime.nats_server import binary
 
 pytestmark = pytest.mark.xdist_group("manifests")
@@ -146,7 +147,7 @@ def test_roles_have_no_wildcards_and_the_operator_reads_no_secret(every: dict[st
             for rule in role["rules"]:
                 assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
                 if "secrets" in rule["resources"] and role["metadata"]["name"] == "rljob-operator":
-                    assert rule["verbs"] == ["create"]
+                    assert not {"get", "list", "watch"} & {*rule["verbs"]}
 
 
 def test_every_container_has_a_root_that_it_cannot_write_to(every: dict[str, list[Object]]) -> None:
@@ -188,6 +189,32 @@ def test_secrets_are_mounted_under_the_names_that_they_are_made_with(every: dict
         nats_accounts.SERVER_SECRET,
         nats_accounts.ISSUER_SECRET,
     ]
+
+
+class Asked(dict[str, str]):
+    """An environment that knows what was asked for."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        super().__init__(given)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+
+def test_the_operator_reads_all_that_it_is_given(every: dict[str, list[Object]], tmp_path: Path) -> None:
+    seeds = nats_accounts.Seeds.complete({}, bytes)
+    (tmp_path / nats_accounts.ISSUER_FILE).write_text(nats_accounts.issuer(seeds).text())
+    for objects in every.values():
+        given = {name: value for name, value in environment(objects).items() if isinstance(value, str)}
+        if "RLJOB_NATS_ISSUER" in given:
+            given["RLJOB_NATS_ISSUER"] = str(tmp_path / nats_accounts.ISSUER_FILE)
+        asked = Asked({**given, "WATCH_NAMESPACES": "team-a"})
+        settings = Settings.read(asked)
+        assert environment(objects).keys() <= asked.names
+        assert settings.site.nats_url == given["RLJOB_NATS_URL"]
+        assert (settings.site.issuer is None) == ("RLJOB_NATS_ISSUER" not in given)
 
 
 def test_the_server_is_the_one_that_is_tested(every: dict[str, list[Object]]) -> None:

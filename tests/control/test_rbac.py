@@ -6,10 +6,13 @@ block an owner's deletion, as some distributions do.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from e2e.harness.control_plane import ControlPlane
 from installation import NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
 from operators import Namespace, Operator, until
 
+from rljob_operator.nats_accounts import Seeds, issuer, server_config
+from rljob_operator.nats_credentials import operator_credentials
 from rljob_runtime.nats_server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("rbac")
@@ -25,17 +30,8 @@ pytestmark = pytest.mark.xdist_group("rbac")
 Right = tuple[str, str, str]
 """API group, resource (with its subresource), verb."""
 
-NOT_YET: frozenset[Right] = frozenset(
-    {
-        # Each role's NATS credentials.
-        ("", "secrets", "create"),
-        # Which pods go first when a pool gets smaller.
-        ("", "pods", "patch"),
-        # Pods on lost nodes.
-        ("", "pods", "delete"),
-    }
-)
-"""Granted ahead of the code that uses it; empty once that code is there, with a scene below that makes it do so."""
+NOT_YET: frozenset[Right] = frozenset()
+"""Granted ahead of the code that uses it, which a scene below will make it do; a release has none."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +115,7 @@ def trained(there: Namespace) -> None:
     reward = there.there("deployment", "sums-reward")["metadata"]["uid"]
     there("delete", "deployment", "sums-reward", "--wait=false")
     until(lambda: (there.get("deployment", "sums-reward") or reward_gone)["metadata"]["uid"] != reward)
+    until(lambda: len([name for name in there.names("pod") if name.startswith("sums-rollout-")]) == 2)
     there("scale", "rolloutpool", "sums-rollout-cpu", "--replicas=1")
     until(lambda: there.there("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 1)
     there.apply(job("sums", steps=4))
@@ -126,6 +123,36 @@ def trained(there: Namespace) -> None:
 
 
 reward_gone: Object = {"metadata": {"uid": ""}}
+
+
+def updated(there: Namespace, name: str) -> bool:
+    """Whether a Deployment has all pods of its newest template, and no others."""
+    found = there.there("deployment", name)
+    status, wanted = found.get("status", {}), found["spec"]["replicas"]
+    seen = status.get("observedGeneration") == found["metadata"]["generation"]
+    return seen and status.get("replicas") == status.get("updatedReplicas") == wanted
+
+
+def on_a_lost_node(there: Namespace) -> None:
+    """A pod's node is gone: nobody is left to end it."""
+    until(lambda: updated(there, "sums-coordinator"))
+    (name,) = [name for name in there.names("pod") if name.startswith("sums-coordinator-")]
+    target = {"apiVersion": "v1", "kind": "Node", "name": "lost"}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    path = f"/api/v1/namespaces/{there.name}/pods/{name}/binding"
+    there.kubectl("create", f"--raw={path}", "--filename=-", input_text=json.dumps(binding))
+    conditions = [
+        {"type": "Ready", "status": "False"},
+        {"type": "ContainersReady", "status": "True"},
+        {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"},
+    ]
+    now = (
+        datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    )  # an old one would be taken back
+    patch = json.dumps({"status": {"conditions": [{**c, "lastTransitionTime": now} for c in conditions]}})
+    there("patch", "pod", name, "--subresource=status", "--patch", patch)
+    there("delete", "pod", name, "--wait=false")
+    until(lambda: there.get("pod", name) is None)
 
 
 def suspended(there: Namespace) -> None:
@@ -147,21 +174,39 @@ def expired(there: Namespace) -> None:
     until(lambda: there.get("rljob", "late") is None, seconds=60)
 
 
-SCENES = (trained, suspended, deleted, expired)
+SCENES = (trained, on_a_lost_node, suspended, deleted, expired)
 
 
 # ---------------------------------------------------------------------------------------------- tests
 
 
+@pytest.fixture
+def nats_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that asks for credentials; the operator's environment has its own, and what makes those of jobs."""
+    seeds = Seeds.complete({}, os.urandom)
+    granted = issuer(seeds)
+    for variable, text in (
+        ("RLJOB_NATS_ISSUER", granted.text()),
+        ("RLJOB_NATS_CREDENTIALS", operator_credentials(granted)),
+    ):
+        file = tmp_path / variable
+        file.write_text(text)
+        monkeypatch.setenv(variable, str(file))
+    server = EmbeddedServer(tmp_path / "nats", accounts=server_config(seeds))
+    asyncio.run(server.start())
+    yield server.url
+    asyncio.run(server.kill())
+
+
 def test_the_operator_needs_what_its_role_grants_and_no_more(
-    installation: Installation, nats_server: EmbeddedServer, tmp_path: Path
+    installation: Installation, nats_url: str, tmp_path: Path
 ) -> None:
     kubectl = installation.control_plane.kubectl
     kubectl("create", "namespace", "team")
     account = kubeconfig_of(kubectl, "rljob-operator", "rljob-system", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:rljob-system:rljob-operator"
     there = Namespace(kubectl.within("team"))
-    with Operator(account, nats_server.url, "", tmp_path / "operator.log"):
+    with Operator(account, nats_url, "", tmp_path / "operator.log"):
         for scene in SCENES:
             scene(there)
             assert installation.refused(user) == []
@@ -172,9 +217,7 @@ def test_the_operator_needs_what_its_role_grants_and_no_more(
     assert sorted(NOT_YET & used) == [], "used by now: take it out of NOT_YET"
 
 
-def test_in_one_namespace_a_role_is_enough(
-    installation: Installation, nats_server: EmbeddedServer, tmp_path: Path
-) -> None:
+def test_in_one_namespace_a_role_is_enough(installation: Installation, nats_url: str, tmp_path: Path) -> None:
     kubectl = installation.control_plane.kubectl
     kubectl("create", "namespace", "alone")
     objects = rendered(kubectl, moved(NAMESPACED, "alone", tmp_path / "moved"))
@@ -182,7 +225,7 @@ def test_in_one_namespace_a_role_is_enough(
     account = kubeconfig_of(kubectl, "rljob-operator", "alone", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:alone:rljob-operator"
     there = Namespace(kubectl.within("alone"))
-    with Operator(account, nats_server.url, "alone", tmp_path / "operator.log"):
+    with Operator(account, nats_url, "alone", tmp_path / "operator.log"):
         trained(there)
         deleted(there)
     assert installation.refused(user) == []
