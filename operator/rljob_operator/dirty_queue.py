@@ -18,6 +18,8 @@ from rljob_operator.backoff import Backoff
 Key = TypeVar("Key", bound=Hashable)
 
 _GATHER_SECONDS = 0.05
+_MANY = 50  # keys that rest at a time
+_LONGEST = 5.0  # times the usual rest
 
 
 class DirtyQueue(Generic[Key]):
@@ -123,8 +125,10 @@ class DirtyQueue(Generic[Key]):
 
     def _ended(self, key: Key, again: float | None) -> None:
         loop = asyncio.get_running_loop()
-        self._resting[key] = loop.time() + self._rest
-        loop.call_later(self._rest, self._rested, key)
+        # Where very many keys move, each is looked at less often.
+        rest = self._rest * min(max(len(self._resting) / _MANY, 1.0), _LONGEST)
+        self._resting[key] = loop.time() + rest
+        loop.call_later(rest, self._rested, key)
         marked = self._running.pop(key)
         if again is not None:
             self._set(key, loop.time() + again, urgent=False)

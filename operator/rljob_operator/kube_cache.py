@@ -1,11 +1,16 @@
 """What watches have told: the objects that we own, by job. Reading it asks nobody.
 
 After a watch was interrupted, `unlisted` tells what has gone meanwhile.
+
+Objects are kept as bytes: as dictionaries, those of 1,000 jobs of ten pods take 300 MB, as bytes a fifth of that.
+Whoever reads gets a copy of its own.
 """
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 from rljob_operator.cluster import Manifest, Ref
@@ -24,11 +29,25 @@ def job_key(manifest: Mapping[str, Any]) -> JobKey | None:
     return None if name is None else (metadata["namespace"], name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An object; `content` is made and read by `marshal`, which is the quickest where nobody else reads it."""
+
+    uid: str | None
+    version: int
+    content: bytes
+
+    @property
+    def manifest(self) -> Manifest:
+        found: Manifest = marshal.loads(self.content)  # noqa: S302 our own bytes
+        return found
+
+
 class KubeCache:
     """Objects by job and address."""
 
     def __init__(self) -> None:
-        self._objects: dict[JobKey, dict[Ref, Manifest]] = {}
+        self._objects: dict[JobKey, dict[Ref, _Kept]] = {}
         self._jobs: dict[Ref, JobKey] = {}
 
     def put(self, manifest: Manifest) -> bool:
@@ -36,11 +55,11 @@ class KubeCache:
         key = job_key(manifest)
         if key is None:
             return False
-        ref = Ref.of(manifest)
-        known = self.get(key, ref)
-        if known is not None and _same_object(known, manifest) and _version(manifest) <= _version(known):
+        ref, uid, version = Ref.of(manifest), manifest["metadata"].get("uid"), _version(manifest)
+        known = self._objects.get(key, {}).get(ref)
+        if known is not None and known.uid == uid and version <= known.version:
             return False
-        self._objects.setdefault(key, {})[ref] = slim(manifest)
+        self._objects.setdefault(key, {})[ref] = _Kept(uid, version, marshal.dumps(slim(manifest)))
         self._jobs[ref] = key
         return True
 
@@ -48,7 +67,7 @@ class KubeCache:
         """Forget an object, unless another one of its name has come since."""
         ref = Ref.of(manifest)
         key = self._jobs.get(ref)
-        if key is not None and _same_object(self._objects[key][ref], manifest):
+        if key is not None and self._objects[key][ref].uid == manifest["metadata"].get("uid"):
             self.forget(ref)
 
     def forget(self, ref: Ref) -> None:
@@ -61,7 +80,8 @@ class KubeCache:
 
     def get(self, key: JobKey, ref: Ref) -> Manifest | None:
         """A job's object at an address."""
-        return self._objects.get(key, {}).get(ref)
+        found = self._objects.get(key, {}).get(ref)
+        return None if found is None else found.manifest
 
     def job(self, key: JobKey) -> Manifest | None:
         """The RLJob itself."""
@@ -73,7 +93,7 @@ class KubeCache:
 
     def children(self, key: JobKey) -> list[Manifest]:
         """All objects of a job but the RLJob itself."""
-        return [manifest for ref, manifest in self._objects.get(key, {}).items() if ref.kind != "RLJob"]
+        return [kept.manifest for ref, kept in self._objects.get(key, {}).items() if ref.kind != "RLJob"]
 
     def unlisted(self, kind: str, namespace: str, listed: Set[Ref], version: str) -> list[Manifest]:
         """What is known of a kind, in a namespace or, with `""`, in all, that a list of that version has not.
@@ -81,13 +101,13 @@ class KubeCache:
         What is newer than the list is not among it: we may have made it meanwhile.
         """
         return [
-            manifest
+            kept.manifest
             for objects in self._objects.values()
-            for ref, manifest in objects.items()
+            for ref, kept in objects.items()
             if ref.kind == kind
             and namespace in {"", ref.namespace}
             and ref not in listed
-            and _version(manifest) <= int(version)
+            and kept.version <= int(version)
         ]
 
     def forget_kind(self, key: JobKey, kind: str) -> None:
@@ -106,10 +126,6 @@ def slim(manifest: Manifest) -> Manifest:
         spec = {k: v for k, v in manifest.get("spec", {}).items() if k in {"nodeName"}}
         return {**manifest, "metadata": metadata, "spec": spec}
     return {**manifest, "metadata": metadata}
-
-
-def _same_object(one: Manifest, other: Manifest) -> bool:
-    return bool(one["metadata"].get("uid") == other["metadata"].get("uid"))
 
 
 def _version(manifest: Manifest) -> int:
