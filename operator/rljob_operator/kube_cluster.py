@@ -63,6 +63,10 @@ class KubeCluster:
 
     async def delete(self, ref: Ref) -> None:
         """Ask for the object to go; until its watch says so it stays visible, marked as terminating."""
+        if ref.kind == "Secret":
+            # It goes with its owner. The right to delete Secrets would be one to delete anybody's.
+            self._cache.forget(ref)
+            return
         left = await self._api.delete(ref)
         # Of some kinds the server returns what it has just removed: only a finalizer keeps an object there.
         if left is not None and left["metadata"].get("finalizers"):

@@ -135,6 +135,10 @@ def _expiry(status: RLJobStatus, seconds: int | None) -> datetime | None:
     return datetime.fromisoformat(end.last_transition_time) + timedelta(seconds=seconds)
 
 
+_WAITED_FOR = (Role.COORDINATOR, Role.ROLLOUT, Role.REWARD, Role.TRAINER)
+_ALL_NEEDED = {Role.COORDINATOR, Role.TRAINER}
+
+
 def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
     """Running; the reason says what it waits for, `Training` that it does not."""
     if observed.outage is not None:
@@ -151,14 +155,14 @@ def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
         sum(pod.ready for pod in gang),
         observed.job.spec.trainer.num_nodes,
     )
-    for role in (Role.COORDINATOR, Role.ROLLOUT, Role.REWARD, Role.TRAINER):
-        # One engine and one reward worker are enough to go on; a coordinator and a whole gang are needed.
-        enough = wanted[role] if role in {Role.COORDINATOR, Role.TRAINER} else 1
-        if ready[role] < max(enough, 1):
-            message = f"{ready[role]} of {wanted[role]} ready"
-            if troubled := next(_troubles(observed, role), None):
-                return _Verdict(Phase.RUNNING, *troubled)
-            return _Verdict(Phase.RUNNING, f"{role.value.capitalize()}NotReady", message)
+    # One engine and one reward worker are enough to go on; a coordinator and a whole gang are needed.
+    needed = {role: max(wanted[role] if role in _ALL_NEEDED else 1, 1) for role in _WAITED_FOR}
+    waiting = [role for role in _WAITED_FOR if ready[role] < needed[role]]
+    if waiting:
+        first = f"{waiting[0].value.capitalize()}NotReady"
+        usual = first, f"{ready[waiting[0]]} of {wanted[waiting[0]]} ready"
+        troubles = (found for role in waiting for found in _troubles(observed, role))
+        return _Verdict(Phase.RUNNING, *next(troubles, usual))
     return _Verdict(Phase.RUNNING, "Training")
 
 

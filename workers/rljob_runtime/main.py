@@ -27,6 +27,7 @@ from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.stream_names import inbox_of
 from rljob_runtime.lifeline import die_with_parent
+from rljob_runtime.models import model_folder
 
 EXIT_USER_ERROR = 2
 EXIT_FENCED = 3
@@ -35,6 +36,7 @@ EXIT_STOPPED = 143  # as a process that SIGTERM ended: a trainer stopped midway 
 
 # A person should see within ten seconds that the server does not answer; whoever started us starts us again.
 _CONNECT_SECONDS = 7.0
+_READS_MODEL = {"rollout", "reward", "trainer"}
 
 log = logging.getLogger("rljob")
 
@@ -69,7 +71,6 @@ async def _rollout(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
     from rljob_runtime.engines import create_engine
-    from rljob_runtime.models import model_folder
     from rljob_runtime.rollout import Rollout
     from rljob_runtime.tokenizer import Tokenizer
     from rljob_runtime.weights_files import FilesWeightStore
@@ -204,6 +205,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     config = JobConfig.model_validate_json(Path(os.environ["RLJOB_CONFIG"]).read_bytes())
     try:
+        if name in _READS_MODEL:
+            model_folder(config)  # before all that takes long: who waits for it should hear soon
         if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
             from rljob_runtime.trainer_main import run_follower
 
