@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from rljob_cli.crd_command import crd
 from rljob_cli.manifest import InvalidManifest, load_job
 from rljob_cli.nats_init import nats_init
 from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.spec import RLJob
 
@@ -162,7 +164,14 @@ def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  type
 
 @app.command()
 def audit(
-    folder: Annotated[Path, typer.Argument(help="Output folder of a run.", show_default=False)],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Output folder of a run (in a pod: the job's config.json).",
+            show_default=False,
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Prove, or refute with the offending ids, that a run kept its promise.
@@ -179,10 +188,12 @@ def audit(
     """
     with _exit_codes():
         from rljob_cli.audit import audit as check
-        from rljob_cli.audit.read import read_evidence
+        from rljob_cli.audit.read import read_configured, read_folder
         from rljob_cli.audit.table import as_text, print_table
 
-        findings = check(asyncio.run(read_evidence(RunFolder(folder))))
+        config = _job_config(path) if path.is_file() else None
+        evidence = read_folder(RunFolder(path)) if config is None else read_configured(config)
+        findings = check(asyncio.run(evidence))
     if as_json:
         typer.echo(as_text(findings))
     else:
@@ -195,6 +206,13 @@ app.command()(nats_init)
 
 
 # ------------------------------------------------------------------------------------------------- the steps
+
+
+def _job_config(path: Path) -> JobConfig:
+    try:
+        return JobConfig.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise SpecError(str(path), "is no configuration of a job; give the output folder of a run") from error
 
 
 def _checked(job: RLJob, folder: RunFolder) -> str:

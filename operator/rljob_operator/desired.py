@@ -6,6 +6,7 @@
 | Deployment of the coordinator (one, Recreate) and of the reward workers | `<job>-coordinator`, `<job>-reward` |
 | RolloutPool per pool, and what it owns: a ConfigMap and a Deployment | `<job>-rollout-<pool>` |
 | Secrets with each role's NATS credentials | `<job>-nats-<role>-<hash>` |
+| ConfigMap with the Pod that audits the job, which stays when the job ends | `<job>-audit` |
 | ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `guards.py` |
 | headless Service and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from rljob_core.spec import API_VERSION, PoolSpec, RLJob
 from rljob_operator import guards, names
+from rljob_operator.audit_pod import audit_config_map
 from rljob_operator.child_metadata import child_metadata, digest, owner_reference
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
@@ -76,7 +78,12 @@ def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
     ]
     if targets.attempt is not None:
         children.append(trainer_job(job, site, targets.attempt, targets.failures))
-    return tuple(_stamped(child) for child in children)
+    return (*lasting(job, site), *(_stamped(child) for child in children))
+
+
+def lasting(job: RLJob, site: Site) -> tuple[Manifest, ...]:
+    """What stays as long as the job does, suspended or ended: the means to audit it. A local run has its folder."""
+    return (_stamped(audit_config_map(job, site)),) if site.per_job else ()
 
 
 # ---------------------------------------------------------------------------------------------- rollout pools

@@ -43,6 +43,8 @@ UNAVAILABLE = "Unavailable: "
 LABEL_JOB = f"{GROUP}/job"
 LABEL_ROLE = f"{GROUP}/role"
 LABEL_POOL = f"{GROUP}/pool"
+LABEL_KEPT = f"{GROUP}/kept"
+"""On what stays when a job is suspended or has ended; it goes with the job."""
 LABEL_ATTEMPT = f"{GROUP}/attempt"
 
 CONFIG_HASH = f"{GROUP}/config-hash"
@@ -80,6 +82,11 @@ def child(job: str, role: Role, pool: str | None = None) -> str:
 def config_map(owner: str) -> str:
     """Name of the ConfigMap that belongs to an RLJob or a RolloutPool."""
     return _fit(f"{owner}-config")
+
+
+def audit(job: str) -> str:
+    """Name of the ConfigMap, and the Pod in it, by which a job is audited."""
+    return _fit(f"{job}-audit")
 
 
 def service_account(job: str) -> str:

@@ -84,6 +84,13 @@ class Observed:
     outage: Trouble | None = None
 
     @property
+    def at_work(self) -> bool:
+        """Whether anything is left of what goes when the job stops."""
+        return bool(self.pods) or any(
+            names.LABEL_KEPT not in manifest["metadata"]["labels"] for manifest in self.children.values()
+        )
+
+    @property
     def pools(self) -> dict[str, Manifest]:
         """RolloutPools by pool name, without those on their way out."""
         return {
@@ -122,13 +129,18 @@ def summarize(
         job=job,
         status=status,
         children=MappingProxyType(children),
-        pods=tuple(read_pod(manifest, now) for manifest in manifests if manifest["kind"] == "Pod"),
+        pods=tuple(read_pod(manifest, now) for manifest in manifests if _is_worker(manifest)),
         deployed=tuple(_deployed(manifest) for manifest in of_kind["Deployment"]),
         gangs=tuple(_gang(manifest) for manifest in of_kind["Job"]),
         now=now,
         figures=figures,
         outage=outage,
     )
+
+
+def _is_worker(manifest: Manifest) -> bool:
+    """A pod of ours: somebody may give a pod of theirs the job's label."""
+    return manifest["kind"] == "Pod" and names.LABEL_ROLE in manifest["metadata"]["labels"]
 
 
 def _deployed(manifest: Manifest) -> Deployed:

@@ -23,8 +23,8 @@ from datetime import UTC, datetime, timedelta
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator import names, trainer_attempts
 from rljob_operator import status as job_status
-from rljob_operator import trainer_attempts
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster import Cluster
 from rljob_operator.desired import Targets, desired
@@ -123,7 +123,7 @@ class Reconciler:
             wanted = ()
             assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
         if assessment.phase is not Phase.RUNNING:
-            wanted = ()
+            wanted = tuple(m for m in wanted if names.LABEL_KEPT in m["metadata"]["labels"])
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:
@@ -141,8 +141,7 @@ class Reconciler:
             phase=assessment.phase,
             status=assessment.status,
             actions=len(actions),
-            settled=stalled
-            or (assessment.phase is not Phase.RUNNING and not observed.children and not observed.pods),
+            settled=stalled or (assessment.phase is not Phase.RUNNING and not observed.at_work),
             at_rest=moving is not None and moving.status == "False",
             retry_at=retry_at,
             expire_at=assessment.expire_at,

@@ -190,7 +190,7 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
             troubles = (found for role in Role for found in _troubles(observed, role))
             moving_reason, moving_message = next(troubles, ("PodsStarting", ""))
     else:
-        moving = phase is not Phase.STALLED and bool(observed.children)
+        moving = phase is not Phase.STALLED and observed.at_work
     stalled = phase in {Phase.FAILED, Phase.STALLED}
     values: dict[str, tuple[bool, str, str]] = {
         "Ready": (ready, reason, message),

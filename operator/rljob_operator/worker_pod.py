@@ -43,6 +43,7 @@ READS: Mapping[Role, tuple[str, ...]] = {
 
 _LOST_NODE_SECONDS = 30
 _GROUP = 1000
+_CREDENTIALS = "RLJOB_NATS_CREDENTIALS"
 _GRACE_SECONDS = {Role.COORDINATOR: 30, Role.REWARD: 30, Role.ROLLOUT: 60, Role.TRAINER: 120}
 
 
@@ -84,7 +85,10 @@ def pod_template(
     if credentials:
         ours = next(c for c in spec["containers"] if c["name"] == role.value)
         if role is Role.COORDINATOR:
-            streams = _streams(ours, _credentials(job, site, Holder.STREAMS))
+            # It creates the job's streams, with credentials that nothing else of the pod has.
+            streams = _beside(
+                ours, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, site, Holder.STREAMS)
+            )
             spec["initContainers"] = [*spec.get("initContainers", []), streams]
         ours["env"] = [*ours["env"], *credentials]
     return template
@@ -189,11 +193,30 @@ def _credentials(job: RLJob, site: Site, holder: Holder) -> list[Manifest]:
     else:
         return []
     source = {"secretKeyRef": {"name": secret, "key": CREDENTIALS_FILE}}
-    return [{"name": "RLJOB_NATS_CREDENTIALS", "valueFrom": source}]
+    return [{"name": _CREDENTIALS, "valueFrom": source}]
 
 
-def _streams(container: Manifest, credentials: Sequence[Manifest]) -> Manifest:
-    """The init container that creates the job's streams, with credentials that nothing else of the pod has."""
+def reader_pod(job: RLJob, site: Site, config_map: str, arguments: Sequence[str]) -> Manifest:
+    """The spec of a pod that looks on and ends: the coordinator's, with the reader's credentials.
+
+    Args:
+        config_map: with the configuration.
+        arguments: the command.
+    """
+    patches = Patches("spec.coordinator.template", job.spec.coordinator.template)
+    spec = pod_template(job, site, Role.COORDINATOR, config_map, patches)["spec"]
+    ours = next(c for c in spec["containers"] if c["name"] == Role.COORDINATOR.value)
+    env = [variable for variable in ours["env"] if variable["name"] != _CREDENTIALS]
+    looking = _beside({**ours, "env": env}, "audit", arguments, _credentials(job, site, Holder.READER))
+    # The workers' own account goes when the job ends.
+    kept = {field: spec[field] for field in spec if field not in {"initContainers", "serviceAccountName"}}
+    return {**kept, "containers": [looking], "restartPolicy": "Never"}
+
+
+def _beside(
+    container: Manifest, name: str, arguments: Sequence[str], credentials: Sequence[Manifest]
+) -> Manifest:
+    """Another container in the place of a role's, as its image and patches make it."""
     kept: Manifest = {
         name: container[name]
         for name in ("image", "imagePullPolicy", "workingDir", "envFrom", "volumeMounts", "resources")
@@ -201,8 +224,8 @@ def _streams(container: Manifest, credentials: Sequence[Manifest]) -> Manifest:
     }
     return {
         **kept,
-        "name": Holder.STREAMS.value,
-        "command": command(Holder.STREAMS),
+        "name": str(name),
+        "command": list(arguments),
         "env": [*container["env"], *credentials],
         "terminationMessagePath": container["terminationMessagePath"],
         "terminationMessagePolicy": container["terminationMessagePolicy"],

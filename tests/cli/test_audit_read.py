@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from story import Story, job
 from typer.testing import CliRunner, Result
 
-from rljob_cli.audit.read import read_evidence
+from rljob_cli.audit.read import read_folder
 from rljob_cli.main import app
 from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core.messages import REWARD_BATCH, RewardBatch
@@ -163,7 +163,7 @@ def test_reads_from_the_server_of_a_job_that_runs(folder: RunFolder) -> None:
 
     async def while_it_runs() -> None:
         async with EmbeddedServer(folder.nats):
-            evidence = await read_evidence(folder)
+            evidence = await read_folder(folder)
             assert len(evidence.ledger) == len(job().ledger)
             assert sorted(p.trajectory for p in evidence.payloads) == ["g6.0", "g6.1"]
 

@@ -1,7 +1,8 @@
 """Reads everything there is about a job: its streams, its weights' manifests, its trainer's own log.
 
-The server of a job that runs is asked; otherwise a nats-server is started on the stored streams for as long as it
-takes. The ledger is read first: whatever it says must then be found in the sources that were written before it.
+Of a run's folder the server is asked that runs; otherwise a nats-server is started on the stored streams for as long
+as it takes. In a pod it is the server that `RLJOB_NATS_URL` names. The ledger is read first: whatever it says must then
+be found in the sources that were written before it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from pydantic import TypeAdapter, ValidationError
 from rljob_cli.audit.evidence import Evidence, LedgerMessage, ManifestFile, PayloadLeft
 from rljob_cli.embedded_nats import running_url, start_nats
 from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core.config import JobConfig
 from rljob_core.errors import CorruptPayload, SpecError
 from rljob_core.messages import REWARD_BATCH, RewardResult
 from rljob_core.ports import Channel, Manifest, Message
 from rljob_core.records import FED, FedMicroBatch, decode_batch
+from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.processes import LocalCluster
 from rljob_runtime import wire
 from rljob_runtime.models import local_path
@@ -35,35 +38,64 @@ _SILENCE_SECONDS = 2.0
 _PAYLOADS_AT_ONCE = 64
 
 
-async def read_evidence(folder: RunFolder) -> Evidence:
-    """All evidence about the job in an output folder.
+async def read_folder(folder: RunFolder) -> Evidence:
+    """All evidence about the job in an output folder of `rljob run`.
 
     Raises:
         SpecError: the folder holds no job.
-        StoreUnavailable: its streams cannot be read.
+        StoreUnavailable: the job's streams cannot be read.
     """
     identity = folder.identity()
     if identity is None:
         raise SpecError(str(folder.path), "is no output folder of rljob run: it has no job.json")
-    unreadable: list[str] = []
-    async with _server(folder, identity) as url:
-        subject = f"rljob.{identity.namespace}.{identity.name}.{identity.uid}"
-        prefix = f"RLJOB_{identity.namespace}_{identity.name}_{identity.uid}"
-        store = NatsStore(url, subject=subject, stream_prefix=prefix)
-        await store.open()
-        try:
-            ledger = _ledger(await _stored(store, Channel.LEDGER), unreadable)
-            rewards = _rewards(await _stored(store, Channel.REWARDS), unreadable)
-            payloads = await _payloads(store, unreadable)
-        finally:
-            await store.close()
+    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
     uri = identity.manifest["spec"]["weights"].get("uri") or str(folder.weights)
+    async with _server(folder, identity) as url:
+        store = NatsStore(url, subject=names.subject, stream_prefix=names.prefix)
+        return await _collect(store, weights=local_path(uri), trainer=folder.trainer)
+
+
+async def read_configured(config: JobConfig, environment: Mapping[str, str] = os.environ) -> Evidence:
+    """All evidence about a job on a cluster, read from a pod of its own (`rljob_operator.audit_pod`).
+
+    Args:
+        environment: a worker's, with the reader's credentials.
+
+    Raises:
+        SpecError: the environment names no server.
+        StoreUnavailable: the job's streams cannot be read.
+    """
+    url = environment.get("RLJOB_NATS_URL")
+    if not url:
+        raise SpecError("RLJOB_NATS_URL", "is not set: give the address of the job's NATS server")
+    store = NatsStore(
+        url,
+        subject=config.subject,
+        stream_prefix=config.stream_prefix,
+        credentials=environment.get("RLJOB_NATS_CREDENTIALS"),
+        inbox=inbox_of(config.uid, "reader"),
+        create=False,
+    )
+    return await _collect(
+        store, weights=local_path(config.weights_uri), trainer=local_path(config.trainer_log_uri)
+    )
+
+
+async def _collect(store: NatsStore, *, weights: Path, trainer: Path) -> Evidence:
+    unreadable: list[str] = []
+    await store.open()
+    try:
+        ledger = _ledger(await _stored(store, Channel.LEDGER), unreadable)
+        rewards = _rewards(await _stored(store, Channel.REWARDS), unreadable)
+        payloads = await _payloads(store, unreadable)
+    finally:
+        await store.close()
     return Evidence(
         ledger=tuple(ledger),
         payloads=tuple(payloads),
         rewards=tuple(rewards),
-        manifests=tuple(_manifests(local_path(uri), unreadable)),
-        fed=tuple(_fed(folder.trainer, unreadable)),
+        manifests=tuple(_manifests(weights, unreadable)),
+        fed=tuple(_fed(trainer, unreadable)),
         unreadable=tuple(unreadable),
     )
 
