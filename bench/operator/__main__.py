@@ -33,7 +33,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
     parser.add_argument("--small", type=int, default=100, help="jobs compared with KubeRay; 0: none")
     parser.add_argument("--jobs", type=int, default=1000, help="jobs at scale; 0: none")
-    parser.add_argument("--nodes", type=int, default=50, help="pretend nodes")
+    parser.add_argument("--nodes", type=int, default=20, help="pretend nodes")
     parser.add_argument("--rate", type=float, help="jobs created per second while others change")
     parser.add_argument("--seconds", type=float, default=60, help="for which jobs are created meanwhile")
     parser.add_argument("--idle", type=float, default=300, help="seconds for which nothing happens")

@@ -22,7 +22,7 @@ from rljob_operator.kube_api import ApiError
 
 Figures = dict[str, Any]
 
-_STUCK_SECONDS = 300.0
+_STUCK_SECONDS = 600.0
 _SAY_SECONDS = 10.0
 _HEAVY = ("torch", "vllm", "transformers", "deepspeed")
 
@@ -246,8 +246,8 @@ async def until_at_rest(
     """The jobs of these names, once all are at rest."""
     names = set(wanted)
     began = said = moved = time.monotonic()
-    most = -1
     listed: list[jobs.Manifest] = []
+    states: dict[str, str] = {}
     while True:
         with suppress(ApiError):  # a loaded API server may ask to come again
             listed = await world.api.list("RLJob", jobs.NAMESPACE, "")
@@ -255,8 +255,8 @@ async def until_at_rest(
         now = time.monotonic()
         if len(done) == len(names):
             return done
-        if len(done) > most:
-            most, moved = len(done), now
+        if (newest := {j["metadata"]["name"]: j["metadata"]["resourceVersion"] for j in listed}) != states:
+            states, moved = newest, now
         _alive(operator, now - moved)
         if now - said >= _SAY_SECONDS:
             said = now

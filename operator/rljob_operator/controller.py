@@ -59,7 +59,7 @@ class Controller:
         metrics: Metrics,
         *,
         namespaces: Sequence[str] = (),
-        workers: int = 16,
+        workers: int = 8,
     ) -> None:
         self._site = site
         self._feed = feed
@@ -230,6 +230,7 @@ class Controller:
                 figures=lambda: feed.figures(key),
                 outage=feed.outage,
                 loads=feed.loads,
+                at_once=True,
             )
         return self._reconcilers[key]
 

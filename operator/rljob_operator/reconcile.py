@@ -38,6 +38,8 @@ from rljob_operator.site import Site
 from rljob_operator.status import Phase
 from rljob_operator.trainer_gang import trainer_hash
 
+_MAKE_PODS = frozenset({"Deployment", "Job"})
+
 RESYNC_SECONDS = 10.0
 """A pass starts at least this often, and figures are written at most this often."""
 
@@ -84,6 +86,7 @@ class Reconciler:
         figures: the newest figures that workers pushed; asked for, never waited for.
         outage: why nothing can go on just now; None if it can.
         loads: by pod, what a job's engines have to do; asked for when a pool shrinks.
+        at_once: apply together what can be: each call waits for a server.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Reconciler:
         figures: Callable[[], Figures | None] = lambda: None,
         outage: Callable[[RLJob], Trouble | None] = lambda _: None,
         loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
+        at_once: bool = False,
     ) -> None:
         self._cluster = cluster
         self._site = site
@@ -104,6 +108,7 @@ class Reconciler:
         self._figures = figures
         self._outage = outage
         self._loads = loads
+        self._at_once = at_once
         self._figures_written: datetime | None = None
 
     async def reconcile(self, job: RLJob) -> Pass:
@@ -162,16 +167,31 @@ class Reconciler:
         return with_costs(observed, actions, pools, await self._loads(job))
 
     async def _act(self, actions: Sequence[Action]) -> None:
+        if not self._at_once:
+            for action in actions:
+                await self._do(action)
+            return
+        applies = [action for action in actions if isinstance(action, Apply)]
         for action in actions:
-            match action:
-                case Apply():
-                    await self._cluster.apply(action.manifest)
-                case Delete():
-                    await self._cluster.delete(action.ref)
-                case ForceDelete():
-                    await self._cluster.force_delete(action.ref)
-                case Annotate():
-                    await self._cluster.annotate(action.ref, action.annotations)
+            if not isinstance(action, Apply):
+                await self._do(action)
+        # What makes pods comes after what pods need: an identity, configuration, who may connect to them.
+        for pods in (False, True):
+            some = [action for action in applies if (action.manifest["kind"] in _MAKE_PODS) == pods]
+            for result in await asyncio.gather(*map(self._do, some), return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case Apply():
+                await self._cluster.apply(action.manifest)
+            case Delete():
+                await self._cluster.delete(action.ref)
+            case ForceDelete():
+                await self._cluster.force_delete(action.ref)
+            case Annotate():
+                await self._cluster.annotate(action.ref, action.annotations)
 
     async def run(self, job: RLJob) -> Outcome:
         """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone."""

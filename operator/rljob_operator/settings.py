@@ -32,7 +32,7 @@ class Settings:
     nats_credentials: str | None = None
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
-    workers: int = 16
+    workers: int = 8
     log_level: str = "INFO"
     log_format: str = "json"
 
@@ -72,7 +72,7 @@ class Settings:
             nats_credentials=environment.get("RLJOB_NATS_CREDENTIALS") or None,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080),
-            workers=number("RLJOB_WORKERS", 16),
+            workers=number("RLJOB_WORKERS", 8),
             log_level=environment.get("RLJOB_LOG_LEVEL", "INFO"),
             log_format=environment.get("RLJOB_LOG_FORMAT", "json"),
         )
