@@ -261,8 +261,8 @@ async def until_at_rest(
         if now - said >= _SAY_SECONDS:
             said = now
             say(f"{len(done):,} of {len(names):,} jobs are at rest after {now - began:.0f} s")
-        # A look costs the API server as much as there are jobs.
-        await asyncio.sleep(percentile([0.3, len(listed) / 200, 5.0], 0.5))
+        # A look costs the API server as much as there are jobs, and what is measured stands in their statuses.
+        await asyncio.sleep(percentile([0.3, len(listed) / 50, 10.0], 0.5))
 
 
 def _alive(operator: OperatorProcess, silent: float) -> None:
