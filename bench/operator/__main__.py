@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,9 @@ class Bench:
 def main() -> None:
     """Run, print, write."""
     arguments = _arguments()
+    # However it is told to stop, everything that it started is taken back; also where a shell made it ignore Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="bench-operator-"))
     bench = Bench(arguments, folder)
     try:
