@@ -6,9 +6,19 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ruamel.yaml import YAML
+
+from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
+from e2e.installation import EXAMPLES
 
 T = TypeVar("T")
+
+
+def example(name: str) -> dict[str, Any]:
+    """A manifest of manifests/examples."""
+    manifest: dict[str, Any] = YAML(typ="safe").load(EXAMPLES / f"{name}.yaml")
+    return manifest
 
 
 class Job:
@@ -31,6 +41,21 @@ class Job:
         pods: list[dict[str, Any]] = self.kubectl.json("get", "pods", f"--selector={selector}")["items"]
         return pods
 
+    def replaced(self, role: str, before: set[str]) -> bool:
+        """Whether the role's pods are others than before, by their UIDs, and ready."""
+        pods = self.pods(role)
+        ready = all(
+            {"type": "Ready", "status": "True"}.items() <= condition.items()
+            for pod in pods
+            for condition in pod["status"].get("conditions", [])
+            if condition["type"] == "Ready"
+        )
+        return bool(pods) and ready and not before & {pod["metadata"]["uid"] for pod in pods}
+
+    def event_reasons(self) -> set[str]:
+        selector = f"--field-selector=involvedObject.name={self.name},involvedObject.kind=RLJob"
+        return {event["reason"] for event in self.kubectl.json("get", "events", selector)["items"]}
+
     def nodes_until(self, kind: str, *, seconds: float) -> set[str]:
         """The nodes that its pods ran on until that condition is true."""
         nodes: set[str] = set()
@@ -42,19 +67,47 @@ class Job:
         self.until(looked, seconds=seconds)
         return nodes
 
+    def advances(self, versions: int = 2, *, seconds: float = 240) -> None:
+        """Return once it has trained that many more versions, with all roles at work."""
+        goal = self.status().get("policyVersion", 0) + versions
+        self.until(
+            lambda: (
+                self.status().get("policyVersion", 0) >= goal
+                and self.condition("Ready").get("status") == "True"
+            ),
+            seconds=seconds,
+        )
+
+    def audit(self) -> None:
+        """Run the audit as docs/kubernetes.md says; it must hold."""
+        name = f"{self.name}-audit"
+        pod = self.kubectl("get", "configmap", name, r"--output=jsonpath={.data.pod\.yaml}")
+        self.kubectl("create", "--filename=-", input_text=pod)
+        ended = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
+        self.kubectl.wait(ended, f"pod/{name}", seconds=120)
+        log = self.kubectl("logs", name)
+        code = self.kubectl.json("get", "pod", name)["status"]["containerStatuses"][0]["state"]["terminated"]
+        assert "verdict: holds" in log, log
+        assert code["exitCode"] == 0
+
     def until(self, done: Callable[[], T], *, seconds: float) -> T:
-        """What `done` gives once it gives anything true.
+        """What `done` gives once it gives anything true; an API server that is away is asked again.
 
         Raises:
             AssertionError: the job failed, or it did not happen in time; with what there is to see.
         """
         end = time.monotonic() + seconds
-        while not (found := done()):
-            failed = self.condition("Failed")
-            assert failed.get("status") != "True", f"{failed}\n{self.seen()}"
+        while True:
+            try:
+                if found := done():
+                    return found
+                failed = self.condition("Failed")
+                assert failed.get("status") != "True", f"{failed}\n{self.seen()}"
+            except ClusterError:
+                if time.monotonic() > end:
+                    raise
             assert time.monotonic() < end, f"it did not happen in {seconds:.0f} s\n{self.seen()}"
             time.sleep(1)
-        return found
 
     def seen(self) -> str:
         """What a person would look at first."""

@@ -18,3 +18,4 @@ def test_the_demo_runs_as_pods_on_two_nodes(jobs: tuple[Kubectl, Path]) -> None:
     status = job.status()
     assert status["step"] == 60
     assert status["rewardMean"] > 0.6
+    job.audit()

@@ -34,6 +34,7 @@ _SUBJECT = f"rljob.*.*.*.{Channel.METRICS.value}.>"
 _EVERY_SECONDS = 1.0
 _TIMEOUT_SECONDS = 5.0
 _PATIENCE_SECONDS = 4.0  # a server that starts again is no outage
+_SMOOTHING = 0.3
 _DIGITS = 4  # in a column that people read
 
 
@@ -190,8 +191,12 @@ def _merged(before: Figures | None, line: StepMetrics) -> Figures:
     if line.reward_mean is None or line.stats is None:
         step, version = max(before.step, line.step), max(before.policy_version, line.version)
         return replace(before, step=step, policy_version=version)
+    stats = line.stats
+    seconds = stats.seconds_waiting + stats.seconds_training + stats.seconds_publishing
     return replace(
         before,
+        trainer_waiting=_smoothed(before.trainer_waiting, stats.seconds_waiting, seconds),
+        engines_idle=_smoothed(before.engines_idle, line.slots - line.assigned, line.slots),
         step=line.step,
         policy_version=line.version,
         reward_mean=round(line.reward_mean, _DIGITS),
@@ -199,3 +204,11 @@ def _merged(before: Figures | None, line: StepMetrics) -> Figures:
         staleness_mean=round(line.stats.staleness_mean, _DIGITS),
         tokens_per_second=round(line.tokens_per_second, 1),
     )
+
+
+def _smoothed(before: float | None, part: float, whole: float) -> float | None:
+    """A share, smoothed over some steps."""
+    if whole <= 0:
+        return before
+    share = part / whole
+    return share if before is None else before + _SMOOTHING * (share - before)

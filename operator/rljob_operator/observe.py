@@ -51,7 +51,12 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the workers report of the job's progress."""
+    """What the workers report of the job's progress.
+
+    Attributes:
+        trainer_waiting: share of its time, over the last steps, for which the trainer waited for trajectories.
+        engines_idle: share of the engines' slots, over the last steps, that had nothing to do.
+    """
 
     step: int = 0
     policy_version: int = 0
@@ -60,6 +65,8 @@ class Figures:
     staleness_mean: float | None = None
     tokens_per_second: float | None = None
     writer_epoch: int = 0
+    trainer_waiting: float | None = None
+    engines_idle: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from typing import Literal
 
 from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
 from rljob_operator.names import Role
-from rljob_operator.observe import Observed
+from rljob_operator.observe import Figures, Observed
+from rljob_operator.starvation import starvation
 from rljob_operator.trainer_attempts import Attempt
 
 
@@ -135,6 +136,7 @@ def _expiry(status: RLJobStatus, seconds: int | None) -> datetime | None:
     return datetime.fromisoformat(end.last_transition_time) + timedelta(seconds=seconds)
 
 
+_STARVED = ("TrainerStarved", "RolloutStarved")
 _WAITED_FOR = (Role.COORDINATOR, Role.ROLLOUT, Role.REWARD, Role.TRAINER)
 _ALL_NEEDED = {Role.COORDINATOR, Role.TRAINER}
 
@@ -202,6 +204,11 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
     }
     if phase in {Phase.SUCCEEDED, Phase.FAILED}:
         values[phase.value] = (True, reason, message)
+    if phase is not Phase.RUNNING:
+        values |= dict.fromkeys(_STARVED, (False, "NotTraining", ""))
+    elif figures_due and observed.figures is not None:
+        held = frozenset(c.type for c in observed.status.conditions if c.status == "True")
+        values |= starvation(observed.figures, held)
     rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,
@@ -212,17 +219,26 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
     if attempt is not None:
         update |= {"trainer_attempt": attempt.number, "failures": attempt.failures}
     if observed.figures is not None and (figures_due or phase is not Phase.RUNNING):
-        figures = observed.figures
-        update |= {name: getattr(figures, name) for name in type(figures).__slots__}
+        update |= _figures(observed.status, observed.figures)
     return observed.status.model_copy(update=update)
 
 
 def outdated(status: RLJobStatus, observed: Observed) -> bool:
     """Whether there are newer figures than the status has."""
-    figures = observed.figures
-    return figures is not None and any(
-        getattr(status, name) != getattr(figures, name) for name in type(figures).__slots__
-    )
+    if observed.figures is None:
+        return False
+    newer = _figures(status, observed.figures)
+    return any(getattr(status, name) != value for name, value in newer.items())
+
+
+def _figures(status: RLJobStatus, figures: Figures) -> dict[str, object]:
+    """The status' fields of that name; the largest staleness is of the whole job, whoever saw it."""
+    update: dict[str, object] = {
+        name: getattr(figures, name) for name in type(figures).__slots__ if name in RLJobStatus.model_fields
+    }
+    if figures.staleness_max is not None:
+        update["staleness_max"] = max(figures.staleness_max, status.staleness_max or 0)
+    return update
 
 
 def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) -> list[ConditionStatus]:

@@ -321,7 +321,8 @@ class EngineSignal:
 class StepMetrics:
     """One line of metrics.jsonl: a commit (it has `reward_mean`), an evaluation (it has `heldout_sampled`) or the end.
 
-    `tokens_generated` and `seconds` count from this coordinator's start, `trajectories` and `aborted` over the job.
+    `tokens_generated` and `seconds` count from this coordinator's start, `trajectories` and `aborted` over the job;
+    `slots` are what `engines` can generate at once, of which `assigned` are taken or promised.
     """
 
     step: int
@@ -339,6 +340,8 @@ class StepMetrics:
     attempts_failed: dict[str, int] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)
     engines: int = 0
+    slots: int = 0
+    assigned: int = 0
     trainer_attempt: int = 0
     epoch: int = 0
     stats: StepStats | None = None

@@ -154,4 +154,11 @@ class Desk:
         for sibling in self.state.siblings():
             queues[sibling.state] = queues.get(sibling.state, 0) + 1
         line = self.figures.line(self.state, now=self.now)
-        return replace(line, queues=queues, engines=len(self.engines))
+        engines = self.engines.values()
+        return replace(
+            line,
+            queues=queues,
+            engines=len(engines),
+            slots=sum(engine.slots for engine in engines),
+            assigned=sum(min(engine.assigned, engine.slots) for engine in engines),
+        )

@@ -1,0 +1,158 @@
+"""One job goes through all that a cluster does to it, and at its end the audit holds.
+
+The tests run in their order, on the same job: each does something to it and waits until it trains again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.conftest import AnyCluster
+from e2e.harness.cluster import Cluster
+from e2e.installation import SYSTEM, job_namespace
+from e2e.jobs import Job, example
+
+COST = "controller.kubernetes.io/pod-deletion-cost"
+ROLES = ["rollout", "reward", "trainer", "coordinator"]
+
+
+@pytest.fixture(scope="module")
+def job(installed: AnyCluster) -> Iterator[Job]:
+    """A job that would go on for long, small enough to leave both cores some room."""
+    manifest = example("chain-sum")
+    manifest["metadata"]["name"] = "long"
+    spec = manifest["spec"]
+    spec["steps"] = 100_000
+    del spec["evaluation"]
+    spec["data"] |= {"promptsPerStep": 8, "groupSize": 4}
+    spec["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
+    spec["trainer"]["checkpoint"] = {"everySteps": 5}
+    spec["backoffLimit"] = 3
+    with job_namespace(installed.kubectl) as (there, _folder):
+        there.apply(manifest)
+        job = Job(there, "long")
+        job.advances()
+        yield job
+
+
+def engines(job: Job) -> list[dict[str, Any]]:
+    return [pod for pod in job.pods("rollout") if "deletionTimestamp" not in pod["metadata"]]
+
+
+def test_a_pool_is_scaled_and_the_idlest_engine_goes(job: Job) -> None:
+    job.kubectl("scale", "rolloutpool/long-rollout-cpu", "--replicas=3")
+    job.until(lambda: job.status()["pools"][0]["readyReplicas"] == 3, seconds=180)
+    known = {pod["metadata"]["name"] for pod in engines(job)}
+    job.kubectl("scale", "rolloutpool/long-rollout-cpu", "--replicas=1")
+    costs: dict[str, int] = {}
+
+    def shrunk() -> bool:
+        for pod in job.pods("rollout"):
+            if COST in pod["metadata"].get("annotations", {}):
+                costs[pod["metadata"]["name"]] = int(pod["metadata"]["annotations"][COST])
+        return len(job.pods("rollout")) == 1
+
+    job.until(shrunk, seconds=120)
+    (left,) = engines(job)
+    assert costs.keys() == known
+    assert costs[left["metadata"]["name"]] == max(costs.values())
+    job.advances()
+    assert {"PoolScaled"} <= job.event_reasons()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_deleted_pod_is_replaced(job: Job, role: str) -> None:
+    before = {pod["metadata"]["uid"] for pod in job.pods(role)}
+    job.kubectl("delete", "pod", f"--selector=rljob.dev/job=long,rljob.dev/role={role}", "--wait=false")
+    job.until(lambda: job.replaced(role, before), seconds=240)
+    job.advances()
+
+
+def test_a_killed_coordinator_is_said_to_have_recovered(job: Job) -> None:
+    before, (pod,) = job.status()["writerEpoch"], job.pods("coordinator")
+    job.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
+    job.until(lambda: job.status()["writerEpoch"] > before, seconds=240)
+    assert {"CoordinatorRecovered", "TrainerRestarted"} <= job.event_reasons()
+
+
+def test_a_change_of_the_pipeline_reaches_the_running_coordinator(job: Job) -> None:
+    (before,) = job.pods("coordinator")
+    patch = {"spec": {"pipeline": {"mode": "Streaming", "maxStaleness": 0}}}
+    job.kubectl("patch", "rljob", "long", "--type=merge", f"--patch={json.dumps(patch)}")
+    name = before["metadata"]["name"]
+    job.until(lambda: "spec.pipeline is now Streaming" in job.kubectl("logs", name), seconds=180)
+    (after,) = job.pods("coordinator")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+    job.advances()
+
+
+def test_an_operator_that_is_killed_goes_on(installed: AnyCluster, job: Job) -> None:
+    system = installed.kubectl.within(SYSTEM)
+    system("delete", "pod", "--selector=app.kubernetes.io/name=rljob-operator", "--force", "--grace-period=0")
+    job.kubectl("scale", "rolloutpool/long-rollout-cpu", "--replicas=2")
+    job.until(lambda: job.status()["pools"][0]["readyReplicas"] == 2, seconds=180)
+    job.advances()
+
+
+def test_a_job_outlives_its_api_server(own_cluster: Cluster, job: Job) -> None:
+    pods = {pod["metadata"]["uid"] for pod in job.pods()}
+    own_cluster.control_plane.restart_api_server(kill=True, down_seconds=5)
+    job.advances()
+    assert {pod["metadata"]["uid"] for pod in job.pods()} == pods
+
+
+def test_a_suspended_job_goes_on_from_its_checkpoint(job: Job) -> None:
+    attempt = job.status()["trainerAttempt"]
+    job.kubectl("patch", "rljob", "long", "--type=merge", '--patch={"spec": {"suspend": true}}')
+    job.until(lambda: job.condition("Suspended").get("status") == "True" and not job.pods(), seconds=180)
+    version = job.status()["policyVersion"]
+    time.sleep(3)
+    job.kubectl("patch", "rljob", "long", "--type=merge", '--patch={"spec": {"suspend": false}}')
+    job.advances()
+    status = job.status()
+    assert status["trainerAttempt"] == attempt + 1
+    assert status["policyVersion"] > version
+
+
+def test_a_drained_node_is_left(installed: AnyCluster, job: Job) -> None:
+    kubectl = installed.kubectl
+    (nats,) = kubectl.within(SYSTEM).json("get", "pods", "--selector=app.kubernetes.io/name=nats")["items"]
+    (node,) = {"east", "west"} - {nats["spec"]["nodeName"]}
+    kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s", timeout=200)
+    try:
+        assert not [pod for pod in job.pods() if pod["spec"].get("nodeName") == node]
+        job.advances()
+    finally:
+        kubectl("uncordon", node)
+
+
+def test_a_trainer_on_a_lost_node_is_replaced(own_cluster: Cluster, job: Job) -> None:
+    kubectl = own_cluster.kubectl
+    (nats,) = kubectl.within(SYSTEM).json("get", "pods", "--selector=app.kubernetes.io/name=nats")["items"]
+    safe = nats["spec"]["nodeName"]  # a StatefulSet's pod waits for its node, as it must
+    (lost,) = {"east", "west"} - {safe}
+    kubectl("cordon", safe)
+    job.kubectl("delete", "pod", "--selector=rljob.dev/job=long,rljob.dev/role=trainer", "--wait=false")
+    job.until(lambda: [pod["spec"].get("nodeName") for pod in job.pods("trainer")] == [lost], seconds=120)
+    job.advances()
+    kubectl("uncordon", safe)
+    own_cluster.nodes[lost].stop()
+    try:
+        job.until(lambda: {pod["spec"].get("nodeName") for pod in job.pods()} == {safe}, seconds=240)
+        job.advances()
+    finally:
+        own_cluster.reboot(lost)
+
+
+def test_at_the_end_nothing_is_lost_or_trained_twice(job: Job) -> None:
+    steps = job.status()["step"] + 20
+    job.kubectl("patch", "rljob", "long", "--type=merge", f'--patch={{"spec": {{"steps": {steps}}}}}')
+    job.until(lambda: job.condition("Succeeded").get("status") == "True", seconds=300)
+    assert job.status()["step"] == steps
+    job.audit()
