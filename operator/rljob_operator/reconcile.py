@@ -27,7 +27,8 @@ from rljob_operator import names, trainer_attempts
 from rljob_operator import status as job_status
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster import Cluster
-from rljob_operator.desired import Targets, desired
+from rljob_operator.desired import Targets
+from rljob_operator.desired_memo import DesiredMemo
 from rljob_operator.job_events import events
 from rljob_operator.observe import Figures, Observed, observe
 from rljob_operator.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
@@ -109,6 +110,7 @@ class Reconciler:
         self._outage = outage
         self._loads = loads
         self._at_once = at_once
+        self._desired = DesiredMemo(site)
         self._figures_written: datetime | None = None
 
     async def reconcile(self, job: RLJob) -> Pass:
@@ -122,7 +124,7 @@ class Reconciler:
             wanted_hash = trainer_hash(job, self._site)
             attempt = trainer_attempts.decide(observed, wanted_hash=wanted_hash, backoff=self._backoff)
             targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
-            wanted = desired(job, self._site, targets)
+            wanted = self._desired(job, targets)
             assessment = job_status.assess(observed, attempt, figures_due=due)
         except SpecError as error:
             wanted = ()

@@ -1,0 +1,37 @@
+"""Remembered children are those that `desired` would make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conftest import MakeJob
+from rljob_operator.desired import Targets, desired
+from rljob_operator.desired_memo import DesiredMemo
+from rljob_operator.site import Site
+
+
+def pool(**changes: Any) -> dict[str, Any]:
+    spec = {"pool": "cpu", "replicas": changes.get("replicas", 2)}
+    return {"metadata": {"uid": changes.get("uid", "p-1"), "annotations": {}}, "spec": spec}
+
+
+def test_it_is_what_would_be_made(make_job: MakeJob, site: Site) -> None:
+    before, after = make_job(reward__replicas=1), make_job(reward__replicas=2)
+    memo = DesiredMemo(site)
+    for job in (before, after, before):
+        for targets in (
+            Targets(1, 0, {}),
+            Targets(1, 0, {"cpu": pool()}),
+            Targets(1, 0, {"cpu": pool(uid="p-2")}),
+            Targets(1, 0, {"cpu": pool(uid="p-2", replicas=5)}),
+            Targets(2, 1, {"cpu": pool()}),
+            Targets(None, 1, {"cpu": pool()}),
+        ):
+            for _ in range(2):
+                assert memo(job, targets) == desired(job, site, targets)
+
+
+def test_who_changes_what_was_returned_changes_nothing_for_the_next(make_job: MakeJob, site: Site) -> None:
+    memo, targets = DesiredMemo(site), Targets(1, 0, {})
+    memo(make_job(), targets)[0]["metadata"]["name"] = "other"
+    assert memo(make_job(), targets) == desired(make_job(), site, targets)
