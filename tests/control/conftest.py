@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from e2e.harness.fixtures import SharedControlPlane
+from operators import Namespace, install_crds
 
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.cluster import Manifest, Ref
@@ -197,6 +199,19 @@ class DictionaryServer:
 @pytest.fixture
 def server() -> DictionaryServer:
     return DictionaryServer()
+
+
+@pytest.fixture(scope="module")
+def crds(control_plane: SharedControlPlane) -> SharedControlPlane:
+    """The session's API server, which knows RLJobs."""
+    install_crds(control_plane.kubectl)
+    return control_plane
+
+
+@pytest.fixture
+def there(crds: SharedControlPlane, namespace: str) -> Namespace:
+    """A namespace of the test's own."""
+    return Namespace(crds.kubectl.within(namespace))
 
 
 @pytest.fixture

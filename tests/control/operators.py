@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,9 +22,58 @@ from e2e.harness.kubectl import Kubectl
 Object = dict[str, Any]
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
+# Imports the operator once and forks: a start takes a tenth of a second, however often it is killed.
+_LAUNCHER = """
+import json, os, signal, sys
+from rljob_operator import main
+
+running = set()
+for line in iter(sys.stdin.readline, ""):
+    order = json.loads(line)
+    if "wait" in order:
+        running.discard(order["wait"])
+        print(os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1]), flush=True)
+        continue
+    pid = os.fork()
+    if pid == 0:
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = 1
+        try:
+            code = main.main()
+        finally:
+            os._exit(code)
+    running.add(pid)
+    print(pid, flush=True)
+for pid in running:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+
+@cache
+def _launcher() -> subprocess.Popen[str]:
+    """Ends with this process, and all operators with it."""
+    command = [sys.executable, "-c", _LAUNCHER]
+    launcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(launcher.communicate)
+    return launcher
+
+
+def _order(**order: Any) -> int:
+    launcher = _launcher()
+    assert launcher.stdin is not None
+    assert launcher.stdout is not None
+    launcher.stdin.write(json.dumps(order) + "\n")
+    launcher.stdin.flush()
+    return int(launcher.stdout.readline())
+
 
 class Operator:
-    """`python -m rljob_operator.main`, watching one namespace."""
+    """The operator in a process of its own, watching one namespace."""
 
     def __init__(self, kubeconfig: Path, nats_url: str, namespace: str, log: Path) -> None:
         self._environment = {
@@ -34,7 +85,8 @@ class Operator:
             "RLJOB_PROBE_PORT": "0",
         }
         self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+        """Of the process that runs; 0 if none does."""
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -44,39 +96,44 @@ class Operator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        if error is not None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
             sys.stdout.write(self.log.read_text()[-6000:])
 
     def start(self) -> None:
-        with self.log.open("ab") as output:
-            begin = output.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "rljob_operator.main"],
-                env=self._environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        self.log.touch()
+        begin = self.log.stat().st_size
+        self.pid = _order(environment=self._environment, log=str(self.log))
 
         def port() -> int:
-            found = re.search(r"probes and metrics on port (\d+)", self.log.read_text()[begin:])
+            said = self.log.read_bytes()[begin:].decode()
+            found = re.search(r"probes and metrics on port (\d+)", said)
+            assert found or self.runs, said
             return int(found[1]) if found else 0
 
         self._port = until(port)
         until(lambda: self.status("readyz") == 200)
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process that was started has not ended."""
+        return self.pid != 0 and "\nState:\tZ" not in Path(f"/proc/{self.pid}/status").read_text()
+
     def kill(self) -> None:
         """As the machine would."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            _order(wait=self.pid)
+            self.pid = 0
 
     def stop(self) -> None:
         """In order."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.terminate()
-            assert self._process.wait(timeout=20) == 0
+        if self.pid:
+            os.kill(self.pid, signal.SIGTERM)
+            assert _order(wait=self.pid) == 0
+            self.pid = 0
 
     def status(self, path: str) -> int:
         try:
@@ -118,6 +175,25 @@ class Namespace:
         text = self("get", kind, "--output=name")
         return sorted(line.partition("/")[2] for line in text.split())
 
+    def children(self) -> set[str]:
+        """All objects of jobs, as kind/name, but pods, ReplicaSets, and what stays when a job ends."""
+        kinds = (
+            "configmap,deployment,job,networkpolicy,poddisruptionbudget,rolloutpool,service,serviceaccount"
+        )
+        text = self("get", kinds, "--selector=rljob.dev/job,!rljob.dev/kept", "--output=name")
+        return {re.sub(r"\.[^/]*", "", line) for line in text.split()}
+
+    def patch(self, kind: str, name: str, changes: Object, *options: str) -> None:
+        """Merge changes into an object."""
+        self("patch", kind, name, "--type=merge", f"--patch={json.dumps(changes)}", *options)
+
+    def events(self, job: str, reason: str = "") -> list[str]:
+        """Messages of a job's events, in order."""
+        selector = f"--field-selector=involvedObject.kind=RLJob,involvedObject.name={job}"
+        items = json.loads(self("get", "events", selector, "--output=json"))["items"]
+        items.sort(key=lambda item: (item["firstTimestamp"], int(item["metadata"]["resourceVersion"])))
+        return [item["message"] for item in items if reason in {"", item["reason"]}]
+
     def there(self, kind: str, name: str) -> Object:
         """The object, once it is there."""
         found: Object = until(lambda: self.get(kind, name))
@@ -133,7 +209,7 @@ class Namespace:
         return found is not None and found["status"] == "True"
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 40.0) -> Any:
+def until(condition: Callable[[], Any], *, seconds: float = 90.0) -> Any:
     """What the condition gives once it gives anything true."""
     end = time.monotonic() + seconds
     while True:
@@ -142,3 +218,45 @@ def until(condition: Callable[[], Any], *, seconds: float = 40.0) -> Any:
             return value
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.1)
+
+
+def manifest(name: str = "sums", **spec: Any) -> Object:
+    """A small job."""
+    return {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "steps": 3,
+            "model": {"uri": "pvc://shared/model"},
+            "data": {"dataset": "chain_sum"},
+            "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
+            "weights": {"uri": "pvc://shared/weights"},
+            "trainer": {"checkpoint": {"uri": "pvc://shared/checkpoints"}},
+            **spec,
+        },
+    }
+
+
+def children_of(name: str, *, attempt: int = 1) -> set[str]:
+    """What that job has, as kind/name, while it runs."""
+    return {
+        f"configmap/{name}-config",
+        f"configmap/{name}-rollout-cpu-config",
+        f"deployment/{name}-coordinator",
+        f"deployment/{name}-reward",
+        f"deployment/{name}-rollout-cpu",
+        f"job/{name}-trainer-{attempt}",
+        f"networkpolicy/{name}-workers",
+        f"poddisruptionbudget/{name}-rollout-cpu",
+        f"rolloutpool/{name}-rollout-cpu",
+        f"service/{name}-trainer",
+        f"serviceaccount/{name}-worker",
+    }
+
+
+def install_crds(kubectl: Kubectl) -> None:
+    """As a user does."""
+    kubectl("apply", "--server-side", f"--kustomize={Path(__file__).resolve().parents[2] / 'crds'}")
+    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
+        kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")

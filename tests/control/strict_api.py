@@ -32,6 +32,24 @@ class Refused(Exception):
         self.reasons += [(cause.get("field", ""), cause["message"]) for cause in causes]
 
 
+def client_context(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
+    """Where the API server of a kubeconfig is, and what proves who is who.
+
+    Args:
+        kubeconfig: as the harness writes it: JSON, with all certificates inside.
+    """
+    config = json.loads(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    trust = ssl.create_default_context(cadata=authority)
+    with tempfile.TemporaryDirectory() as folder:  # the ssl module reads certificates from files alone
+        pair = [Path(folder) / "client.crt", Path(folder) / "client.key"]
+        for file, field in zip(pair, ("client-certificate-data", "client-key-data"), strict=True):
+            file.write_bytes(base64.b64decode(user[field]))
+        trust.load_cert_chain(*pair)
+    return cluster["server"], trust
+
+
 class StrictApi:
     """RLJobs and RolloutPools of one namespace.
 
@@ -40,16 +58,8 @@ class StrictApi:
     """
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
-        config = json.loads(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        trust = ssl.create_default_context(cadata=authority)
-        with tempfile.TemporaryDirectory() as folder:  # the ssl module reads certificates from files alone
-            pair = [Path(folder) / "client.crt", Path(folder) / "client.key"]
-            for file, field in zip(pair, ("client-certificate-data", "client-key-data"), strict=True):
-                file.write_bytes(base64.b64decode(user[field]))
-            trust.load_cert_chain(*pair)
-        server = urlsplit(cluster["server"])
+        address, trust = client_context(kubeconfig)
+        server = urlsplit(address)
         self._connection = http.client.HTTPSConnection(server.netloc, timeout=30, context=trust)
         self._namespace = namespace
 

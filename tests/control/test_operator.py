@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operators import Namespace, Object, Operator, until
+from operators import Namespace, Object, Operator, children_of, manifest, until
 
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.ports import Channel
@@ -17,50 +17,6 @@ from rljob_runtime.nats_server import EmbeddedServer
 from rljob_runtime.nats_store import NatsStore
 
 pytestmark = pytest.mark.xdist_group("operator")
-
-CHILDREN = [
-    ("configmap", "sums-config"),
-    ("configmap", "sums-rollout-cpu-config"),
-    ("deployment", "sums-coordinator"),
-    ("deployment", "sums-reward"),
-    ("deployment", "sums-rollout-cpu"),
-    ("job", "sums-trainer-1"),
-    ("networkpolicy", "sums-workers"),
-    ("poddisruptionbudget", "sums-rollout-cpu"),
-    ("rolloutpool", "sums-rollout-cpu"),
-    ("service", "sums-trainer"),
-    ("serviceaccount", "sums-worker"),
-]
-
-
-def manifest(**spec: Any) -> Object:
-    return {
-        "apiVersion": "rljob.dev/v1alpha1",
-        "kind": "RLJob",
-        "metadata": {"name": "sums"},
-        "spec": {
-            "steps": 3,
-            "model": {"uri": "pvc://shared/model"},
-            "data": {"dataset": "chain_sum"},
-            "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
-            "weights": {"uri": "pvc://shared/weights"},
-            "trainer": {"checkpoint": {"uri": "pvc://shared/checkpoints"}},
-            **spec,
-        },
-    }
-
-
-@pytest.fixture(scope="module")
-def crds(control_plane: Any) -> Any:
-    control_plane.kubectl("apply", "--server-side", "-k", "crds")
-    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
-        control_plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
-    return control_plane
-
-
-@pytest.fixture
-def there(crds: Any, namespace: str) -> Namespace:
-    return Namespace(crds.kubectl.within(namespace))
 
 
 @pytest.fixture
@@ -76,7 +32,7 @@ def operator(crds: Any, namespace: str, nats_url: str, tmp_path: Path) -> Iterat
 
 def settled(there: Namespace, *, attempt: int = 1) -> bool:
     """All children are there, with the Job of a trainer's attempt."""
-    return all(there.get(kind, name.replace("trainer-1", f"trainer-{attempt}")) for kind, name in CHILDREN)
+    return there.children() == children_of("sums", attempt=attempt)
 
 
 def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, there: Namespace) -> None:
@@ -93,7 +49,7 @@ def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, there: 
     until(lambda: (there.condition("sums", "Ready") or {}).get("reason") == "Unschedulable")
     assert not there.is_true("sums", "Ready")
     there("delete", "rljob", "sums", "--timeout=60s")
-    assert not any(there.get(kind, name) for kind, name in CHILDREN)
+    assert not there.children()
 
 
 def test_nothing_is_written_when_nothing_changes(operator: Operator, there: Namespace) -> None:
@@ -137,7 +93,7 @@ def test_a_suspended_job_has_no_children_and_goes_on_with_the_next_attempt(
     until(lambda: settled(there))
     there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
     until(lambda: there.is_true("sums", "Suspended"))
-    until(lambda: not any(there.get(kind, name) for kind, name in CHILDREN))
+    until(lambda: not there.children())
     there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
     there.there("job", "sums-trainer-2")
     assert there.get("rljob", "sums")["status"]["trainerAttempt"] == 2
@@ -150,28 +106,6 @@ def test_a_spec_that_cannot_be_made_stalls_and_heals(operator: Operator, there: 
     there.apply(manifest())
     until(lambda: settled(there))
     until(lambda: not there.is_true("sums", "Stalled"))
-
-
-@pytest.mark.parametrize("moment", ["creating", "suspending", "deleting"])
-def test_an_operator_that_is_killed_goes_on(operator: Operator, there: Namespace, moment: str) -> None:
-    there.apply(manifest())
-    if moment != "creating":
-        until(lambda: settled(there))
-    if moment == "suspending":
-        there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
-    if moment == "deleting":
-        there("delete", "rljob", "sums", "--wait=false")
-    time.sleep(0.1)
-    operator.kill()
-    operator.start()
-    if moment == "creating":
-        # An attempt's number is never used twice, also if its Job was never made.
-        until(lambda: settled(there) or settled(there, attempt=2))
-        assert len(there.names("job")) == 1
-    else:
-        until(lambda: not any(there.get(kind, name) for kind, name in CHILDREN))
-    if moment == "deleting":
-        until(lambda: there.get("rljob", "sums") is None)
 
 
 async def test_figures_come_from_the_workers_and_streams_go_with_the_job(
