@@ -17,6 +17,8 @@ from e2e.harness.cluster import Cluster
 from e2e.installation import SYSTEM, job_namespace
 from e2e.jobs import Job, example
 
+pytestmark = pytest.mark.timeout(900)
+
 COST = "controller.kubernetes.io/pod-deletion-cost"
 ROLES = ["rollout", "reward", "trainer", "coordinator"]
 

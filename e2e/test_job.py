@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from e2e.harness.kubectl import Kubectl
 from e2e.installation import EXAMPLES
 from e2e.jobs import Job
+
+pytestmark = pytest.mark.timeout(1200)
 
 
 def test_the_demo_runs_as_pods_on_two_nodes(jobs: tuple[Kubectl, Path]) -> None:
