@@ -163,7 +163,7 @@ def told(path: str) -> set[str]:
     if words.startswith("nothing"):
         return set()
     if words.startswith("that role, or pool") and not path.startswith("rollout.pools"):
-        return {path.split(".")[0]}
+        return {path.split(".", maxsplit=1)[0]}
     if words in {"rollout, that pool", "that role, or pool"}:
         return {"rollout one"}
     return {name for word in words.split(", ") for name in (pools if word == "rollout" else {word})}
