@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
+from e2e.harness.reader import reader_of
 from e2e.installation import EXAMPLES
 
 T = TypeVar("T")
@@ -27,9 +28,11 @@ class Job:
     def __init__(self, kubectl: Kubectl, name: str) -> None:
         self.kubectl = kubectl
         self.name = name
+        self._reader = reader_of(kubectl)
+        self._rljob = f"/apis/rljob.dev/v1alpha1/namespaces/{kubectl.namespace}/rljobs/{name}"
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.kubectl.json("get", "rljob", self.name).get("status", {})
+        status: dict[str, Any] = self._reader.get(self._rljob).get("status", {})
         return status
 
     def condition(self, kind: str) -> dict[str, Any]:
@@ -38,7 +41,8 @@ class Job:
 
     def pods(self, role: str = "") -> list[dict[str, Any]]:
         selector = f"rljob.dev/job={self.name}" + (f",rljob.dev/role={role}" if role else "")
-        pods: list[dict[str, Any]] = self.kubectl.json("get", "pods", f"--selector={selector}")["items"]
+        path = f"/api/v1/namespaces/{self.kubectl.namespace}/pods"
+        pods: list[dict[str, Any]] = self._reader.get(path, labelSelector=selector)["items"]
         return pods
 
     def replaced(self, role: str, before: set[str]) -> bool:
