@@ -101,8 +101,6 @@ def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | No
     replicas = pool.initial_replicas
     if observed is not None and observed["metadata"].get("annotations", {}).get(names.SPEC_REPLICAS) == own:
         replicas = observed["spec"].get("replicas", replicas)
-    if pool.scaling is not None:
-        replicas = min(max(replicas, pool.scaling.min_replicas), pool.scaling.max_replicas)
     patches = Patches(f"spec.rollout.pools[{index}].template", pool.template)
     template = pod_template(job, site, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
     metadata = child_metadata(job, name, Role.ROLLOUT, pool.name)
@@ -113,7 +111,7 @@ def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | No
         "spec": {
             "job": job.metadata.name,
             "pool": pool.name,
-            "replicas": replicas,
+            "replicas": pool.within_bounds(replicas),
             "config": config_text(job, site),
             "template": template,
         },

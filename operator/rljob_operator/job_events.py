@@ -68,9 +68,17 @@ def _coordinator(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
 
 
 def _pools(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
+    """Of a job that goes on: one that stops or starts has its engines go and come."""
+    if not (_goes_on(before) and _goes_on(after)):
+        return
     known = {pool.name: pool.replicas for pool in before.pools}
     for pool in after.pools:
-        if pool.name in known and known[pool.name] != pool.replicas > 0:
+        if known.get(pool.name, pool.replicas) != pool.replicas:
             yield Event(
                 "Normal", "PoolScaled", f"pool {pool.name}: {known[pool.name]} → {pool.replicas} engines"
             )
+
+
+def _goes_on(status: RLJobStatus) -> bool:
+    over = (condition(status, kind) for kind in ("Suspended", "Succeeded", "Failed"))
+    return not any(found is not None and found.status == "True" for found in over)

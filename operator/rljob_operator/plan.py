@@ -108,10 +108,18 @@ def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Ap
         elif "deletionTimestamp" in current["metadata"] or ref.kind in {"Job", "Secret"}:
             continue
         elif _applied(current) != _applied(manifest):
-            actions.append(Apply(manifest, "changed"))
+            actions.append(Apply(_unless_scaled(manifest, current), "changed"))
         elif not _covers(current, manifest):
-            actions.append(Apply(manifest, "altered by others"))
+            actions.append(Apply(_unless_scaled(manifest, current), "altered by others"))
     return actions
+
+
+def _unless_scaled(manifest: Manifest, current: Manifest) -> Manifest:
+    """A RolloutPool carries a replica count that was read: refused, and read again, if somebody has scaled it since."""
+    version = current["metadata"].get("resourceVersion")
+    if manifest["kind"] != "RolloutPool" or version is None:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}
 
 
 def _stage(manifest: Manifest) -> int:

@@ -26,7 +26,7 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names, trainer_attempts
 from rljob_operator import status as job_status
 from rljob_operator.backoff import Backoff
-from rljob_operator.cluster import Cluster
+from rljob_operator.cluster import Cluster, Ref
 from rljob_operator.desired import Targets
 from rljob_operator.desired_memo import DesiredMemo
 from rljob_operator.job_events import events
@@ -135,9 +135,12 @@ class Reconciler:
         await self._write(job, observed.status, assessment.status)
         if due:
             self._figures_written = now
-        for manifest in pool_statuses(observed):
-            await self._cluster.apply_status(manifest)
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
+        # A pool that is about to change has its turn in the next pass: its status would make another version of it.
+        changing = {Ref.of(action.manifest) for action in actions if isinstance(action, Apply)}
+        for manifest in pool_statuses(observed):
+            if Ref.of(manifest) not in changing:
+                await self._cluster.apply_status(manifest)
         await self._act(actions)
         moving = job_status.condition(assessment.status, "Reconciling")
         retry_at = assessment.retry_at

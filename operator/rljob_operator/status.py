@@ -213,7 +213,7 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,
         "conditions": _conditions(observed, values),
-        "pools": _pools(observed),
+        "pools": _pools(observed, running=phase is Phase.RUNNING),
         "rollout": f"{sum(d.ready for d in rollout)}/{sum(d.replicas for d in rollout)}",
     }
     if attempt is not None:
@@ -261,13 +261,14 @@ def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) ->
     return result + [c for c in observed.status.conditions if c.type not in values]
 
 
-def _pools(observed: Observed) -> list[PoolStatus]:
+def _pools(observed: Observed, *, running: bool) -> list[PoolStatus]:
+    """Of a running job's pool that is not there yet, what it will start with."""
     ready = {d.pool: d.ready for d in observed.deployed if d.pool is not None}
-    pools = observed.pools
+    there = {name: pool["spec"]["replicas"] for name, pool in observed.pools.items()}
     return [
         PoolStatus(
             name=pool.name,
-            replicas=pools[pool.name]["spec"]["replicas"] if pool.name in pools else 0,
+            replicas=pool.within_bounds(there.get(pool.name, pool.initial_replicas if running else 0)),
             ready_replicas=ready.get(pool.name, 0),
         )
         for pool in observed.job.spec.rollout.pools

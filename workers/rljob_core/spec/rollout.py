@@ -111,6 +111,12 @@ class PoolSpec(ApiModel):
             return self.scaling.min_replicas
         return 1 if self.replicas is None else self.replicas
 
+    def within_bounds(self, replicas: int) -> int:
+        """The number of engines that a pool gets of which somebody wants that many."""
+        if self.scaling is None:
+            return replicas
+        return min(max(replicas, self.scaling.min_replicas), self.scaling.max_replicas)
+
 
 class RolloutSpec(ApiModel):
     """Generation."""

@@ -1,0 +1,163 @@
+"""Kubernetes' own HorizontalPodAutoscaler scales a pool by a figure from outside, and nobody gets in its way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api_proxy import ApiProxy
+from e2e.harness.availability import available
+from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
+from e2e.harness.control_plane import ControlPlane
+from e2e.harness.namespaces import own_namespace
+from external_metrics import GROUP, ExternalMetrics
+from operators import Namespace, Object, Operator, children_of, install_crds, manifest, until
+
+from rljob_runtime.nats_server import EmbeddedServer
+
+pytestmark = pytest.mark.xdist_group("autoscaling")
+
+POOL = "sums-rollout-cpu"
+SCALED: Object = {
+    "pools": [{"name": "cpu", "scaling": {"policy": "External", "minReplicas": 1, "maxReplicas": 6}}]
+}
+
+
+@pytest.fixture(scope="module")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """One whose autoscaler looks often."""
+    with available():
+        find().require((*CONTROL_PLANE, *CONTROLLERS))
+    flags = {"kube-controller-manager": ["--horizontal-pod-autoscaler-sync-period=2s"]}
+    with ControlPlane(tmp_path_factory.mktemp("autoscaling"), flags=flags) as running:
+        install_crds(running.kubectl)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def metrics(control_plane: ControlPlane) -> Iterator[ExternalMetrics]:
+    pair = control_plane.authority.issue("metrics", user="metrics", hosts=["localhost"])
+    with ExternalMetrics(pair) as serving:
+        control_plane.kubectl.apply(serving.manifests())
+        control_plane.kubectl.wait("condition=Available", f"apiservice/v1beta1.{GROUP}")
+        yield serving
+
+
+@pytest.fixture
+def there(control_plane: ControlPlane) -> Iterator[Namespace]:
+    with own_namespace(control_plane.kubectl) as name:
+        yield Namespace(control_plane.kubectl.within(name))
+
+
+@pytest.fixture
+def proxy(control_plane: ControlPlane, tmp_path: Path) -> Iterator[ApiProxy]:
+    with ApiProxy(control_plane.kubeconfig, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def operator(
+    proxy: ApiProxy, nats_server: EmbeddedServer, there: Namespace, tmp_path: Path
+) -> Iterator[Operator]:
+    with Operator(proxy.kubeconfig, nats_server.url, there.name, tmp_path / "operator.log") as running:
+        yield running
+
+
+def autoscaler(*, most: int) -> Object:
+    """One engine for every ten of the backlog."""
+    metric = {"metric": {"name": "backlog"}, "target": {"type": "AverageValue", "averageValue": "10"}}
+    quick = {
+        "stabilizationWindowSeconds": 0,
+        "policies": [{"type": "Pods", "value": 100, "periodSeconds": 1}],
+    }
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "engines"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "rljob.dev/v1alpha1", "kind": "RolloutPool", "name": POOL},
+            "minReplicas": 1,
+            "maxReplicas": most,
+            "metrics": [{"type": "External", "external": metric}],
+            "behavior": {"scaleUp": quick, "scaleDown": quick},
+        },
+    }
+
+
+def replicas(there: Namespace, kind: str = "deployment") -> int:
+    found = there.get(kind, POOL)
+    return -1 if found is None else int(found["spec"]["replicas"])
+
+
+def test_a_pool_follows_its_autoscaler(
+    operator: Operator, there: Namespace, metrics: ExternalMetrics
+) -> None:
+    metrics.value = 5
+    there.apply(manifest(rollout=SCALED))
+    until(lambda: there.children() == children_of("sums"))
+    assert replicas(there) == 1
+    there.kubectl.apply(autoscaler(most=6))
+    for backlog, engines in ((38, 4), (60, 6), (15, 2)):
+        metrics.value = backlog
+        until(lambda engines=engines: replicas(there, "rolloutpool") == replicas(there) == engines)
+        until(lambda engines=engines: status_of_pool(there) == engines)
+    # Other fields change, of the pool's own template too.
+    asked = metrics.asked
+    there.patch("rljob", "sums", {"spec": {"steps": 9, "rollout": {"sampling": {"temperature": 0.5}}}})
+    until(lambda: there.there("rljob", "sums")["status"].get("observedGeneration") == 2)
+    until(lambda: "0.5" in there.there("rolloutpool", POOL)["spec"]["config"])
+    until(lambda: metrics.asked >= asked + 3)
+    assert (replicas(there, "rolloutpool"), replicas(there)) == (2, 2)
+    told = until(lambda: len(found := there.events("sums", "PoolScaled")) >= 3 and found)
+    assert told[-3:] == [
+        "pool cpu: 1 → 4 engines",
+        "pool cpu: 4 → 6 engines",
+        "pool cpu: 6 → 2 engines",
+    ]
+
+
+def status_of_pool(there: Namespace) -> int:
+    """What the RLJob says of it."""
+    (pool,) = there.there("rljob", "sums")["status"]["pools"]
+    return int(pool["replicas"])
+
+
+def test_the_job_s_bounds_hold_whatever_an_autoscaler_wants(
+    operator: Operator, there: Namespace, metrics: ExternalMetrics
+) -> None:
+    metrics.value = 500
+    there.apply(manifest(rollout=SCALED))
+    until(lambda: there.children() == children_of("sums"))
+    there.kubectl.apply(autoscaler(most=20))
+    until(lambda: replicas(there) == 6)
+    asked = metrics.asked
+    seen: set[int] = set()
+
+    def asked_again() -> bool:
+        seen.add(replicas(there))
+        return metrics.asked >= asked + 3
+
+    until(asked_again)
+    assert seen == {6}
+    until(lambda: status_of_pool(there) == 6)
+    # They quarrel about the pool without end, and nobody has to hear of it.
+    assert len(there.events("sums", "PoolScaled")) <= 2
+    assert operator.status("healthz") == 200
+
+
+def test_who_scales_a_pool_while_the_operator_writes_it_is_not_undone(
+    operator: Operator, there: Namespace, proxy: ApiProxy
+) -> None:
+    there.apply(manifest())
+    until(lambda: there.children() == children_of("sums"))
+    proxy.hold(lambda method, path: method == "PATCH" and path.endswith(f"/rolloutpools/{POOL}"))
+    there.patch("rljob", "sums", {"spec": {"rollout": {"sampling": {"temperature": 0.5}}}})
+    until(proxy.held.is_set)
+    there("scale", "rolloutpool", POOL, "--replicas=5")
+    proxy.go()
+    until(lambda: "0.5" in there.there("rolloutpool", POOL)["spec"]["config"])
+    until(lambda: replicas(there) == 5)
+    time.sleep(1)
+    assert replicas(there, "rolloutpool") == 5
