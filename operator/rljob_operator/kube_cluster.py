@@ -12,6 +12,7 @@ from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
 from rljob_operator.cluster import Event, Manifest, Ref
 from rljob_operator.kube_api import KINDS, ApiError, KubeApi
 from rljob_operator.kube_cache import JobKey, KubeCache
+from rljob_operator.names import LABEL_JOB
 
 CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret"})
 """What is listed and watched: Secrets are not ours to read."""
@@ -41,8 +42,23 @@ class KubeCluster:
         """Server-side apply; a Secret, which never changes and may not be read, is only created."""
         if manifest["kind"] == "Secret":
             await self._create_secret(manifest)
-        else:
-            self._take(await self._api.apply(manifest))
+            return
+        if manifest["kind"] == "Job":
+            await self._refuse_second(manifest)
+        self._take(await self._api.apply(manifest))
+
+    async def _refuse_second(self, job: Manifest) -> None:
+        """Of trainers there is never more than one, so the API server is asked: a watch may be late.
+
+        One that we made ourselves may be there too, when the answer was lost.
+        """
+        name = job["metadata"]["labels"][LABEL_JOB]
+        there = await self._api.list("Job", job["metadata"]["namespace"], f"{LABEL_JOB}={name}")
+        for other in there:
+            self._cache.put(other)
+        if there:
+            found = ", ".join(other["metadata"]["name"] for other in there)
+            raise ApiError(409, "AlreadyExists", f"a trainer is there already: Job {found}")
 
     async def _create_secret(self, manifest: Manifest) -> None:
         try:
