@@ -8,7 +8,7 @@
 | Secrets with each role's NATS credentials | `<job>-nats-<role>-<hash>` |
 | ConfigMap with the Pod that audits the job, which stays when the job ends | `<job>-audit` |
 | ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `guards.py` |
-| headless Service and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
+| headless Service (of several nodes) and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
         _deployment(job, site, Role.REWARD, replicas=job.spec.reward.replicas),
         *pools,
         *owned,
-        trainer_service(job),
+        *trainer_service(job),
     ]
     if targets.attempt is not None:
         children.append(trainer_job(job, site, targets.attempt, targets.failures))

@@ -8,6 +8,7 @@ Exit codes of a worker (`rljob_runtime.main` uses the same numbers):
 | 2 | the user has to change something; the message says what | the job fails at once with that message |
 | 3 | fenced: a newer attempt or writer epoch took over | starts it again, not counted |
 | 4 | something outside the job is missing or does not answer | starts it again with back-off, not counted; says what |
+| 143 | stopped by SIGTERM before training was over | starts it again, not counted |
 | other, or a signal | a crash | starts it again with back-off; a trainer's is counted against `backoffLimit` |
 
 A trainer that SIGTERM ends before training is finished must not exit with 0. The message is what the worker
@@ -36,6 +37,7 @@ EXIT_DONE = 0
 EXIT_USER_ERROR = 2
 EXIT_FENCED = 3
 EXIT_UNAVAILABLE = 4
+EXIT_STOPPED = 143
 USER_ERROR = "UserError: "
 FENCED = "Fenced: "
 UNAVAILABLE = "Unavailable: "

@@ -5,9 +5,10 @@ Nothing here is remembered but the status' `trainerAttempt` and `failures`, both
 * No Job and no pod of any attempt: the next attempt starts. The number grows by one even where the last one was
   never created (or was deleted, or suspended), because an attempt is a fence: it may not be used twice.
 * The Job runs: it is left alone, unless what it was made from has changed; then it goes, uncounted.
-* The Job failed: it counts, unless its pods were evicted or fenced, or something outside was missing. After the
-  back-off it is deleted, which leads to the first case. Past `backoffLimit`, or if the user has to change something,
-  the job fails.
+* The Job failed: it counts if a pod of it crashed. It does not where pods were evicted or deleted, by a person or
+  with their node (which leaves no pod to look at), or fenced, or something outside was missing. After the back-off it
+  is deleted, which leads to the first case. Past `backoffLimit`, or if the user has to change something, the job
+  fails.
 
 `failures` is not incremented but computed, as the Job's own annotation plus its outcome; looking twice counts once.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.observe import Gang, GangState, Observed
 from rljob_operator.pods import Exit
@@ -85,10 +87,14 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
                 failed="UserError",
             )
     missing = next((end.unavailable for end in exits if end.unavailable is not None), None)
-    counts = missing is None and not any(pod.evicted for pod in pods) and not any(end.fenced for end in exits)
+    taken = len(pods) < observed.job.spec.trainer.num_nodes or any(p.evicted or p.terminating for p in pods)
+    crashed = any(end.code not in {0, names.EXIT_STOPPED} and not end.fenced for end in exits)
+    counts = crashed and not taken and missing is None and not any(end.fenced for end in exits)
     failures = gang.failures + (1 if counts else 0)
+    if observed.status.trainer_attempt == gang.attempt:
+        failures = max(failures, observed.status.failures)  # counted already; the pods may be gone since
     limit = observed.job.spec.backoff_limit
-    cause = _cause(gang, exits)
+    cause = "its pods were taken away" if taken and not crashed else _cause(gang, exits)
     if failures > limit:
         return Attempt(
             gang.attempt,
@@ -110,5 +116,7 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
 
 def _cause(gang: Gang, exits: list[Exit]) -> str:
     """The Job's own words and the last ones of the process that most likely began it."""
-    words = next((end.last_line for end in exits if end.code not in {0, 143} and end.last_line), "")
+    words = next(
+        (end.last_line for end in exits if end.code not in {0, names.EXIT_STOPPED} and end.last_line), ""
+    )
     return ": ".join(text for text in (gang.message, words) if text) or "no cause is known"

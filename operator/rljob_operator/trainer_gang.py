@@ -40,10 +40,12 @@ def trainer_job(job: RLJob, site: Site, attempt: int, failures: int) -> Manifest
     }
 
 
-def trainer_service(job: RLJob) -> Manifest:
-    """The Service that gives the gang's pods their host names."""
+def trainer_service(job: RLJob) -> list[Manifest]:
+    """The Service that gives the gang's pods their host names; a gang of one pod needs none."""
+    if job.spec.trainer.num_nodes == 1:
+        return []
     name = names.child(job.metadata.name, Role.TRAINER)
-    return {
+    service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": child_metadata(job, name, Role.TRAINER),
@@ -55,30 +57,26 @@ def trainer_service(job: RLJob) -> Manifest:
             "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
         },
     }
+    return [service]
 
 
 def _trainer_template(job: RLJob, site: Site, attempt: int) -> Manifest:
-    service = names.child(job.metadata.name, Role.TRAINER)
-    first = f"{names.trainer_job(job.metadata.name, attempt)}-0"
-    patch = {
-        "metadata": {"labels": {names.LABEL_ATTEMPT: str(attempt)}},
-        "spec": {
-            "restartPolicy": "Never",
-            "subdomain": service,
-            "containers": [
-                {
-                    "name": Role.TRAINER.value,
-                    "command": _trainer_command(job),
-                    "ports": [{"name": "rendezvous", "containerPort": RENDEZVOUS_PORT}],
-                    "env": [
-                        {"name": "RLJOB_ATTEMPT", "value": str(attempt)},
-                        {"name": "MASTER_ADDR", "value": f"{first}.{service}"},
-                        {"name": "MASTER_PORT", "value": str(RENDEZVOUS_PORT)},
-                    ],
-                }
-            ],
-        },
+    container: Manifest = {
+        "name": Role.TRAINER.value,
+        "command": _trainer_command(job),
+        "env": [{"name": "RLJOB_ATTEMPT", "value": str(attempt)}],
     }
+    spec: Manifest = {"restartPolicy": "Never", "containers": [container]}
+    if job.spec.trainer.num_nodes > 1:
+        service = names.child(job.metadata.name, Role.TRAINER)
+        first = f"{names.trainer_job(job.metadata.name, attempt)}-0"
+        spec["subdomain"] = service
+        container["ports"] = [{"name": "rendezvous", "containerPort": RENDEZVOUS_PORT}]
+        container["env"] += [
+            {"name": "MASTER_ADDR", "value": f"{first}.{service}"},
+            {"name": "MASTER_PORT", "value": str(RENDEZVOUS_PORT)},
+        ]
+    patch = {"metadata": {"labels": {names.LABEL_ATTEMPT: str(attempt)}}, "spec": spec}
     patches = Patches("spec.trainer.template", job.spec.trainer.template, role=patch)
     return pod_template(job, site, Role.TRAINER, names.config_map(job.metadata.name), patches)
 

@@ -99,7 +99,7 @@ def job(name: str, **spec: Any) -> Object:
             "data": {"dataset": "chain_sum"},
             "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
             "weights": {"uri": "pvc://shared/weights"},
-            "trainer": {"checkpoint": {"uri": "pvc://shared/checkpoints"}},
+            "trainer": {"numNodes": 2, "checkpoint": {"uri": "pvc://shared/checkpoints"}},
             **spec,
         },
     }

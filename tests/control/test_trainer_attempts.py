@@ -76,10 +76,13 @@ async def test_a_crash_is_counted_once_and_followed_by_the_next_attempt_after_th
     [
         ({"code": 1}, 1),
         ({"code": 137}, 1),
-        ({"code": 143}, 1),
+        ({"code": 143}, 0),
         ({"code": 3}, 0),
         ({"code": 1, "message": "Fenced: attempt 2 took over"}, 0),
         ({"code": 137, "evicted": True}, 0),
+        ({"code": 4, "message": "log\nno nats-server answers"}, 0),
+        ({"code": 4}, 0),
+        ({"code": 1, "message": "Unavailable: no model"}, 0),
     ],
 )
 async def test_what_counts(
@@ -93,6 +96,38 @@ async def test_what_counts(
     result = await step(job)
     assert jobs(server) == ["chain-sum-trainer-2"]
     assert result.status.failures == failures
+
+
+async def test_what_is_missing_is_waited_for_however_long(server: Any, step: Any, make_job: MakeJob) -> None:
+    job = make_job(backoffLimit=0)
+    for attempt in (1, 2, 3):
+        await step(job)
+        assert jobs(server) == [f"chain-sum-trainer-{attempt}"]
+        server.gang_ends(code=1, message="Unavailable: spec.model.uri: /m holds no model")
+        result = await step(job)
+        ready = condition(result.status, "Ready")
+        assert (ready.status, ready.reason) == ("False", "Unavailable")
+        assert ready.message == "trainer: spec.model.uri: /m holds no model"
+        assert result.retry_at == server.now + timedelta(seconds=10)
+        server.now += timedelta(seconds=10)
+        await step(job)
+        server.pods_gone("trainer")
+    assert server.stored.failures == 0
+    assert [reason for _, reason in server.events].count("Unavailable") <= 3
+
+
+async def test_an_attempt_whose_pods_are_gone_does_not_count_unless_it_did(
+    server: Any, step: Any, make_job: MakeJob
+) -> None:
+    job = make_job()
+    await step(job)
+    server.gang_ends(code=1)
+    server.pods_gone("trainer")
+    assert (await step(job)).status.failures == 0
+    server.gang_ends(code=1)
+    assert (await step(job)).status.failures == 1
+    server.pods_gone("trainer")
+    assert (await step(job)).status.failures == 1
 
 
 async def test_past_the_limit_the_job_fails_and_its_children_go(
