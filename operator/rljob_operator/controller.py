@@ -70,7 +70,13 @@ class Controller:
             api, self.cache, wrote=lambda kind: self._guard.wrote(kind, time.monotonic())
         )
         self._reconcilers: dict[JobKey, Reconciler] = {}
-        self._watches = ChildWatches(api, self.cache, namespaces or ("",), seen=self.seen)
+        self._watches = ChildWatches(
+            api,
+            self.cache,
+            namespaces or ("",),
+            seen=self.seen,
+            unreachable=lambda: self._guard.excuse(time.monotonic()),
+        )
         self._doubts: dict[JobKey, tuple[float, float]] = {}
         """Of jobs that do not come to rest: when we doubt next what we know, and how long the last pause was."""
         self._busy: dict[JobKey, int] = {}
@@ -109,6 +115,7 @@ class Controller:
         Watches tell of a job and of its children in any order: without its Job, an attempt would be taken for over.
         """
         await self._read_children()
+        await self._feed.known()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
             group.create_task(self._watches.run())

@@ -59,8 +59,9 @@ class FiguresFeed:
         self.on_figures: Callable[[JobKey], None] = lambda _: None
         self.on_outage: Callable[[], None] = lambda: None
         self._silent_since = time.monotonic()
-        self.unreachable = "not connected yet"
+        self.unreachable = f"no nats-server answers at {url}"
         """Why the server cannot be reached; empty if it can."""
+        self._answered = asyncio.Event()
 
     def figures(self, key: JobKey) -> Figures | None:
         """The newest figures of a job; None if none came."""
@@ -77,13 +78,15 @@ class FiguresFeed:
         self._client = client
 
         async def lost() -> None:
-            if not self.unreachable:
-                self._silent_since = time.monotonic()
+            if self.unreachable:
+                return
+            self._silent_since = time.monotonic()
             self.unreachable = f"no nats-server answers at {self._url}"
             asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self.on_outage)
 
         async def back() -> None:
             self.unreachable = ""
+            self._answered.set()
             self.on_outage()
 
         async def failed(error: Exception) -> None:
@@ -104,7 +107,6 @@ class FiguresFeed:
                         connect_timeout=2,
                     )
                     break
-                await lost()
                 await asyncio.sleep(1.0)
             await client.subscribe(_SUBJECT, cb=self._heard)
             await back()
@@ -127,6 +129,12 @@ class FiguresFeed:
         if now - self._told.get(key, float("-inf")) >= _EVERY_SECONDS:
             self._told[key] = now
             self.on_figures(key)
+
+    async def known(self) -> None:
+        """Return once it is known whether the server answers: a start is no end of an outage."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._answered.wait()
 
     def outage(self, job: RLJob) -> Trouble | None:
         """Why a job cannot go on; None if its server answers, is not ours, or has not been silent for long."""

@@ -20,6 +20,7 @@ _SERVER_TIMEOUT = 300  # an integer: it goes into the query
 _INACTIVITY_TIMEOUT = 330.0  # a watch ends earlier by the server's own timeout, if it lives
 _REQUEST_TIMEOUT = 15.0
 _CONNECT_TIMEOUT = 5.0
+_RETRIES = (0.5, 1.0, 2.0, *60 * (5.0,))  # seconds between them: an API server may be away for minutes
 
 
 def credentials(settings: kopf.OperatorSettings) -> kopf.ConnectionInfo:
@@ -70,6 +71,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.connect_timeout = _CONNECT_TIMEOUT
     settings.networking.request_timeout = _REQUEST_TIMEOUT
     settings.networking.connect_timeout = _CONNECT_TIMEOUT
+    settings.networking.error_backoffs = _RETRIES
     settings.queueing.idle_timeout = 1.0
 
 

@@ -29,6 +29,7 @@ class ChildWatches:
     Args:
         namespaces: that are watched; `""` is all of them.
         seen: told of each event's type and object.
+        unreachable: called when a watch fails because the API server does not answer.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class ChildWatches:
         namespaces: Sequence[str],
         *,
         seen: Callable[[str, Manifest], None],
+        unreachable: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._cache = cache
         self._seen = seen
+        self._unreachable = unreachable
         self._versions = dict.fromkeys([(kind, place) for kind in CHILD_KINDS for place in namespaces], "")
 
     async def read(self) -> None:
@@ -80,7 +83,11 @@ class ChildWatches:
                 if error.status == _GONE:
                     self._versions[kind, namespace] = ""
                 else:
-                    log.warning("watching %s: %s", KINDS[kind][1], error)
+                    # Once for each outage: there are many watches, and each tries again and again.
+                    level = logging.WARNING if failures == 1 else logging.DEBUG
+                    log.log(level, "watching %s: %s", KINDS[kind][1], error)
+                if error.status == 0:
+                    self._unreachable()
                 await asyncio.sleep(_BACKOFF.delay(failures))
 
     async def _read_again(self, kind: str, namespace: str) -> None:

@@ -14,6 +14,7 @@ from rljob_operator.names import Role
 # Past its deadline a kubelet that lives kills a pod within seconds.
 _OVERDUE = timedelta(seconds=30)
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+_NO_MESSAGE = "it gave no message: see its log"
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 
 
@@ -30,7 +31,7 @@ class Exit:
         if self.message.startswith(names.USER_ERROR):
             return self.message.removeprefix(names.USER_ERROR)
         if self.code == names.EXIT_USER_ERROR:
-            return self.last_line or "it gave no message: see its log"
+            return self.last_line or _NO_MESSAGE
         return None
 
     @property
@@ -38,7 +39,7 @@ class Exit:
         """What is missing or does not answer, if that ended it."""
         if self.message.startswith(names.UNAVAILABLE):
             return self.message.removeprefix(names.UNAVAILABLE)
-        return self.last_line if self.code == names.EXIT_UNAVAILABLE else None
+        return (self.last_line or _NO_MESSAGE) if self.code == names.EXIT_UNAVAILABLE else None
 
     @property
     def fenced(self) -> bool:

@@ -41,7 +41,14 @@ def _ready(observed: Observed, pool: str, wanted: int, status: Manifest, known: 
     ready, reason, message = status["readyReplicas"] >= wanted, "EnginesServe", ""
     if not ready:
         reason, message = "EnginesNotReady", f"{status['readyReplicas']} of {wanted} engines serve"
-        troubled = next((pod for pod in observed.pods if pod.pool == pool and pod.trouble is not None), None)
+        troubled = next(
+            (
+                pod
+                for pod in observed.pods
+                if pod.pool == pool and pod.trouble is not None and not pod.terminating
+            ),
+            None,
+        )
         if troubled is not None and troubled.trouble is not None:
             reason, message = troubled.trouble.reason, f"{troubled.name}: {troubled.trouble.message}"
     value = "True" if ready else "False"

@@ -23,6 +23,10 @@ class WatchGuard:
         """An event of this kind came."""
         self._unheard.pop(kind, None)
 
+    def excuse(self, now: float) -> None:
+        """The API server does not answer: nobody can tell anything just now."""
+        self._unheard = dict.fromkeys(self._unheard, now)
+
     def silent(self, now: float) -> str:
         """A kind whose watch is dead; empty if none is."""
         return next((kind for kind, since in self._unheard.items() if now - since > PATIENCE_SECONDS), "")

@@ -11,6 +11,7 @@ import pytest
 from rljob_core.spec import RLJob
 from rljob_operator.cluster import Ref
 from rljob_operator.observe import Figures
+from rljob_operator.pods import Trouble
 from rljob_operator.reconcile import RESYNC_SECONDS, Reconciler
 from rljob_operator.site import Site
 from rljob_operator.status import Phase, condition, resumed
@@ -86,6 +87,99 @@ async def test_it_says_which_role_is_missing(
     await run.step(job)
     assert run.ready() == expected
     assert run.conditions()["Reconciling"] == "True"
+
+
+UNSCHEDULABLE = {
+    "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("troubled", "expected"),
+    [
+        (["coordinator"], ("False", "Unschedulable", "chain-sum-coordinator-0: no node fits")),
+        # Whoever of those waited for has a trouble is told of before one who only waits.
+        (["trainer"], ("False", "Unschedulable", "chain-sum-trainer-1-0: no node fits")),
+        (
+            ["trainer", "reward"],
+            ("False", "Unschedulable", "chain-sum-reward-0: no node fits"),
+        ),
+    ],
+)
+async def test_it_says_why_pods_do_not_run(
+    run: Run, make_job: MakeJob, troubled: list[str], expected: tuple[str, str, str]
+) -> None:
+    await run.step(make_job())
+    for owner in [*run.server.of("Deployment"), *run.server.of("Job")]:
+        if owner["metadata"]["labels"]["rljob.dev/role"] in troubled:
+            run.server.pod(owner, 0)["status"] = UNSCHEDULABLE
+    await run.step(make_job())
+    assert run.ready() == expected
+    reconciling = condition(run.server.stored, "Reconciling")
+    assert (reconciling.status, reconciling.reason) == ("True", "Unschedulable")
+    assert run.server.events.count(("Warning", "Unschedulable")) == 1
+
+
+async def test_a_pod_that_is_not_needed_to_train_is_told_of_as_well(run: Run, make_job: MakeJob) -> None:
+    await run.step(make_job())
+    run.server.pods_ready()
+    (owner,) = [m for m in run.server.of("Deployment") if m["metadata"]["name"] == "chain-sum-rollout-cpu"]
+    run.server.pod(owner, 1)["status"] = UNSCHEDULABLE
+    owner["status"]["readyReplicas"] = 1
+    await run.step(make_job())
+    assert run.ready() == ("True", "Training", "")
+    reconciling = condition(run.server.stored, "Reconciling")
+    assert (reconciling.reason, reconciling.message) == (
+        "Unschedulable",
+        "chain-sum-rollout-cpu-1: no node fits",
+    )
+    pool = run.server.objects[Ref("RolloutPool", "default", "chain-sum-rollout-cpu")]
+    (ready,) = pool["status"]["conditions"]
+    assert (ready["status"], ready["reason"]) == ("False", "Unschedulable")
+    assert ready["message"] == "chain-sum-rollout-cpu-1: no node fits"
+    # One that leaves is nobody's trouble.
+    run.server.pod(owner, 1)["status"] = UNSCHEDULABLE
+    run.server.objects[Ref("Pod", "default", "chain-sum-rollout-cpu-1")]["metadata"]["deletionTimestamp"] = (
+        run.server.now.isoformat()
+    )
+    await run.step(make_job())
+    assert condition(run.server.stored, "Reconciling").reason == "PodsStarting"
+    (ready,) = pool["status"]["conditions"]
+    assert (ready["reason"], ready["message"]) == ("EnginesNotReady", "1 of 2 engines serve")
+
+
+async def test_an_outage_is_told_of_before_all_else_and_of_finished_jobs_not_at_all(
+    server: Any, site: Site, make_job: MakeJob
+) -> None:
+    outage: list[Trouble] = []
+    reconciler = Reconciler(
+        server, site, clock=lambda: server.now, outage=lambda _: outage[0] if outage else None
+    )
+
+    async def reason(**changes: Any) -> str:
+        for _ in range(12):
+            if not (await reconciler.reconcile(make_job(**changes))).actions:
+                break
+        return str(condition(server.stored, "Ready").reason)
+
+    await reason()
+    server.pods_ready()
+    assert await reason() == "Training"
+    outage.append(Trouble("NatsUnreachable", "no nats-server answers"))
+    for _ in range(3):
+        assert await reason() == "NatsUnreachable"
+    assert server.events.count(("Warning", "NatsUnreachable")) == 1
+    server.pods_gone()
+    assert await reason(suspend=True) == "SuspendedByUser"
+    outage.clear()
+    await reason()
+    server.pods_ready()
+    assert await reason() == "Training"
+    outage.append(Trouble("NatsUnreachable", "no nats-server answers"))
+    server.gang_ends(code=0)
+    assert await reason() == "TrainingComplete"
 
 
 async def test_a_gang_is_ready_when_all_its_pods_are(run: Run, make_job: MakeJob) -> None:

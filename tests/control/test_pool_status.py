@@ -1,0 +1,82 @@
+"""What a RolloutPool's status says, and when it is written."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from conftest import DictionaryServer, MakeJob
+
+from rljob_operator.cluster import Manifest, Ref
+from rljob_operator.pool_status import pool_statuses
+from rljob_operator.reconcile import Reconciler
+from rljob_operator.site import Site
+
+POOL = Ref("RolloutPool", "default", "chain-sum-rollout-cpu")
+
+
+@pytest.fixture
+async def running(server: DictionaryServer, site: Site, make_job: MakeJob) -> DictionaryServer:
+    reconciler = Reconciler(server, site, clock=lambda: server.now)
+    while (await reconciler.reconcile(make_job())).actions:
+        pass
+    return server
+
+
+def only(server: DictionaryServer, make_job: MakeJob) -> Manifest:
+    (found,) = pool_statuses(server.observe(make_job()))
+    assert (found["kind"], found["metadata"]) == ("RolloutPool", {"name": POOL.name, "namespace": "default"})
+    status: Manifest = found["status"]
+    return status
+
+
+def ready(status: Manifest) -> tuple[Any, ...]:
+    (condition,) = status["conditions"]
+    return condition["status"], condition["reason"], condition["message"]
+
+
+async def test_a_status_that_holds_is_not_written_again(running: DictionaryServer, make_job: MakeJob) -> None:
+    assert pool_statuses(running.observe(make_job())) == ()
+    running.now += timedelta(hours=1)
+    assert pool_statuses(running.observe(make_job())) == ()
+
+
+async def test_counts_and_condition_are_the_deployment_s(
+    running: DictionaryServer, make_job: MakeJob
+) -> None:
+    before = running.objects[POOL]["status"]
+    assert ready(before) == ("False", "EnginesNotReady", "0 of 2 engines serve")
+    running.now += timedelta(seconds=30)
+    running.pods_ready()
+    status = only(running, make_job)
+    assert (status["replicas"], status["readyReplicas"]) == (2, 2)
+    assert ready(status) == ("True", "EnginesServe", "")
+    assert status["conditions"][0]["lastTransitionTime"] != before["conditions"][0]["lastTransitionTime"]
+
+
+async def test_the_time_stays_while_the_status_does(running: DictionaryServer, make_job: MakeJob) -> None:
+    before = running.objects[POOL]["status"]["conditions"][0]
+    running.now += timedelta(seconds=30)
+    deployment = running.objects[Ref("Deployment", "default", POOL.name)]
+    deployment["status"] = {"replicas": 2, "readyReplicas": 1}
+    status = only(running, make_job)
+    assert ready(status) == ("False", "EnginesNotReady", "1 of 2 engines serve")
+    assert status["conditions"][0]["lastTransitionTime"] == before["lastTransitionTime"]
+
+
+async def test_a_pool_of_no_engines_serves_and_one_without_a_deployment_does_not(
+    running: DictionaryServer, make_job: MakeJob
+) -> None:
+    running.objects[POOL]["spec"]["replicas"] = 0
+    assert ready(only(running, make_job))[0] == "True"
+    running.objects[POOL]["spec"]["replicas"] = 2
+    running.pods_ready()
+    del running.objects[Ref("Deployment", "default", POOL.name)]
+    assert pool_statuses(running.observe(make_job())) == ()
+
+
+async def test_a_pool_on_its_way_out_has_no_status(running: DictionaryServer, make_job: MakeJob) -> None:
+    running.pods_ready()
+    running.objects[POOL]["metadata"]["deletionTimestamp"] = running.now.isoformat()
+    assert pool_statuses(running.observe(make_job())) == ()
