@@ -7,13 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nkeys import NkeysError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from rljob_core.errors import SpecError
 from rljob_operator.cluster import Manifest
-from rljob_operator.nats_credentials import Issuer
+from rljob_operator.nats_credentials import Issuer, operator_credentials
+from rljob_operator.pod_template import merge
 from rljob_operator.site import Site
+
+_SHAPE: Manifest = {
+    "metadata": {"labels": {}, "annotations": {}},
+    "spec": {
+        **{f: [] for f in ("containers", "initContainers", "volumes", "imagePullSecrets")},
+        **{f: {} for f in ("securityContext", "nodeSelector", "affinity")},
+    },
+}
+"""Of a pod template, as far as anything can be laid over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +55,19 @@ class Settings:
             SpecError: one is missing or wrong.
         """
 
-        def number(name: str, default: int) -> int:
+        def number(name: str, default: int, *, least: int, most: int) -> int:
             text = environment.get(name, str(default))
             if not text.isdecimal():
                 raise SpecError(name, f"{text!r} is not a number: write one, such as {default}")
+            if not least <= int(text) <= most:
+                raise SpecError(name, f"{text} must be at least {least} and at most {most}")
             return int(text)
+
+        def one_of(name: str, default: str, *values: str) -> str:
+            text = environment.get(name, default)
+            if text not in (default, *values):
+                raise SpecError(name, f"{text!r} must be one of {', '.join((default, *values))}")
+            return text
 
         url = environment.get("RLJOB_NATS_URL")
         if not url:
@@ -71,9 +90,9 @@ class Settings:
             ),
             nats_credentials=environment.get("RLJOB_NATS_CREDENTIALS") or None,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
-            probe_port=number("RLJOB_PROBE_PORT", 8080),
-            workers=number("RLJOB_WORKERS", 8),
-            log_level=environment.get("RLJOB_LOG_LEVEL", "INFO"),
+            probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),
+            workers=number("RLJOB_WORKERS", 8, least=1, most=1024),
+            log_level=one_of("RLJOB_LOG_LEVEL", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
             log_format=environment.get("RLJOB_LOG_FORMAT", "json"),
         )
 
@@ -95,9 +114,11 @@ def _file(environment: Mapping[str, str], name: str) -> str:
 
 def _issuer(text: str) -> Issuer:
     try:
-        return Issuer.read(text)
-    except (ValueError, TypeError) as error:
+        found = Issuer.read(text)
+        operator_credentials(found)  # needs a seed that is one
+    except (ValueError, TypeError, AttributeError, NkeysError) as error:
         raise SpecError("RLJOB_NATS_ISSUER", f"is not what `rljob nats-init` writes: {error}") from error
+    return found
 
 
 def _template(environment: Mapping[str, str]) -> Manifest:
@@ -111,4 +132,8 @@ def _template(environment: Mapping[str, str]) -> Manifest:
         raise SpecError(name, f"is no YAML: {error}") from error
     if not isinstance(found, dict) or not set(found) <= {"metadata", "spec"}:
         raise SpecError(name, "is no pod template: write metadata and spec, as in a Deployment's template")
-    return found
+    template: Manifest = {field: value for field, value in found.items() if value is not None}
+    merge(_SHAPE, template, name)  # refuses here what would fit no pod of any job
+    if not isinstance(template.get("spec", {}).get("tolerations") or [], list):
+        raise SpecError(f"{name}.spec.tolerations", "must be a list")
+    return template

@@ -165,7 +165,7 @@ def _for_role(template: Manifest, role: Role) -> Manifest:
         return template
     containers = [
         {**container, "name": role.value} if container.get("name") == names.ANY_WORKER else container
-        for container in template["spec"].get("containers", [])
+        for container in template["spec"].get("containers") or []
     ]
     return {**template, "spec": {**template["spec"], "containers": containers}}
 
