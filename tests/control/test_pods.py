@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from conftest import NOW
 
+from conftest import NOW
 from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
 from rljob_operator.pods import Exit, Trouble, read_pod

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from conftest import DictionaryServer, MakeJob
 
+from conftest import DictionaryServer, MakeJob
 from rljob_operator.cluster import Manifest, Ref
 from rljob_operator.pool_status import pool_statuses
 from rljob_operator.reconcile import Reconciler

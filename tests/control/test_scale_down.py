@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import DictionaryServer, MakeJob
 
+from conftest import DictionaryServer, MakeJob
 from rljob_core.spec import RLJob
 from rljob_operator.cluster import Ref
 from rljob_operator.plan import Annotate, Apply

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import SimulatedEngine, World, job_config
 
-from rljob_core.actions import PayloadSeen, PublishMetrics, RewardsSeen, SendToTrainer, Summary
+from rljob_core.actions import (
+    PayloadSeen,
+    PipelineChanged,
+    PublishMetrics,
+    RewardsSeen,
+    SendToTrainer,
+    Summary,
+)
 from rljob_core.job_state import JobState
 from rljob_core.messages import (
     Fence,
@@ -36,6 +43,7 @@ from rljob_core.records import (
     decode_batch,
     encode_batch,
 )
+from rljob_core.spec import PipelineSpec
 from rljob_core.trajectory import VersionSpan, group_of
 
 
@@ -100,6 +108,79 @@ def test_a_job_runs_to_its_end_in_every_mode(pipeline, bound):
     assert (max(staleness) > 0) == (bound > 0)  # the bound is used, not merely kept
     live = {k for k in world.stored if k not in world.deleted}
     assert all(world.planner.state.sibling(world.stored[k][0]) is not None for k in live)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"mode": "BoundedAsync", "maxStaleness": 3}, {"mode": "BoundedAsync", "maxStaleness": 1}),
+        ({"mode": "BoundedAsync", "maxStaleness": 1}, {"mode": "BoundedAsync", "maxStaleness": 3}),
+        ({"mode": "BoundedAsync", "maxStaleness": 2}, {"mode": "Synchronous"}),
+        ({"mode": "Synchronous"}, {"mode": "BoundedAsync", "maxStaleness": 2}),
+    ],
+    ids=["less", "more", "to synchronous", "from synchronous"],
+)
+def test_a_new_pipeline_binds_buffers_opened_afterwards_and_no_others(before, after):
+    world = World(job_config(steps=12, pipeline=before))
+    world.start()
+    while world.planner.state.version < 4:
+        assert world.step()
+    old = {r.step: r for r in records(world) if isinstance(r, BufferOpened)}
+    assert old
+    changed = PipelineSpec.model_validate(after)
+    world.observe(PipelineChanged(changed))
+    world.observe(PipelineChanged(changed))  # said twice
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+    opened = {r.step: r for r in records(world) if isinstance(r, BufferOpened)}
+    assert sorted(opened) == list(range(12))
+    for step, buffer in opened.items():
+        bound, mode = (
+            (old[step].max_staleness, old[step].mode) if step in old else (changed.bound, changed.mode)
+        )
+        assert (buffer.max_staleness, buffer.mode) == (bound, mode)
+    assert set(opened) - set(old)
+    staleness = {}
+    spans = {r.trajectory: r.span for r in records(world) if isinstance(r, Generated)}
+    for commit in (r for r in records(world) if isinstance(r, StepCommitted)):
+        of_step = [commit.version - 1 - spans[t].min for part in commit.micro_batches for t in part]
+        staleness[commit.version - 1] = max(of_step)
+    late = [seen for step, seen in staleness.items() if step not in old]
+    assert max(late) <= changed.bound
+
+
+def test_a_coordinator_that_is_restarted_keeps_the_bounds_of_buffers_that_are_open():
+    world = World(job_config(steps=10, pipeline={"mode": "BoundedAsync", "maxStaleness": 3}))
+    world.start()
+    while world.planner.state.version < 3:
+        assert world.step()
+    old = {r.step: r.max_staleness for r in records(world) if isinstance(r, BufferOpened)}
+    # It starts from a configuration that has changed meanwhile.
+    world.config = job_config(steps=10, pipeline={"mode": "BoundedAsync", "maxStaleness": 1})
+    world.restart_coordinator("c2")
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+    opened = {r.step: r.max_staleness for r in records(world) if isinstance(r, BufferOpened)}
+    assert opened == {step: old.get(step, 1) for step in range(10)}
+
+
+@pytest.mark.parametrize(("steps", "trained"), [(1, {3, 4, 5, 6}), (7, {7}), (20, {20})])
+def test_a_job_whose_steps_change_ends(steps: int, trained: set[int]) -> None:
+    evaluation = {"everySteps": 10, "samples": 2}
+    pipeline = {"mode": "BoundedAsync", "maxStaleness": 2}
+    world = World(job_config(steps=12, pipeline=pipeline, evaluation=evaluation))
+    world.start()
+    while world.planner.state.version < 3:
+        assert world.step()
+    world.config = job_config(steps=steps, pipeline=pipeline, evaluation=evaluation)
+    world.restart_coordinator("c2")
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+    assert world.planner.state.version in trained
+    assert world.planner.state.version in world.planner.state.evaluated
 
 
 def test_synchronous_waits_for_the_whole_batch_and_streaming_does_not():

@@ -1,0 +1,99 @@
+"""The API server goes away and comes back: every job comes to its right end, and the operator lives on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.harness.availability import available
+from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
+from e2e.harness.control_plane import ControlPlane
+from e2e.harness.namespaces import own_namespace
+from operators import Namespace, Operator, children_of, install_crds, manifest, until
+
+from rljob_runtime.nats_server import EmbeddedServer
+
+pytestmark = pytest.mark.xdist_group("autoscaling")  # the other one with a control plane of its own
+
+
+@pytest.fixture(scope="module")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with available():
+        find().require((*CONTROL_PLANE, *CONTROLLERS))
+    with ControlPlane(tmp_path_factory.mktemp("restarts")) as running:
+        install_crds(running.kubectl)
+        yield running
+
+
+@pytest.fixture
+def there(control_plane: ControlPlane) -> Iterator[Namespace]:
+    with own_namespace(control_plane.kubectl) as name:
+        yield Namespace(control_plane.kubectl.within(name))
+
+
+@pytest.fixture
+def operator(
+    control_plane: ControlPlane, nats_server: EmbeddedServer, there: Namespace, tmp_path: Path
+) -> Iterator[Operator]:
+    log = tmp_path / "operator.log"
+    with Operator(control_plane.kubeconfig, nats_server.url, there.name, log) as running:
+        yield running
+
+
+def runs(there: Namespace, *jobs: str) -> bool:
+    """These jobs have all their children, and no other job has any."""
+    wanted: set[str] = set()
+    for name in jobs:
+        found = there.get("rljob", name) or {}
+        wanted |= children_of(name, attempt=found.get("status", {}).get("trainerAttempt", 0))
+    return there.children() == wanted
+
+
+def test_jobs_go_on_after_restarts_of_the_api_server(
+    control_plane: ControlPlane, operator: Operator, there: Namespace
+) -> None:
+    pid = operator.pid
+    there.apply(manifest("first"))
+    there.apply(manifest("second"))
+    until(lambda: runs(there, "first", "second"))
+    there.apply(manifest("third"))
+    before = operator.requests()
+    until(lambda: operator.requests() >= before + 3)  # it is being created
+    there("delete", "rljob", "second", "--wait=false")
+    control_plane.restart_api_server(kill=True, down_seconds=2.0)
+    assert operator.status("healthz") == 200
+    until(lambda: runs(there, "first", "third"))
+    until(lambda: there.get("rljob", "second") is None)
+    assert there.there("rljob", "first")["status"]["trainerAttempt"] == 1
+
+    # Its watches live: of a job's spec, of its children.
+    control_plane.restart_api_server()
+    there.patch("rljob", "first", {"spec": {"algorithm": {"learningRate": 0.5}}})
+    until(lambda: there.get("job", "first-trainer-2"))
+    uid = there.there("deployment", "third-reward")["metadata"]["uid"]
+    there("delete", "deployment", "third-reward", "--wait=false")
+    until(
+        lambda: (
+            (there.get("deployment", "third-reward") or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid
+        )
+    )
+    there("delete", "rljob", "--all", "--timeout=90s")
+    assert not there.children()
+    assert (operator.pid, operator.runs, operator.status("healthz")) == (pid, True, 200)
+
+
+def test_what_was_removed_while_the_api_server_was_not_to_be_reached_is_made_again(
+    control_plane: ControlPlane, operator: Operator, there: Namespace
+) -> None:
+    there.apply(manifest())
+    until(lambda: runs(there, "sums"))
+    uid = there.there("configmap", "sums-config")["metadata"]["uid"]
+    control_plane.restart_api_server(kill=True)
+    there("delete", "configmap", "sums-config", "--wait=false")  # as a rule before the watches are back
+    until(
+        lambda: (
+            (there.get("configmap", "sums-config") or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid
+        )
+    )
+    until(lambda: runs(there, "sums"))

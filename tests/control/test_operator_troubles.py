@@ -1,0 +1,98 @@
+"""What only the operator sees of a job that does not go on: it says so, once, and takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.harness.fixtures import SharedControlPlane
+from operators import Namespace, Object, Operator, children_of, manifest, until
+
+from rljob_runtime.nats_server import EmbeddedServer
+
+pytestmark = pytest.mark.xdist_group("operator")
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server that a test may stop."""
+    server = EmbeddedServer(tmp_path / "nats")
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.kill())
+
+
+@pytest.fixture
+def operator(
+    crds: SharedControlPlane, there: Namespace, nats: EmbeddedServer, tmp_path: Path
+) -> Iterator[Operator]:
+    with Operator(crds.kubeconfig, nats.url, there.name, tmp_path / "operator.log") as running:
+        yield running
+
+
+def ready(there: Namespace) -> Object:
+    return there.condition("sums", "Ready") or {"reason": "", "status": ""}
+
+
+def looked_at_again(there: Namespace, operator: Operator) -> None:
+    """What others change makes the operator look."""
+    for number in range(3):
+        there("scale", "deployment", "sums-reward", "--replicas=3")
+        until(lambda: there.there("deployment", "sums-reward")["spec"]["replicas"] == 1)
+        there("label", "configmap", "sums-config", "--overwrite", f"number={number}")
+
+
+def test_pods_that_fit_on_no_node_are_told_of_once(operator: Operator, there: Namespace) -> None:
+    there.apply(manifest())
+    until(lambda: there.children() == children_of("sums"))
+    until(lambda: ready(there)["reason"] == "Unschedulable")
+    assert ready(there)["status"] == "False"
+    assert "no nodes available" in ready(there)["message"]
+
+    def of_pool() -> Object:
+        status = there.there("rolloutpool", "sums-rollout-cpu").get("status", {})
+        found: Object = next((c for c in status.get("conditions", []) if c["type"] == "Ready"), {})
+        return found
+
+    until(lambda: of_pool().get("reason") == "Unschedulable")
+    assert of_pool()["status"] == "False"
+    assert of_pool()["message"].startswith("sums-rollout-cpu-")
+    assert "no nodes available" in of_pool()["message"]
+    looked_at_again(there, operator)
+    (message,) = there.events("sums", "Unschedulable")
+    assert "no nodes available" in message
+    there.pods_run()
+    until(lambda: there.is_true("sums", "Ready"))
+    until(lambda: of_pool()["status"] == "True")
+    assert there.condition("sums", "Reconciling")["status"] == "False"
+    looked_at_again(there, operator)
+    assert len(there.events("sums", "Unschedulable")) == 1
+
+
+def test_a_nats_server_that_does_not_answer_is_told_of_once(
+    operator: Operator, there: Namespace, nats: EmbeddedServer
+) -> None:
+    there.apply(manifest())
+    until(lambda: there.children() == children_of("sums"))
+    until(lambda: len(there.names("pod")) == 5)
+    there.pods_run()
+    until(lambda: there.is_true("sums", "Ready"))
+    asyncio.run(nats.kill())
+    until(lambda: ready(there)["reason"] == "NatsUnreachable")
+    assert ready(there)["status"] == "False"
+    assert nats.url in ready(there)["message"]
+    looked_at_again(there, operator)
+    assert ready(there)["reason"] == "NatsUnreachable"
+    assert len(there.events("sums", "NatsUnreachable")) == 1
+    # An operator that starts meanwhile says the same, and lives.
+    operator.stop()
+    operator.start()
+    looked_at_again(there, operator)
+    until(lambda: ready(there)["reason"] == "NatsUnreachable")
+    assert operator.status("healthz") == 200
+    asyncio.run(nats.start())
+    until(lambda: there.is_true("sums", "Ready"))
+    assert len(there.events("sums", "NatsUnreachable")) <= 2
+    assert there.there("rljob", "sums")["status"]["trainerAttempt"] == 1

@@ -1,0 +1,123 @@
+"""A changed `spec.pipeline` is seen in the configuration file, however that is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_core.config import JobConfig
+from rljob_core.spec import PipelineSpec, RLJobSpec
+from rljob_runtime.config_watch import pipeline_changes
+
+
+def text(pipeline: dict[str, Any], **spec: Any) -> str:
+    config = JobConfig(
+        namespace="default",
+        job="j",
+        uid="u1",
+        spec=RLJobSpec.model_validate(
+            {
+                "steps": 4,
+                "model": {"uri": "/m"},
+                "data": {"dataset": "chain_sum"},
+                "rollout": {"pools": [{"name": "a"}]},
+                "pipeline": pipeline,
+                **spec,
+            }
+        ),
+        weights_uri="/w",
+        checkpoint_uri="/c",
+        trainer_log_uri="/t",
+    )
+    return config.model_dump_json(by_alias=True)
+
+
+def bound(staleness: int) -> dict[str, Any]:
+    return {"mode": "BoundedAsync", "maxStaleness": staleness}
+
+
+class Volume:
+    """A ConfigMap's files as a kubelet keeps them: `config.json` leads through `..data`, which it swaps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self.config = folder / "config.json"
+        self.config.symlink_to("..data/config.json")
+
+    def write(self, content: str) -> None:
+        self._number += 1
+        version = self._folder / f"..{self._number}"
+        version.mkdir()
+        (version / "config.json").write_text(content)
+        aside = self._folder / "..data_tmp"
+        aside.symlink_to(version.name)
+        aside.replace(self._folder / "..data")
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Volume:
+    found = Volume(tmp_path)
+    found.write(text(bound(1)))
+    return found
+
+
+@pytest.fixture
+async def seen(volume: Volume) -> AsyncIterator[asyncio.Queue[PipelineSpec]]:
+    """What is told, as it comes."""
+    queue: asyncio.Queue[PipelineSpec] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for pipeline in pipeline_changes(volume.config, PipelineSpec.model_validate(bound(1))):
+            queue.put_nowait(pipeline)
+
+    task = asyncio.create_task(follow())
+    yield queue
+    assert not task.done(), "it goes on without end"
+    task.cancel()
+
+
+async def test_a_swapped_link_is_seen_and_the_same_content_is_not_told_of(
+    volume: Volume, seen: asyncio.Queue[PipelineSpec]
+) -> None:
+    await asyncio.sleep(1.2)  # a look at what it was started with
+    volume.write(text(bound(1)))
+    volume.write(text(bound(1), steps=9))  # another field: the operator's business
+    await asyncio.sleep(1.2)
+    assert seen.empty()
+    volume.write(text(bound(3)))
+    assert (await asyncio.wait_for(seen.get(), 20)).max_staleness == 3
+    volume.write(text(bound(3), steps=7))
+    volume.write(text({"mode": "Synchronous"}))
+    assert (await asyncio.wait_for(seen.get(), 20)).mode == "Synchronous"
+    volume.write(text(bound(1)))  # back again is a change as well
+    assert (await asyncio.wait_for(seen.get(), 20)).max_staleness == 1
+    assert seen.empty()
+
+
+@pytest.mark.parametrize("between", ["half", "empty", "gone", "other", "invalid"])
+async def test_what_is_not_whole_is_passed_over(
+    volume: Volume, seen: asyncio.Queue[PipelineSpec], between: str
+) -> None:
+    new = text(bound(2))
+    if between == "gone":
+        volume.config.unlink()
+    else:
+        broken = {
+            "half": new[: len(new) // 2],
+            "empty": "",
+            "other": "[]",
+            "invalid": new.replace('"maxStaleness":2', '"maxStaleness":-2'),
+        }
+        assert broken[between] != new
+        volume.write(broken[between])
+    await asyncio.sleep(1.5)
+    assert seen.empty()
+    if between == "gone":
+        volume.config.symlink_to("..data/config.json")
+    volume.write(new)
+    assert (await asyncio.wait_for(seen.get(), 20)).max_staleness == 2

@@ -1,0 +1,86 @@
+"""How a worker's process ends when something outside the job is missing: exit code 4, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_models import tiny_model
+
+from rljob_core.config import JobConfig
+from rljob_core.spec import RLJobSpec
+from rljob_runtime.nats_server import free_port
+
+PATIENCE = 120.0  # seconds; of a busy machine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def start(role: str, folder: Path, model: Path, url: str) -> subprocess.Popen[bytes]:
+    folder.mkdir()
+    spec = {
+        "steps": 2,
+        "model": {"uri": str(model)},
+        "data": {"dataset": "chain_sum"},
+        "rollout": {"engine": {"name": "Emulated"}, "pools": [{"name": "a"}]},
+        "trainer": {"backend": "Emulated"},
+    }
+    config = JobConfig(
+        namespace="default",
+        job="j",
+        uid="u1",
+        spec=RLJobSpec.model_validate(spec),
+        weights_uri=str(folder / "w"),
+        checkpoint_uri=str(folder / "c"),
+        trainer_log_uri=str(folder / "t"),
+    )
+    (folder / "config.json").write_text(config.model_dump_json(by_alias=True))
+    environment = {
+        **os.environ,
+        "RLJOB_CONFIG": str(folder / "config.json"),
+        "RLJOB_NATS_URL": url,
+        "RLJOB_POD": f"j-{role}-0",
+        "RLJOB_POOL": "a",
+        "RLJOB_ATTEMPT": "1",
+        "RLJOB_READY_FILE": str(folder / "ready"),
+        "RLJOB_TERMINATION_LOG": str(folder / "termination"),
+    }
+    with (folder / "log").open("wb") as log:
+        command = [sys.executable, "-m", "rljob_runtime.main", role]
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
+def end(process: subprocess.Popen[bytes], folder: Path) -> tuple[int, str]:
+    """The exit code, and what stands in the termination log."""
+    code = process.wait(PATIENCE)
+    assert not (folder / "ready").exists()
+    said = folder / "termination"
+    return code, (said if said.exists() else folder / "log").read_text()
+
+
+def test_a_model_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    url = f"nats://127.0.0.1:{free_port()}"  # nobody listens there: the model is looked for before
+    gone, roles = tmp_path / "gone", ("rollout", "reward", "trainer")
+    running = {role: start(role, tmp_path / role, gone, url) for role in roles}
+    for role, process in running.items():
+        code, said = end(process, tmp_path / role)
+        assert code == 4, said
+        assert said.startswith("Unavailable: spec.model.uri: ")
+        assert str(gone) in said
+
+
+def test_a_server_that_does_not_answer_is_waited_for(tmp_path: Path, model: Path) -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    roles = ("streams", "coordinator", "rollout", "reward", "trainer")
+    running = {role: start(role, tmp_path / role, model, url) for role in roles}
+    for role, process in running.items():
+        code, said = end(process, tmp_path / role)
+        assert code == 4, said
+        assert said.startswith("Unavailable: ")
+        assert url in said
