@@ -47,6 +47,10 @@ class Event:
     about: str = ""
 
 
+class Rejected(Exception):
+    """The cluster refuses a manifest as it is: asking again is of no use. The message says why."""
+
+
 class Cluster(Protocol):
     """A cluster. All methods are idempotent; reads see this client's own writes."""
 
@@ -54,7 +58,11 @@ class Cluster(Protocol):
         """Every object labelled with this job, Pods among them, with its status; terminating ones too."""
 
     async def apply(self, manifest: Manifest) -> None:
-        """Make the object be as given (server-side apply: fields that others own stay)."""
+        """Make the object be as given (server-side apply: fields that others own stay).
+
+        Raises:
+            Rejected: it can never be like this.
+        """
 
     async def apply_status(self, manifest: Manifest) -> None:
         """Make the object's status be as given; an object that is gone is passed over."""

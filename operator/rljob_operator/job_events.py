@@ -35,12 +35,18 @@ def _conditions(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
             continue
         if turned:
             yield Event("Normal", new.reason, new.message or "all roles are at work")
-        elif new.status == "False" and (old is None or new.reason != old.reason) and _is_news(new):
+        elif new.status == "False" and (old is None or new.reason != old.reason) and _is_news(new, after):
             yield Event("Warning", new.reason, new.message)
 
 
-def _is_news(ready: ConditionStatus) -> bool:
-    return bool(ready.message) and ready.reason not in _USUAL and not ready.reason.startswith("Trainer")
+def _is_news(ready: ConditionStatus, after: RLJobStatus) -> bool:
+    told = any(c.type in _TOLD and c.status == "True" for c in after.conditions)
+    return (
+        bool(ready.message)
+        and not told
+        and ready.reason not in _USUAL
+        and not ready.reason.startswith("Trainer")
+    )
 
 
 def _repeats(after: RLJobStatus, kind: str) -> bool:

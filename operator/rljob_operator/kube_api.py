@@ -39,6 +39,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 }
 """Kind → API version and plural of all that we touch."""
 
+_NO_FIT = ("failed to create typed patch object", "failed to convert new object")
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
 _PAGE = 250  # objects
@@ -80,7 +81,8 @@ class ApiError(Exception):
     @property
     def invalid(self) -> bool:
         """Whether asking the same again is of no use."""
-        return self.status in {400, 422}
+        # An apply that does not fit the schema is answered with 500.
+        return self.status in {400, 422} or (self.status == 500 and self.message.startswith(_NO_FIT))
 
 
 class KubeApi:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
-from rljob_operator.cluster import Event, Manifest, Ref
+from rljob_operator.cluster import Event, Manifest, Ref, Rejected
 from rljob_operator.kube_api import KINDS, ApiError, KubeApi
 from rljob_operator.kube_cache import JobKey, KubeCache
 from rljob_operator.names import LABEL_JOB
@@ -45,7 +45,12 @@ class KubeCluster:
             return
         if manifest["kind"] == "Job":
             await self._refuse_second(manifest)
-        self._take(await self._api.apply(manifest))
+        try:
+            self._take(await self._api.apply(manifest))
+        except ApiError as error:
+            if error.invalid:
+                raise Rejected(str(error)) from error
+            raise
 
     async def _refuse_second(self, job: Manifest) -> None:
         """Of trainers there is never more than one, so the API server is asked: a watch may be late.

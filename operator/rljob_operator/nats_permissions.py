@@ -186,12 +186,14 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     )
 
 
-#: The operator itself, over the jobs of all namespaces: it makes and removes their streams, and listens to figures.
+#: The operator itself, over the jobs of all namespaces: it makes and removes their streams, listens to figures,
+#: and looks at engines' signals when a pool shrinks.
 OPERATOR = Permissions(
     publish=(
         *(f"{_API}.STREAM.{request}.*" for request in ("CREATE", "INFO", "DELETE", "MSG.GET")),
         f"{_API}.DIRECT.GET.>",
         f"{_API}.CONSUMER.CREATE.>",
+        f"{_API}.CONSUMER.INFO.*.*",
         f"{_API}.CONSUMER.MSG.NEXT.*.*",
         f"{_API}.CONSUMER.DELETE.*.*",
     ),

@@ -26,6 +26,8 @@ class Deployed:
     updated: int
     current: bool
     """Whether its controller has seen its newest spec."""
+    trouble: Trouble | None = None
+    """Why it cannot make its pods."""
 
 
 class GangState(Enum):
@@ -159,6 +161,14 @@ def _deployed(manifest: Manifest) -> Deployed:
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         current=status.get("observedGeneration") == manifest["metadata"].get("generation"),
+        trouble=next(
+            (
+                Trouble(condition.get("reason", "ReplicaFailure"), condition.get("message", ""))
+                for condition in status.get("conditions", [])
+                if condition["type"] == "ReplicaFailure" and condition["status"] == "True"
+            ),
+            None,
+        ),
     )
 
 

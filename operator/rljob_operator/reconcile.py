@@ -26,7 +26,7 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names, trainer_attempts
 from rljob_operator import status as job_status
 from rljob_operator.backoff import Backoff
-from rljob_operator.cluster import Cluster, Ref
+from rljob_operator.cluster import Cluster, Ref, Rejected
 from rljob_operator.desired import Targets
 from rljob_operator.desired_memo import DesiredMemo
 from rljob_operator.job_events import events
@@ -112,6 +112,8 @@ class Reconciler:
         self._at_once = at_once
         self._desired = DesiredMemo(site)
         self._figures_written: datetime | None = None
+        self._rejected: tuple[int | None, str] = (0, "")
+        """Generation whose children the cluster refuses, and its words: another spec is waited for."""
 
     async def reconcile(self, job: RLJob) -> Pass:
         """One pass."""
@@ -126,6 +128,8 @@ class Reconciler:
             targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
             wanted = self._desired(job, targets)
             assessment = job_status.assess(observed, attempt, figures_due=due)
+            if self._rejected[0] == job.metadata.generation:
+                raise SpecError("", self._rejected[1])
         except SpecError as error:
             wanted = ()
             assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
@@ -141,7 +145,11 @@ class Reconciler:
         for manifest in pool_statuses(observed):
             if Ref.of(manifest) not in changing:
                 await self._cluster.apply_status(manifest)
-        await self._act(actions)
+        try:
+            await self._act(actions)
+        except Rejected as error:
+            self._rejected = job.metadata.generation, str(error)
+            return await self.reconcile(job)
         moving = job_status.condition(assessment.status, "Reconciling")
         retry_at = assessment.retry_at
         if not due and self._figures_written is not None and job_status.outdated(assessment.status, observed):

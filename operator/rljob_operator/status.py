@@ -168,10 +168,13 @@ def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
     return _Verdict(Phase.RUNNING, "Training")
 
 
-def _troubles(observed: Observed, role: Role, pool: str | None = None) -> Iterator[tuple[str, str]]:
-    """Reasons and messages of a role's pods, or a pool's, that do not get ready."""
+def _troubles(observed: Observed, role: Role) -> Iterator[tuple[str, str]]:
+    """Reasons and messages of a role's pods that do not get ready, or are not even made."""
+    for deployed in observed.deployed:
+        if deployed.role is role and deployed.trouble is not None:
+            yield deployed.trouble.reason, f"{role}: {deployed.trouble.message}"
     for pod in observed.pods:
-        if pod.role is role and pool in {None, pod.pool} and pod.trouble is not None and not pod.terminating:
+        if pod.role is role and pod.trouble is not None and not pod.terminating:
             yield pod.trouble.reason, f"{pod.name}: {pod.trouble.message}"
 
 

@@ -17,10 +17,20 @@ from tiny_models import tiny_model
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreUnavailable
-from rljob_core.messages import COORDINATOR_EVENT, STEP_METRICS, EngineGone, RoleFailed, StepMetrics
+from rljob_core.messages import (
+    COORDINATOR_EVENT,
+    ENGINE_SIGNAL,
+    ENGINE_SIGNALS,
+    STEP_METRICS,
+    EngineGone,
+    EngineSignal,
+    RoleFailed,
+    StepMetrics,
+)
 from rljob_core.ports import WORK_QUEUES, Channel
-from rljob_core.spec import RLJobSpec
+from rljob_core.spec import RLJob, RLJobSpec
 from rljob_core.stream_names import StreamNames, inbox_of
+from rljob_operator.figures import FiguresFeed
 from rljob_operator.nats_accounts import Seeds, issuer, server_config
 from rljob_operator.nats_credentials import job_credentials, operator_credentials
 from rljob_operator.nats_permissions import Holder
@@ -489,6 +499,41 @@ async def test_the_streams_role_makes_them_as_a_process_of_its_own(site: Site, t
         await asyncio.to_thread(subprocess.run, command, env=environment, check=True, timeout=60)
     async with site.opened(Holder.READER, uid) as reader:
         assert await reader.depths() == {channel.value: 0 for channel in Channel}
+
+
+async def test_the_operator_reads_how_much_each_engine_has_to_do(
+    site: Site, uid: str, tmp_path: Path
+) -> None:
+    credentials = tmp_path / "operator.creds"
+    credentials.write_text(operator_credentials(ISSUER))
+    feed = FiguresFeed(site.server.url, credentials=str(credentials))
+    connected = asyncio.Event()
+    feed.on_outage = connected.set
+    running = asyncio.create_task(feed.run())
+    job = RLJob.model_validate(
+        {
+            "apiVersion": "rljob.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": "roles", "namespace": "default", "uid": uid},
+            "spec": {
+                "steps": 1,
+                "model": {"uri": "/model"},
+                "data": {"dataset": "chain_sum"},
+                "rollout": {"pools": [{"name": "cpu", "replicas": 1}]},
+            },
+        }
+    )
+    try:
+        assert await feed.loads(job) == {}
+        async with site.opened(Holder.ROLLOUT, uid) as engines:
+            for pod, load in (("a-0", 3), ("b-1", 0)):
+                signal = EngineSignal(f"{pod}.1f", "cpu", 1, 8, load, 1, 0, 1.0)
+                await engines.put_signal(f"{ENGINE_SIGNALS}{pod}.1f", ENGINE_SIGNAL.dump_json(signal))
+            await asyncio.wait_for(connected.wait(), 20)
+            assert await feed.loads(job) == {"a-0": 4, "b-1": 1}
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_the_operator_hears_figures_and_removes_streams(site: Site, uid: str) -> None:

@@ -99,10 +99,23 @@ def test_a_suspended_job_has_no_children_and_goes_on_with_the_next_attempt(
     assert there.get("rljob", "sums")["status"]["trainerAttempt"] == 2
 
 
-def test_a_spec_that_cannot_be_made_stalls_and_heals(operator: Operator, there: Namespace) -> None:
-    there.apply(manifest(reward={"template": {"spec": {"containers": "x"}}}))
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        ({"containers": "x"}, "spec.reward.template.spec.containers: must be a list"),
+        ({"nodeSelektor": {"pool": "x"}}, ".nodeSelektor: field not declared in schema"),
+        ({"restartPolicy": "Never"}, 'Unsupported value: "Never"'),
+    ],
+    ids=["by us", "by the schema", "by validation"],
+)
+def test_a_spec_that_cannot_be_made_stalls_and_heals(
+    operator: Operator, there: Namespace, patch: Object, words: str
+) -> None:
+    there.apply(manifest(reward={"template": {"spec": patch}}))
     until(lambda: there.is_true("sums", "Stalled"))
-    assert there.condition("sums", "Stalled")["reason"] == "InvalidTemplate"
+    stalled = there.condition("sums", "Stalled")
+    assert stalled["reason"] == "InvalidTemplate"
+    assert words in stalled["message"]
     there.apply(manifest())
     until(lambda: settled(there))
     until(lambda: not there.is_true("sums", "Stalled"))

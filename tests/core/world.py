@@ -248,7 +248,7 @@ class World:
             case Resume(epoch=self.epoch) if message.number > self.resumed:
                 self.trainer_version, self.manifest = message.version, message.manifest
                 self.fed, self.resumed = [], message.number
-                if message.version == self.config.spec.steps != message.checkpoint_version:
+                if message.last and message.version != message.checkpoint_version:
                     self.observe(CheckpointWritten(self.attempt, message.version, "k"))
             case MicroBatch(attempt=self.attempt, epoch=self.epoch) if (
                 message.resume,
@@ -282,8 +282,6 @@ class World:
             self.trainer_version, self.manifest, self.fed = version, digest, []
             self.consumed += [(message.step, t) for part in fed for t in part]
             self.commit_times.append(self.now)
-            if version == self.config.spec.steps:
-                self.observe(CheckpointWritten(self.attempt, version, "k"))
 
     def restart_trainer(self) -> None:
         """The gang dies and the operator starts the next attempt."""

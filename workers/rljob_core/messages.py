@@ -83,6 +83,7 @@ class Resume:
 
     `key` is None for version 0: the initial model. `number` counts what this coordinator has sent of these to this
     attempt; micro-batches name the Resume that they follow, so that nothing that comes late or twice is trained on.
+    `last`: no step follows; save a checkpoint of this version, unless there is one.
     """
 
     attempt: int
@@ -93,6 +94,7 @@ class Resume:
     manifest: str
     checkpoint: str | None
     checkpoint_version: int | None
+    last: bool = False
     kind: Literal["resume"] = "resume"
 
 

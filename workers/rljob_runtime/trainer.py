@@ -171,8 +171,7 @@ class Trainer:
         if self._version != work.version or self._manifest != work.manifest:
             await asyncio.to_thread(self._load, work)
         self._proposal = None
-        if work.version == self._config.spec.steps:
-            # The attempt before died before the last checkpoint was there, and no step will follow to save one.
+        if work.last:
             await self._save_checkpoint()
         await self._begin(work.version)
         log.info("attempt %d trains from version %d (epoch %d)", work.attempt, work.version, work.epoch)
@@ -269,8 +268,7 @@ class Trainer:
             seconds_publishing=written - stepped,
         )
         await publish_event(self._store, StepProposed(proposal, stats))
-        steps, every = self._config.spec.steps, self._config.spec.trainer.checkpoint.every_steps
-        if proposal.version % every == 0 or proposal.version == steps:
+        if proposal.version % self._config.spec.trainer.checkpoint.every_steps == 0:
             await self._save_checkpoint()
         await self._begin(proposal.version)
 

@@ -105,6 +105,7 @@ class Planner(Desk):
             self.emit(move)
         self._reserve()
         training.feed(self)
+        training.ask_for_last_checkpoint(self)
         dispatching.evaluate(self)
         dispatching.dispatch(self)
         self._check_end()
@@ -122,7 +123,7 @@ class Planner(Desk):
                 self.emit(GroupReserved(group, self.state.next_prompt, size, buffer.step, buffer.min_version))
 
     def _check_end(self) -> None:
-        state, steps = self.state, self.spec.steps
+        state, steps = self.state, self.last_version
         given_up = sum(n for reason, n in state.replaced.items() if reason != "UniformGroup")
         if given_up > self.replacement_limit:
             causes = "; ".join(list(self.failures)[-3:]) or ", ".join(state.replaced)

@@ -45,6 +45,7 @@ class Desk:
         early_rewards: results that overtook their payload's header.
         trainer_accepted: whether a gang has answered to this writer epoch.
         resumes: how often the current trainer attempt was told to start by this coordinator.
+        asked: attempt and version for which a last checkpoint was asked for.
         failures: the newest failed attempts, for the message of a job that gives up.
     """
 
@@ -62,6 +63,7 @@ class Desk:
         self.evaluation: Evaluation | None = None
         self.trainer_accepted = False
         self.resumes = 0
+        self.asked: tuple[int, int] | None = None
         self.failures: deque[str] = deque(maxlen=8)
         self.figures = Figures()
         self._records: list[Record] = []
@@ -145,6 +147,11 @@ class Desk:
                 )
             )
         self.act(PublishMetrics(self.metrics_line()))
+
+    @property
+    def last_version(self) -> int:
+        """The version that ends the job: of `spec.steps`, which may change, but what is begun is trained."""
+        return max(self.spec.steps, self.state.buffers.next_step)
 
     # ------------------------------------------------------------------------------------------ figures
 

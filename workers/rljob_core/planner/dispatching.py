@@ -135,7 +135,7 @@ def evaluate(desk: Desk) -> None:
         desk.emit(record)
         desk.evaluation = run = None
         desk.act(PublishMetrics(desk.figures.evaluated(record, desk.metrics_line())))
-    due = version % settings.every_steps == 0 or version == desk.spec.steps
+    due = version % settings.every_steps == 0 or version == desk.last_version
     if run is None and due and version not in desk.state.evaluated:
         # Attempts of a coordinator before this one, whose results may still come, have other numbers.
         first = desk.epoch * ATTEMPTS_PER_EPOCH + 1

@@ -58,6 +58,9 @@ def _resume(desk: Desk, attempt: int) -> None:
         end = desk.state.finished
         desk.act(SendToTrainer(attempt, Finish(desk.epoch, end.outcome, end.message)))
         return
+    last = commit.version >= desk.last_version
+    if last:
+        desk.asked = attempt, commit.version
     message = Resume(
         attempt=attempt,
         epoch=desk.epoch,
@@ -67,6 +70,7 @@ def _resume(desk: Desk, attempt: int) -> None:
         manifest=commit.manifest,
         checkpoint=checkpoint.key if checkpoint else None,
         checkpoint_version=checkpoint.version if checkpoint else None,
+        last=last,
     )
     desk.act(SendToTrainer(attempt, message))
 
@@ -111,7 +115,18 @@ def _commit(desk: Desk, proposal: StepCommitted) -> bool:
 def announce(desk: Desk) -> None:
     """Tell engines of the newest committed version."""
     commit = desk.state.commit
-    desk.act(Announce(commit.version, commit.key, commit.manifest, final=commit.version >= desk.spec.steps))
+    desk.act(Announce(commit.version, commit.key, commit.manifest, final=commit.version >= desk.last_version))
+
+
+def ask_for_last_checkpoint(desk: Desk) -> None:
+    """Once all steps are committed, have the trainer save; it knows neither that nor `spec.steps`, which may change."""
+    trainer, saved = desk.state.trainer, desk.state.checkpoint
+    version = desk.state.version
+    asked = (trainer.attempt, version) if trainer is not None else None
+    if trainer is None or not desk.trainer_accepted or version < desk.last_version or desk.asked == asked:
+        return
+    if saved is None or saved.version < version:
+        _resume(desk, trainer.attempt)
 
 
 def take_checkpoint(desk: Desk, event: CheckpointWritten) -> None:
