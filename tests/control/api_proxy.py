@@ -122,7 +122,8 @@ class ApiProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _start(self) -> int:
-        connector = aiohttp.TCPConnector(ssl=self._trust, limit=0)
+        # Ended at once: with a handshake, sockets would still be open when the loop stops.
+        connector = aiohttp.TCPConnector(ssl=self._trust, limit=0, ssl_shutdown_timeout=0)
         timeout = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
         application = web.Application(client_max_size=1 << 26)
@@ -138,7 +139,7 @@ class ApiProxy:
         self._lives.set()
         await self._runner.cleanup()
         await self._session.close()
-        await asyncio.sleep(0.25)  # connections with TLS take their time to end
+        await asyncio.sleep(0.25)  # the loop closes what was aborted
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()

@@ -95,6 +95,8 @@ class _WideTransport(TcpTransport):
     """A TCP connection whose socket holds several payloads, read as much as there is."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        if self._io_writer is not None:  # of an attempt that the server refused, which nats-py forgets
+            self._io_writer.close()
         await super().connect(uri, max(buffer_size, _READ_BYTES), connect_timeout)
         if self._io_writer is None:
             raise OSError("no connection")
