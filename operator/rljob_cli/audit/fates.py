@@ -30,7 +30,9 @@ def one_ending(case: Case) -> Refuted:
     found = []
     history = case.history
     planned = {i for group in history.groups.values() for i in group.members}
-    trained = {c.trajectory for c in case.consumed}
+    trained: dict[str, set[str]] = {}
+    for consumed in case.consumed:
+        trained.setdefault(group_of(consumed.trajectory), set()).add(consumed.trajectory)
     for name, group in history.groups.items():
         if group.consumed and group.aborted:
             found.append(Violation((name,), f"was trained in step {group.consumed[0]} and aborted"))
@@ -38,14 +40,10 @@ def one_ending(case: Case) -> Refuted:
             found.append(Violation((name,), "was aborted twice"))
         if any(not abort.reason for abort in group.aborted):
             found.append(Violation((name,), "was aborted without a reason"))
-        if group.consumed:
-            trained = {c.trajectory for c in case.consumed if group_of(c.trajectory) == name}
-            if left := [i for i in group.members if i not in trained]:
-                found.append(
-                    Violation(
-                        tuple(left), f"were left out when their group was trained in {group.consumed[0]}"
-                    )
-                )
+        if group.consumed and (left := [i for i in group.members if i not in trained.get(name, ())]):
+            found.append(
+                Violation(tuple(left), f"were left out when their group was trained in {group.consumed[0]}")
+            )
         ended = bool(group.consumed or group.aborted)
         if history.finished is not None and history.finished.outcome == "Succeeded" and not ended:
             found.append(Violation((name,), "is still open, though the job has succeeded"))
