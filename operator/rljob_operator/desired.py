@@ -24,7 +24,7 @@ from rljob_operator.cluster import Manifest
 from rljob_operator.names import Role
 from rljob_operator.nats_credentials import credentials_secret
 from rljob_operator.nats_permissions import Holder
-from rljob_operator.site import Site, config_text
+from rljob_operator.site import Site, config_text, issuer_for
 from rljob_operator.trainer_gang import trainer_job, trainer_service
 from rljob_operator.worker_pod import Patches, config_map_manifest, pod_template
 
@@ -147,9 +147,8 @@ def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
 
 def _secrets(job: RLJob, site: Site) -> list[Manifest]:
     """Each role's NATS credentials, unless the job has a server of its own."""
-    if site.issuer is None or job.spec.nats.url is not None or job.spec.nats.credentials_secret is not None:
-        return []
-    return [credentials_secret(job, holder, site.issuer) for holder in Holder]
+    issuer = issuer_for(job, site)
+    return [] if issuer is None else [credentials_secret(job, holder, issuer) for holder in Holder]
 
 
 def _deployment(job: RLJob, site: Site, role: Role, *, replicas: int) -> Manifest:

@@ -37,6 +37,12 @@ class Site:
     template: Manifest = field(default_factory=dict)
 
 
+def issuer_for(job: RLJob, site: Site) -> Issuer | None:
+    """Who makes a job's NATS credentials; None if it brings its own, or its server is not the site's."""
+    nats = job.spec.nats
+    return site.issuer if nats.url is None and nats.credentials_secret is None else None
+
+
 def job_config(job: RLJob, site: Site) -> JobConfig:
     """What the workers load: their own view of volumes, whole URIs.
 

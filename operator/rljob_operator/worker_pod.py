@@ -18,7 +18,7 @@ from rljob_operator.names import Role
 from rljob_operator.nats_credentials import CREDENTIALS_FILE, secret_name
 from rljob_operator.nats_permissions import Holder
 from rljob_operator.pod_template import merge
-from rljob_operator.site import Site, job_claims, job_config
+from rljob_operator.site import Site, issuer_for, job_claims, job_config
 
 # What each role reads of the spec, as dotted paths. The coordinator decides by everything but what is only the
 # operator's business; `pool` stands for the role's own pool. Not `pipeline`: a running coordinator looks at that in
@@ -185,12 +185,11 @@ def _credentials(job: RLJob, site: Site, holder: Holder) -> list[Manifest]:
 
     A variable, not a file: a Secret that is missing then stands in the pod's status, which the operator may read.
     """
-    nats = job.spec.nats
-    if nats.credentials_secret is not None:
-        secret = nats.credentials_secret
-    elif nats.url is None and site.issuer is not None:
-        secret = secret_name(job, holder, site.issuer)
-    else:
+    issuer = issuer_for(job, site)
+    secret = job.spec.nats.credentials_secret
+    if issuer is not None:
+        secret = secret_name(job, holder, issuer)
+    if secret is None:
         return []
     source = {"secretKeyRef": {"name": secret, "key": CREDENTIALS_FILE}}
     return [{"name": _CREDENTIALS, "valueFrom": source}]
