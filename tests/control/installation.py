@@ -64,3 +64,15 @@ def kubeconfig_of(kubectl: Kubectl, service_account: str, namespace: str, file: 
     file.touch(mode=0o600)
     file.write_text(json.dumps(config))
     return file
+
+
+class Asked(dict[str, str]):
+    """An environment that knows what was asked for."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        super().__init__(given)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)

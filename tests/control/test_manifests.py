@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kubectl import Kubectl
-from installation import CHECKOUT, MANIFESTS, NAMESPACED, Object, installed, moved, of_kind, rendered
+from installation import CHECKOUT, MANIFESTS, NAMESPACED, Asked, Object, installed, moved, of_kind, rendered
 from operators import until
 from ruamel.yaml import YAML
 
@@ -189,18 +189,6 @@ def test_secrets_are_mounted_under_the_names_that_they_are_made_with(every: dict
         nats_accounts.SERVER_SECRET,
         nats_accounts.ISSUER_SECRET,
     ]
-
-
-class Asked(dict[str, str]):
-    """An environment that knows what was asked for."""
-
-    def __init__(self, given: dict[str, str]) -> None:
-        super().__init__(given)
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.add(name)
-        return super().get(name, default)
 
 
 def test_the_operator_reads_all_that_it_is_given(every: dict[str, list[Object]], tmp_path: Path) -> None:

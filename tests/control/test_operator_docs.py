@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from e2e.harness.kubectl import Kubectl
-from installation import CHECKOUT, MANIFESTS, moved, of_kind, rendered
+from installation import CHECKOUT, MANIFESTS, Asked, moved, of_kind, rendered
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
@@ -203,18 +203,6 @@ def test_every_event_is_one_of_the_operator() -> None:
 
 
 # ------------------------------------------------------------------------------------- variables and metrics
-
-
-class Asked(dict[str, str]):
-    """An environment that knows what was asked for."""
-
-    def __init__(self, given: dict[str, str]) -> None:
-        super().__init__(given)
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.add(name)
-        return super().get(name, default)
 
 
 def test_the_page_has_every_variable_with_its_default() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from e2e.harness.control_plane import ControlPlane
 from installation import NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
-from operators import Namespace, Operator, until
+from operators import Namespace, Operator, manifest, until
 
 from rljob_operator.nats_accounts import Seeds, issuer, server_config
 from rljob_operator.nats_credentials import operator_credentials
@@ -89,20 +89,9 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 
 def job(name: str, **spec: Any) -> Object:
-    return {
-        "apiVersion": "rljob.dev/v1alpha1",
-        "kind": "RLJob",
-        "metadata": {"name": name},
-        "spec": {
-            "steps": 3,
-            "model": {"uri": "pvc://shared/model"},
-            "data": {"dataset": "chain_sum"},
-            "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
-            "weights": {"uri": "pvc://shared/weights"},
-            "trainer": {"numNodes": 2, "checkpoint": {"uri": "pvc://shared/checkpoints"}},
-            **spec,
-        },
-    }
+    """With a trainer of two nodes, which has a Service."""
+    trainer = {"numNodes": 2, "checkpoint": {"uri": "pvc://shared/checkpoints"}}
+    return manifest(name, trainer=trainer, **spec)
 
 
 # ---------------------------------------------------------------------------------------------- scenes
