@@ -18,13 +18,13 @@ $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.to
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (once; about 3 GB of packages)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
-	@$(BIN)/uv pip install --require-hashes -r requirements/dev.txt
+	@$(BIN)/uv pip install --compile-bytecode --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --no-deps -e .
 	@touch $@
 
 .venv-bench/.installed: $(VENV)/.installed requirements/bench.txt
 	@$(BIN)/uv venv --quiet --allow-existing .venv-bench
-	@$(BIN)/uv pip install --python .venv-bench --require-hashes -r requirements/bench.txt
+	@$(BIN)/uv pip install --compile-bytecode --python .venv-bench --require-hashes -r requirements/bench.txt
 	@touch $@
 
 demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a few minutes

@@ -104,17 +104,6 @@ def _data_and_rewards(config: JobConfig) -> None:
     resolve(config.spec.reward.functions, held_out)
 
 
-def _what_no_release_has(config: JobConfig) -> None:
-    spec = config.spec
-    if spec.trackers:
-        raise SpecError("spec.trackers", "there are no trackers yet: remove it, and read metrics.jsonl")
-    if spec.rollout.environment is not None:
-        name = spec.rollout.environment.name
-        raise SpecError(
-            "spec.rollout.environment.name", f"there is no environment {name!r}: remove environment"
-        )
-
-
 def _runs_here(config: JobConfig) -> None:
     if config.spec.suspend:
         raise SpecError(
@@ -129,7 +118,7 @@ def _uris(config: JobConfig) -> None:
     local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
 
 
-_CHECKS = (_model, _engines, _backend, _data_and_rewards, _what_no_release_has, _runs_here, _uris)
+_CHECKS = (_model, _engines, _backend, _data_and_rewards, _runs_here, _uris)
 
 
 def allow_modules_beside(file: Path) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rljob_core.spec import API_VERSION, PoolSpec, RLJob
+from rljob_core.spec import API_VERSION, PoolSpec, RLJob, ScalingSpec
 from rljob_operator import guards, names
 from rljob_operator.audit_pod import audit_config_map
 from rljob_operator.child_metadata import child_metadata, digest, owner_reference
@@ -60,7 +60,7 @@ def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
     for pool in job.spec.rollout.pools:
         observed = targets.pools.get(pool.name)
         manifest = rollout_pool(job, site, pool, observed)
-        pools += [manifest, guards.disruption_budget(job, pool, manifest["spec"]["replicas"])]
+        pools += [manifest, guards.disruption_budget(job, pool, engines(manifest))]
         if observed is not None:
             owned += pool_children(manifest, uid=observed["metadata"]["uid"])
     children = [
@@ -93,7 +93,7 @@ def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | No
     """The RolloutPool: self-contained, so that it can be handed to another cluster.
 
     `replicas` follows the RLJob only when the RLJob's own value changes; until then it belongs to whoever scaled
-    the pool.
+    the pool, beyond the job's bounds too: who put it right would quarrel with an autoscaler without end.
     """
     index = job.spec.rollout.pools.index(pool)
     name = names.child(job.metadata.name, Role.ROLLOUT, pool.name)
@@ -111,11 +111,19 @@ def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | No
         "spec": {
             "job": job.metadata.name,
             "pool": pool.name,
-            "replicas": pool.within_bounds(replicas),
+            "replicas": replicas,
+            **({} if pool.scaling is None else {"scaling": pool.scaling.model_dump(by_alias=True)}),
             "config": config_text(job, site),
             "template": template,
         },
     }
+
+
+def engines(pool: Manifest) -> int:
+    """How many a RolloutPool gets, by its manifest alone."""
+    replicas: int = pool["spec"]["replicas"]
+    scaling = pool["spec"].get("scaling")
+    return replicas if scaling is None else ScalingSpec.model_validate(scaling).bound(replicas)
 
 
 def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
@@ -133,7 +141,7 @@ def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
             "kind": "Deployment",
             "metadata": {**owned, "name": metadata["name"]},
             "spec": {
-                "replicas": spec["replicas"],
+                "replicas": engines(pool),
                 "selector": {"matchLabels": names.identity(spec["job"], Role.ROLLOUT, spec["pool"])},
                 "strategy": _ONE_BY_ONE,
                 "template": spec["template"],

@@ -166,7 +166,7 @@ class KubeApi:
                 await self.close()
             raise
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
+            raise ApiError(0, "Unreachable", f"watch {path}: {_words(error)}") from error
 
     async def get(self, ref: Ref) -> Manifest | None:
         """The object, None if there is none."""
@@ -233,9 +233,7 @@ class KubeApi:
                     status = response.status
                     answer: Manifest = await response.json(content_type=None) or {}
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                raise ApiError(
-                    status, "Unreachable", f"{verb} {path}: {error or type(error).__name__}"
-                ) from error
+                raise ApiError(status, "Unreachable", f"{verb} {path}: {_words(error)}") from error
             finally:
                 self._counted(verb, kind, status)
             if status == 401 and again:
@@ -257,6 +255,10 @@ class KubeApi:
                 headers=headers,
             )
         return self._session
+
+
+def _words(error: Exception) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
 def _refusal(status: int, answer: Manifest) -> ApiError:

@@ -100,6 +100,11 @@ class Observed:
         )
 
     @property
+    def kept(self) -> tuple[Manifest, ...]:
+        """Children that stay when the job ends."""
+        return tuple(m for m in self.children.values() if names.LABEL_KEPT in m["metadata"]["labels"])
+
+    @property
     def pools(self) -> dict[str, Manifest]:
         """RolloutPools by pool name, without those on their way out."""
         return {

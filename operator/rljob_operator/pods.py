@@ -13,6 +13,8 @@ from rljob_operator.names import Role
 
 # Past its deadline a kubelet that lives kills a pod within seconds.
 _OVERDUE = timedelta(seconds=30)
+# A scheduler passes over a pod whose claims are just being bound, and takes it with its next look.
+_DOUBTFUL = timedelta(seconds=3)
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _NO_MESSAGE = "it gave no message: see its log"
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -68,6 +70,7 @@ class Pod:
     Attributes:
         exit: of its newest ended process, which a restart may have followed.
         trouble: why it does not run, as far as Kubernetes says.
+        doubtful_until: it is not scheduled, but too young for that to be a trouble before then.
         lost: it is to go, and nobody is left on its node to end it.
     """
 
@@ -80,6 +83,7 @@ class Pod:
     evicted: bool
     exit: Exit | None
     trouble: Trouble | None = None
+    doubtful_until: datetime | None = None
     lost: bool = False
 
 
@@ -90,6 +94,7 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
     conditions = {c["type"]: c for c in status.get("conditions", [])}
     role, end = Role(labels[names.LABEL_ROLE]), _end(status, labels[names.LABEL_ROLE])
     attempt = labels.get(names.LABEL_ATTEMPT)
+    doubtful = _doubtful_until(conditions, now)
     return Pod(
         name=metadata["name"],
         role=role,
@@ -99,13 +104,22 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         terminating="deletionTimestamp" in metadata,
         evicted=status.get("reason") == "Evicted" or _holds(conditions, "DisruptionTarget"),
         exit=end,
-        trouble=_trouble(status, conditions, end),
+        trouble=None if doubtful else _trouble(status, conditions, end),
+        doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
     )
 
 
 def _holds(conditions: dict[str, Any], kind: str) -> bool:
     return bool(conditions.get(kind, {}).get("status") == "True")
+
+
+def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") != "False" or "lastTransitionTime" not in scheduled:
+        return None
+    until = datetime.fromisoformat(scheduled["lastTransitionTime"]) + _DOUBTFUL
+    return until if now < until else None
 
 
 def _end(status: Manifest, role: str) -> Exit | None:

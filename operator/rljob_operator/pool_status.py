@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime
 
 from rljob_core.spec import API_VERSION
 from rljob_operator import names
 from rljob_operator.cluster import Manifest, Ref
+from rljob_operator.desired import engines
 from rljob_operator.names import Role
 from rljob_operator.observe import Observed
 
@@ -27,7 +27,19 @@ def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
             "readyReplicas": counts.get("readyReplicas", 0),
             "selector": ",".join(f"{label}={value}" for label, value in sorted(selector.items())),
         }
-        status["conditions"] = [_ready(observed, name, pool["spec"]["replicas"], status, known)]
+        wanted = engines(pool)
+        facts = {"Ready": _ready(observed, name, wanted, status), "ScalingLimited": _limited(pool, wanted)}
+        status["conditions"] = [
+            {
+                "type": kind,
+                "status": str(holds),
+                "reason": reason,
+                "message": message,
+                "observedGeneration": status["observedGeneration"],
+                "lastTransitionTime": _since(known, kind, str(holds)) or _text(observed.now),
+            }
+            for kind, (holds, reason, message) in facts.items()
+        ]
         if known != status:
             address = {field: metadata[field] for field in ("name", "namespace")}
             found.append(
@@ -36,29 +48,37 @@ def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
     return tuple(found)
 
 
-def _ready(observed: Observed, pool: str, wanted: int, status: Manifest, known: Manifest) -> dict[str, Any]:
+_Facts = tuple[bool, str, str]
+"""Whether a condition holds, its reason and its message."""
+
+
+def _ready(observed: Observed, pool: str, wanted: int, status: Manifest) -> _Facts:
     """All engines that are wanted serve; else why not."""
-    ready, reason, message = status["readyReplicas"] >= wanted, "EnginesServe", ""
-    if not ready:
-        reason, message = "EnginesNotReady", f"{status['readyReplicas']} of {wanted} engines serve"
-        troubled = next(
-            (
-                pod
-                for pod in observed.pods
-                if pod.pool == pool and pod.trouble is not None and not pod.terminating
-            ),
-            None,
-        )
-        if troubled is not None and troubled.trouble is not None:
-            reason, message = troubled.trouble.reason, f"{troubled.name}: {troubled.trouble.message}"
-    value = "True" if ready else "False"
-    old: dict[str, Any] = next((c for c in known.get("conditions", []) if c["type"] == "Ready"), {})
-    now = observed.now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {
-        "type": "Ready",
-        "status": value,
-        "reason": reason,
-        "message": message,
-        "observedGeneration": status["observedGeneration"],
-        "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == value else now,
-    }
+    if status["readyReplicas"] >= wanted:
+        return True, "EnginesServe", ""
+    troubles = (
+        (False, pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
+        for pod in observed.pods
+        if pod.pool == pool and pod.trouble is not None and not pod.terminating
+    )
+    return next(troubles, (False, "EnginesNotReady", f"{status['readyReplicas']} of {wanted} engines serve"))
+
+
+def _limited(pool: Manifest, engines: int) -> _Facts:
+    """The job's bounds are not what somebody scaled the pool to."""
+    wanted = pool["spec"]["replicas"]
+    if wanted == engines:
+        return False, "WithinBounds", ""
+    bound = "minReplicas" if wanted < engines else "maxReplicas"
+    message = f"{wanted} engines are wanted; {bound} of the RLJob's pool allows {engines}"
+    return True, "TooFewReplicas" if wanted < engines else "TooManyReplicas", message
+
+
+def _since(known: Manifest, kind: str, status: str) -> str | None:
+    """When that condition became what it still is."""
+    same = (c for c in known.get("conditions", []) if (c["type"], c["status"]) == (kind, status))
+    return next((str(condition["lastTransitionTime"]) for condition in same), None)
+
+
+def _text(now: datetime) -> str:
+    return now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -131,7 +131,7 @@ class Reconciler:
             if self._rejected[0] == job.metadata.generation:
                 raise SpecError("", self._rejected[1])
         except SpecError as error:
-            wanted = ()
+            wanted = observed.kept
             assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
         if assessment.phase is not Phase.RUNNING:
             wanted = tuple(m for m in wanted if names.LABEL_KEPT in m["metadata"]["labels"])
@@ -151,17 +151,16 @@ class Reconciler:
             self._rejected = job.metadata.generation, str(error)
             return await self.reconcile(job)
         moving = job_status.condition(assessment.status, "Reconciling")
-        retry_at = assessment.retry_at
+        times = [assessment.retry_at, *(pod.doubtful_until for pod in observed.pods)]
         if not due and self._figures_written is not None and job_status.outdated(assessment.status, observed):
-            figures_at = self._figures_written + timedelta(seconds=RESYNC_SECONDS)
-            retry_at = min(retry_at or figures_at, figures_at)
+            times.append(self._figures_written + timedelta(seconds=RESYNC_SECONDS))
         return Pass(
             phase=assessment.phase,
             status=assessment.status,
             actions=len(actions),
             settled=stalled or (assessment.phase is not Phase.RUNNING and not observed.at_work),
             at_rest=moving is not None and moving.status == "False",
-            retry_at=retry_at,
+            retry_at=min((time for time in times if time is not None), default=None),
             expire_at=assessment.expire_at,
         )
 

@@ -221,12 +221,6 @@ def test_a_model_without_tokenizer_or_weights(tmp_path: Path) -> None:
             "slots",
         ),
         ({"trainer": {"backend": "Torsh"}}, "spec.trainer.backend", "Torch"),
-        ({"trackers": ["wandb"]}, "spec.trackers", "metrics.jsonl"),
-        (
-            {"rollout": {"environment": {"name": "web"}, "pools": [{"name": "a"}]}},
-            "spec.rollout.environment.name",
-            "'web'",
-        ),
         ({"suspend": True}, "spec.suspend", "--set spec.suspend=false"),
         ({"rollout": {"pools": [{"name": "a", "replicas": 0}]}}, "spec.rollout.pools", "1 or more"),
         ({"weights": {"uri": "s3://bucket/weights"}}, "spec.weights.uri", "s3://"),

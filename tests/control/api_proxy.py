@@ -138,6 +138,11 @@ class ApiProxy:
     async def _stop(self) -> None:
         self._lives.set()
         await self._runner.cleanup()
+        # What is on its way although nobody waits for it has a socket too, or is about to get one.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         await self._session.close()
         await asyncio.sleep(0.25)  # the loop closes what was aborted
 

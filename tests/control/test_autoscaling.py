@@ -132,6 +132,7 @@ def test_the_job_s_bounds_hold_whatever_an_autoscaler_wants(
     until(lambda: there.children() == children_of("sums"))
     there.kubectl.apply(autoscaler(most=20))
     until(lambda: replicas(there) == 6)
+    generation = there.there("rolloutpool", POOL)["metadata"]["generation"]
     asked = metrics.asked
     seen: set[int] = set()
 
@@ -142,9 +143,12 @@ def test_the_job_s_bounds_hold_whatever_an_autoscaler_wants(
     until(asked_again)
     assert seen == {6}
     until(lambda: status_of_pool(there) == 6)
-    # They quarrel about the pool without end, and nobody has to hear of it.
-    assert len(there.events("sums", "PoolScaled")) <= 2
-    assert operator.status("healthz") == 200
+    # They do not quarrel: the pool keeps what the autoscaler wants, and says why it does not get it.
+    pool = there.there("rolloutpool", POOL)
+    assert (pool["spec"]["replicas"], pool["metadata"]["generation"]) == (20, generation)
+    (limited,) = (c for c in pool["status"]["conditions"] if c["type"] == "ScalingLimited")
+    assert (limited["status"], limited["reason"]) == ("True", "TooManyReplicas")
+    assert there.events("sums", "PoolScaled") == ["pool cpu: 1 → 6 engines"]
 
 
 def test_who_scales_a_pool_while_the_operator_writes_it_is_not_undone(

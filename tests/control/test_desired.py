@@ -190,7 +190,6 @@ def test_replicas_are_in_no_pod_template(make_job: MakeJob, site: Site) -> None:
         ({"replicas": 2}, "2", 5),  # scaled to 5 by hand: it holds
         ({"replicas": 3}, "2", 3),  # the RLJob's own value has changed: it wins
         ({"scaling": {"minReplicas": 1, "maxReplicas": 8}}, "scaled", 5),
-        ({"scaling": {"minReplicas": 1, "maxReplicas": 4}}, "scaled", 4),
         ({"scaling": {"minReplicas": 2, "maxReplicas": 8}}, "2", 2),  # handed over to the scaler
     ],
 )
@@ -201,6 +200,20 @@ def test_whose_replica_count_a_pool_has(
     found = children(job, site, pools={"cpu": pool("cpu", **{"rljob.dev/spec-replicas": annotation})})
     assert found["RolloutPool chain-sum-rollout-cpu"]["spec"]["replicas"] == replicas
     assert found["Deployment chain-sum-rollout-cpu"]["spec"]["replicas"] == replicas
+
+
+@pytest.mark.parametrize(("least", "most", "engines"), [(1, 4, 4), (1, 5, 5), (6, 9, 6), (5, 5, 5)])
+def test_the_job_s_bounds_hold_and_the_scaler_s_figure_stays(
+    make_job: MakeJob, site: Site, least: int, most: int, engines: int
+) -> None:
+    scaling = {"minReplicas": least, "maxReplicas": most}
+    job = make_job(rollout__pools=[{"name": "cpu", "scaling": scaling}])
+    found = children(job, site, pools={"cpu": pool("cpu", **{"rljob.dev/spec-replicas": "scaled"})})
+    manifest = found["RolloutPool chain-sum-rollout-cpu"]
+    assert manifest["spec"]["replicas"] == 5
+    assert manifest["spec"]["scaling"] == {"policy": "External", **scaling}
+    assert found["Deployment chain-sum-rollout-cpu"]["spec"]["replicas"] == engines
+    assert found["PodDisruptionBudget chain-sum-rollout-cpu"]["spec"]["minAvailable"] == engines - 1
 
 
 def test_a_template_patch_is_merged_by_name(make_job: MakeJob, site: Site) -> None:

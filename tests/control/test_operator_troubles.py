@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from api_proxy import ApiProxy
 from e2e.harness.fixtures import SharedControlPlane
 from operators import Namespace, Object, Operator, children_of, manifest, until
 
@@ -30,6 +31,25 @@ def operator(
 ) -> Iterator[Operator]:
     with Operator(crds.kubeconfig, nats.url, there.name, tmp_path / "operator.log") as running:
         yield running
+
+
+def test_a_request_that_is_never_answered_holds_up_nothing_for_long(
+    crds: SharedControlPlane, nats: EmbeddedServer, there: Namespace, tmp_path: Path
+) -> None:
+    log = tmp_path / "operator.log"
+    with (
+        ApiProxy(crds.kubeconfig, tmp_path) as proxy,
+        Operator(proxy.kubeconfig, nats.url, there.name, log) as running,
+    ):
+        proxy.hold(lambda method, path: method == "PATCH" and path.endswith("/deployments/sums-reward"))
+        there.apply(manifest())
+        until(proxy.held.is_set)
+        there.apply({**manifest(), "metadata": {"name": "others"}})
+        until(lambda: children_of("others") <= there.children())
+        assert there.get("deployment", "sums-reward") is None
+        until(lambda: there.children() == children_of("sums") | children_of("others"))
+        assert "/deployments/sums-reward: no answer in time" in log.read_text()
+        assert running.status("healthz") == 200
 
 
 def ready(there: Namespace) -> Object:

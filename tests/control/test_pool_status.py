@@ -31,8 +31,8 @@ def only(server: DictionaryServer, make_job: MakeJob) -> Manifest:
     return status
 
 
-def ready(status: Manifest) -> tuple[Any, ...]:
-    (condition,) = status["conditions"]
+def ready(status: Manifest, kind: str = "Ready") -> tuple[Any, ...]:
+    (condition,) = (c for c in status["conditions"] if c["type"] == kind)
     return condition["status"], condition["reason"], condition["message"]
 
 
@@ -74,6 +74,24 @@ async def test_a_pool_of_no_engines_serves_and_one_without_a_deployment_does_not
     running.pods_ready()
     del running.objects[Ref("Deployment", "default", POOL.name)]
     assert pool_statuses(running.observe(make_job())) == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limited"),
+    [
+        (9, ("True", "TooManyReplicas", "9 engines are wanted; maxReplicas of the RLJob's pool allows 2")),
+        (0, ("True", "TooFewReplicas", "0 engines are wanted; minReplicas of the RLJob's pool allows 1")),
+        (2, ("False", "WithinBounds", "")),
+    ],
+)
+async def test_a_pool_says_that_it_was_scaled_beyond_its_bounds(
+    running: DictionaryServer, make_job: MakeJob, wanted: int, limited: tuple[str, str, str]
+) -> None:
+    running.pods_ready()
+    running.objects[POOL]["spec"] |= {"replicas": wanted, "scaling": {"minReplicas": 1, "maxReplicas": 2}}
+    status = only(running, make_job)
+    assert ready(status, "ScalingLimited") == limited
+    assert ready(status)[0] == "True"
 
 
 async def test_a_pool_on_its_way_out_has_no_status(running: DictionaryServer, make_job: MakeJob) -> None:

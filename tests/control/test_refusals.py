@@ -290,6 +290,13 @@ MANIFESTS = [
         told("pool names must differ: rename one, or add its replicas to the other's"),
         at="spec.rollout.pools",
     ),
+    # What no release has yet.
+    case("spec.trackers", ["wandb"], told("there are no trackers yet: remove them, and read metrics.jsonl")),
+    case(
+        "spec.rollout.environment",
+        {"name": "web"},
+        told("there are no multi-turn environments yet: remove environment"),
+    ),
 ]
 
 ACCEPTED: list[Object] = [
@@ -459,8 +466,6 @@ _CHECKPOINTS = "the job's checkpoints are there"
 _LEDGER = "the job's ledger and trajectories are there"
 OPTIONS: Object = {"spec.data.options": {"min_terms": 2, "max_terms": 4}}
 HELD_OUT: Object = {"spec.evaluation.data.options": {"min_terms": 2, "max_terms": 4}}
-# No release has an environment, so the command line refuses every job with one.
-ENVIRONMENT: Object = {"spec.rollout.environment": {"name": "tools", "options": {"shell": "sh", "time": 3}}}
 
 CHANGES = [
     Change("spec.managedBy", "example.org/other", "two controllers would undo each other's work"),
@@ -482,16 +487,6 @@ CHANGES = [
     Change("spec.evaluation.data.options", {"min_terms": 2, "max_digits": 4}, _HELD_OUT, before=HELD_OUT),
     Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
-    Change("spec.rollout.environment", {"name": "tools"}, _REWARDS, command=False),
-    Change("spec.rollout.environment", ABSENT, _REWARDS, before=ENVIRONMENT, command=False),
-    Change("spec.rollout.environment.maxTurns", 3, _REWARDS, before=ENVIRONMENT, command=False),
-    Change(
-        "spec.rollout.environment.options",
-        {"shell": "sh", "seconds": 3},
-        _REWARDS,
-        before=ENVIRONMENT,
-        command=False,
-    ),
     Change("spec.trainer.backend", "Emulated", "the job's checkpoints are in its format"),
     Change("spec.trainer.checkpoint.uri", "/checkpoints", _CHECKPOINTS),
     Change("spec.trainer.checkpoint.uri", ABSENT, _CHECKPOINTS, before={"spec.trainer.checkpoint.uri": "/a"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -136,7 +137,7 @@ async def test_a_pod_that_is_not_needed_to_train_is_told_of_as_well(run: Run, ma
         "chain-sum-rollout-cpu-1: no node fits",
     )
     pool = run.server.objects[Ref("RolloutPool", "default", "chain-sum-rollout-cpu")]
-    (ready,) = pool["status"]["conditions"]
+    ready, _ = pool["status"]["conditions"]
     assert (ready["status"], ready["reason"]) == ("False", "Unschedulable")
     assert ready["message"] == "chain-sum-rollout-cpu-1: no node fits"
     # One that leaves is nobody's trouble.
@@ -146,7 +147,7 @@ async def test_a_pod_that_is_not_needed_to_train_is_told_of_as_well(run: Run, ma
     )
     await run.step(make_job())
     assert condition(run.server.stored, "Reconciling").reason == "PodsStarting"
-    (ready,) = pool["status"]["conditions"]
+    ready, _ = pool["status"]["conditions"]
     assert (ready["reason"], ready["message"]) == ("EnginesNotReady", "1 of 2 engines serve")
 
 
@@ -261,6 +262,38 @@ async def test_a_template_that_does_not_fit_stalls_the_job_with_its_path_until_i
     there = set(run.server.objects)
     assert (await run.step(job)).phase is Phase.STALLED
     assert set(run.server.objects) == there
+
+
+async def test_a_failed_job_keeps_the_means_to_audit_it_though_its_template_does_not_fit(
+    make_job: MakeJob, server: Any, site: Site
+) -> None:
+    run = Run(server, replace(site, per_job=True))
+    job = make_job(activeDeadlineSeconds=10)
+    await run.step(job)
+    run.server.now += timedelta(seconds=10)
+    assert (await run.step(job)).phase is Phase.FAILED
+    left = set(run.server.objects)
+    assert [ref.name for ref in left] == ["chain-sum-audit"]
+    broken = make_job(activeDeadlineSeconds=10, coordinator__template={"spec": {"containers": "x"}})
+    assert (await run.step(broken)).phase is Phase.FAILED
+    assert set(run.server.objects) == left
+
+
+async def test_an_unscheduled_pod_is_looked_at_again_before_it_is_called_so(
+    run: Run, make_job: MakeJob
+) -> None:
+    await run.step(make_job())
+    for deployment in run.server.of("Deployment"):
+        pod = run.server.pod(deployment, 0)
+        state = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [{**state, "lastTransitionTime": run.server.now.isoformat()}]
+    run.figures = None
+    result = await run.step(make_job())
+    assert result.retry_at == run.server.now + timedelta(seconds=3)
+    assert condition(result.status, "Ready").reason == "CoordinatorNotReady"
+    run.server.now += timedelta(seconds=3)
+    result = await run.step(make_job())
+    assert (result.retry_at, condition(result.status, "Ready").reason) == (None, "Unschedulable")
 
 
 async def test_a_finished_job_expires_after_its_ttl(run: Run, make_job: MakeJob) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from nats import errors
@@ -19,15 +20,21 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def serve() -> AsyncIterator[Callable[[Script], Awaitable[str]]]:
     """Starts servers that greet as nats-server does, and then follow a script."""
     servers: list[asyncio.Server] = []
+    talks: set[asyncio.Task[None] | None] = set()
 
     async def serve(script: Script) -> str:
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b'INFO {"headers":true,"max_payload":1048576}\r\n')
-            while not (await reader.readline()).startswith(b"PING"):
-                pass
-            writer.write(b"PONG\r\n")
-            await script(reader, writer)
-            writer.close()
+            talks.add(asyncio.current_task())
+            try:
+                writer.write(b'INFO {"headers":true,"max_payload":1048576}\r\n')
+                while not (await reader.readline()).startswith(b"PING"):
+                    pass
+                writer.write(b"PONG\r\n")
+                await script(reader, writer)
+            finally:
+                writer.close()
+                with suppress(ConnectionError):  # the client may have been first
+                    await writer.wait_closed()
 
         servers.append(await asyncio.start_server(talk, "127.0.0.1", 0))
         return f"nats://127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}"
@@ -35,6 +42,7 @@ async def serve() -> AsyncIterator[Callable[[Script], Awaitable[str]]]:
     yield serve
     for server in servers:
         server.close()
+    await asyncio.gather(*filter(None, talks))
 
 
 async def quiet(error: Exception) -> None:

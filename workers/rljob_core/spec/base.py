@@ -217,7 +217,7 @@ Uri = Annotated[
     StringConstraints(max_length=2048),
     Form(
         r"^([a-z][a-z0-9+.-]*://[^\s\x00-\x1f]+|[^:\s\x00-\x1f][^:\x00-\x1f]*)$",
-        "must be a path, or a URI with its scheme: file:///models/tiny, hf://…, s3://…, pvc://claim/path",
+        "must be a path, or a URI with its scheme: file:///models/tiny or pvc://claim/path",
     ),
 ]
 Price = Annotated[

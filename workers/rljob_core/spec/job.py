@@ -17,6 +17,7 @@ from rljob_core.spec.base import (
     ObjectName,
     Options,
     PositiveCount,
+    Rule,
     Uri,
 )
 from rljob_core.spec.data import DataSpec, EvaluationSpec, RewardSpec
@@ -108,13 +109,22 @@ class RLJobSpec(ApiModel):
     nats: NatsSpec = NatsSpec()
     """The NATS server that carries the job's streams."""
     trackers: Annotated[list[Identifier], Field(max_length=8)] = Field(default=[])
-    """Experiment trackers."""
+    """Experiment trackers; there are none yet."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 3
     """Failed trainer attempts before the job fails."""
     active_deadline_seconds: PositiveCount | None = None
     """Seconds after which the job fails."""
     ttl_seconds_after_finished: Count | None = None
     """Seconds after which a finished job is deleted."""
+
+    rules = (
+        Rule(
+            "trackers",
+            "!has(self.trackers) || size(self.trackers) == 0",
+            "there are no trackers yet: remove them, and read metrics.jsonl",
+            lambda s: not s.trackers,
+        ),
+    )
 
 
 class RLJob(ApiModel):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from rljob_core.spec.base import ApiModel, Immutable, JobName, Name, ObjectMeta, Options
+from rljob_core.spec.rollout import ScalingSpec
 from rljob_core.spec.status import RolloutPoolStatus
 
 _SELECTED = Immutable("its pods are selected by it", "delete this RolloutPool and let its RLJob make another")
@@ -22,6 +23,8 @@ class RolloutPoolSpec(ApiModel):
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     """Number of engines. The operator writes it when the RLJob's own value changes; until then it belongs to whoever
     scales the pool: kubectl scale, an HPA, KEDA."""
+    scaling: ScalingSpec | None = None
+    """Bounds of the RLJob's pool, whatever replicas says; none for a fixed number."""
     config: Annotated[str, StringConstraints(max_length=1_000_000)]
     """The job's configuration as JSON, as every engine reads it."""
     template: Options

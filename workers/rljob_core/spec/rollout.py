@@ -70,6 +70,10 @@ class ScalingSpec(ApiModel):
         ),
     )
 
+    def bound(self, replicas: int) -> int:
+        """The nearest number of engines that is allowed."""
+        return min(max(replicas, self.min_replicas), self.max_replicas)
+
 
 class PoolSpec(ApiModel):
     """Engines of one kind in one place."""
@@ -112,10 +116,8 @@ class PoolSpec(ApiModel):
         return 1 if self.replicas is None else self.replicas
 
     def within_bounds(self, replicas: int) -> int:
-        """The number of engines that a pool gets of which somebody wants that many."""
-        if self.scaling is None:
-            return replicas
-        return min(max(replicas, self.scaling.min_replicas), self.scaling.max_replicas)
+        """The number of engines that the pool gets when somebody wants that many."""
+        return replicas if self.scaling is None else self.scaling.bound(replicas)
 
 
 class RolloutSpec(ApiModel):
@@ -123,10 +125,8 @@ class RolloutSpec(ApiModel):
 
     engine: EngineSpec = EngineSpec()
     """What generates, for all pools."""
-    environment: Annotated[EnvironmentSpec | None, Immutable("rewards are compared over the whole run")] = (
-        None
-    )
-    """A multi-turn environment; absent for single-turn."""
+    environment: EnvironmentSpec | None = None
+    """A multi-turn environment; there are none yet, so absent."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
     pools: Annotated[
@@ -140,5 +140,11 @@ class RolloutSpec(ApiModel):
             "self.pools.all(p, self.pools.exists_one(q, q.name == p.name))",
             "pool names must differ: rename one, or add its replicas to the other's",
             lambda s: len({p.name for p in s.pools}) == len(s.pools),
+        ),
+        Rule(
+            "environment",
+            "!has(self.environment)",
+            "there are no multi-turn environments yet: remove environment",
+            lambda s: s.environment is None,
         ),
     )

@@ -77,7 +77,7 @@ class RolloutPoolStatus(ApiModel):
     observed_generation: int = 0
     """Generation that this status was computed for."""
     conditions: Conditions = Field(default=[])
-    """Ready, Reconciling, Stalled."""
+    """Ready; ScalingLimited, where the job's bounds are not what somebody scaled the pool to."""
     replicas: int = 0
     """Pods that exist."""
     ready_replicas: int = 0

@@ -31,7 +31,7 @@ class ModelSpec(ApiModel):
     """The causal language model to train."""
 
     uri: Annotated[Uri, Immutable("the job's weights and checkpoints began with this model")]
-    """Where it is, in Hugging Face format: a path, file://, hf://, s3:// or pvc://claim/path."""
+    """Where it is, in Hugging Face format: a path or file:// that the pods have, or pvc://claim/path."""
     credentials_secret: ObjectName | None = None
     """Secret with what the URI needs."""
     lora: Annotated[LoraSpec | None, Immutable("the job's checkpoints hold these adapters")] = None

@@ -1,0 +1,135 @@
+"""What only the operator can see becomes a condition that says so, and heals by itself once it is mended.
+
+The tests run in their order, on the same job. How long each took, from the change until the condition, is logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.conftest import AnyCluster
+from e2e.installation import EXAMPLES, SYSTEM, job_namespace
+from e2e.jobs import Job, example
+
+pytestmark = pytest.mark.timeout(600)
+
+log = logging.getLogger(__name__)
+
+MODEL = "models/chain-sum"
+LABEL = "rljob.dev/e2e"
+
+
+@pytest.fixture(scope="module")
+def place(installed: AnyCluster) -> Iterator[tuple[Job, Path]]:
+    """A job, and the folder where its model is."""
+    manifest = example("chain-sum")
+    manifest["metadata"]["name"] = "frail"
+    spec = manifest["spec"]
+    spec["steps"] = 100_000
+    del spec["evaluation"]
+    spec["data"] |= {"promptsPerStep": 8, "groupSize": 4}
+    spec["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
+    spec["model"]["uri"] = "pvc://rljob/model"
+    with job_namespace(installed.kubectl) as (there, folder):
+        shutil.copytree(EXAMPLES / MODEL, folder / "model")
+        there.apply(manifest)
+        job = Job(there, "frail")
+        job.advances()
+        yield job, folder / "model"
+
+
+def patch_reward(job: Job, template: dict[str, Any] | None) -> None:
+    patch = json.dumps({"spec": {"reward": {"template": template}}})
+    job.kubectl("patch", "rljob", job.name, "--type=merge", f"--patch={patch}")
+
+
+def container(**changes: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "reward", **changes}]}}
+
+
+def says(job: Job, reason: str, words: str, since: float) -> None:
+    """Wait for the condition."""
+
+    def told() -> bool:
+        ready = job.condition("Ready")
+        return ready.get("status") == "False" and ready["reason"] == reason
+
+    job.until(told, seconds=120)
+    message = job.condition("Ready")["message"]
+    log.info("%s after %.1f s: %s", reason, time.monotonic() - since, message)
+    assert words in message
+    assert reason in job.event_reasons()
+
+
+def heals(job: Job, since: float) -> None:
+    job.until(lambda: job.condition("Ready").get("status") == "True", seconds=240)
+    log.info("healed after %.1f s", time.monotonic() - since)
+
+
+def test_a_missing_secret(place: tuple[Job, Path]) -> None:
+    job, _ = place
+    key = {"name": "score-key", "key": "token"}
+    since = time.monotonic()
+    patch_reward(job, container(env=[{"name": "TOKEN", "valueFrom": {"secretKeyRef": key}}]))
+    says(job, "SecretNotFound", 'secret "score-key" not found', since)
+    since = time.monotonic()
+    job.kubectl("create", "secret", "generic", "score-key", "--from-literal=token=t")
+    heals(job, since)
+
+
+def test_an_image_that_nobody_has(place: tuple[Job, Path]) -> None:
+    job, _ = place
+    since = time.monotonic()
+    patch_reward(job, container(image="localhost:1/nobody/has:it"))
+    says(job, "ImagePullFailed", "localhost:1/nobody/has:it", since)
+    since = time.monotonic()
+    patch_reward(job, None)
+    heals(job, since)
+
+
+def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path]) -> None:
+    job, _ = place
+    since = time.monotonic()
+    patch_reward(job, {"spec": {"nodeSelector": {LABEL: "fits"}}})
+    says(job, "Unschedulable", "node affinity/selector", since)
+    since = time.monotonic()
+    installed.kubectl("label", "nodes", "--all", f"{LABEL}=fits")
+    try:
+        heals(job, since)
+    finally:
+        patch_reward(job, None)
+        installed.kubectl("label", "nodes", "--all", f"{LABEL}-")
+
+
+def test_a_model_that_is_not_there(place: tuple[Job, Path]) -> None:
+    job, model = place
+    job.advances()
+    away = model.rename(model.with_name("elsewhere"))
+    since = time.monotonic()
+    job.kubectl("delete", "pod", "--selector=rljob.dev/role=coordinator", "--wait=false")
+    says(job, "Unavailable", "holds no Hugging Face model", since)
+    since = time.monotonic()
+    away.rename(model)
+    heals(job, since)
+
+
+def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Path]) -> None:
+    job, _ = place
+    system = installed.kubectl.within(SYSTEM)
+    since = time.monotonic()
+    system("scale", "statefulset/nats", "--replicas=0")
+    try:
+        says(job, "NatsUnreachable", "", since)
+    finally:
+        since = time.monotonic()
+        system("scale", "statefulset/nats", "--replicas=1")
+    heals(job, since)
+    job.advances()
