@@ -36,7 +36,8 @@ SUFFIX = "results"
 
 log = logging.getLogger(__name__)
 
-_ACK_WAIT = 30.0
+# What a worker that died had in hand comes again after so many seconds; one that lives says so three times meanwhile.
+_ACK_WAIT = 10.0
 #: Messages that one worker holds at once, and takes at once.
 _IN_HAND, _FETCH = 256, 64
 #: Results in a message at most (each takes a few hundred bytes).
