@@ -29,7 +29,7 @@ LABEL = "rljob.dev/e2e"
 
 @pytest.fixture(scope="module")
 def place(installed: AnyCluster) -> Iterator[tuple[Job, Path]]:
-    """A job, and the folder where its model is."""
+    """A job, and the folder behind its claim."""
     manifest = example("chain-sum")
     manifest["metadata"]["name"] = "frail"
     spec = manifest["spec"]
@@ -38,12 +38,13 @@ def place(installed: AnyCluster) -> Iterator[tuple[Job, Path]]:
     spec["data"] |= {"promptsPerStep": 8, "groupSize": 4}
     spec["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
     spec["model"]["uri"] = "pvc://rljob/model"
+    spec["trainer"]["checkpoint"] = {"everySteps": 100_000}  # which would want the model's tokenizer
     with job_namespace(installed.kubectl) as (there, folder):
         shutil.copytree(EXAMPLES / MODEL, folder / "model")
         there.apply(manifest)
         job = Job(there, "frail")
         job.advances()
-        yield job, folder / "model"
+        yield job, folder
 
 
 def patch_reward(job: Job, template: dict[str, Any] | None) -> None:
@@ -110,15 +111,32 @@ def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path])
 
 
 def test_a_model_that_is_not_there(place: tuple[Job, Path]) -> None:
-    job, model = place
+    job, folder = place
     job.advances()
-    away = model.rename(model.with_name("elsewhere"))
+    away = (folder / "model").rename(folder / "elsewhere")
     since = time.monotonic()
-    job.kubectl("delete", "pod", "--selector=rljob.dev/role=coordinator", "--wait=false")
-    says(job, "Unavailable", "holds no Hugging Face model", since)
-    since = time.monotonic()
-    away.rename(model)
+    try:
+        job.kubectl("delete", "pod", "--selector=rljob.dev/role=rollout", "--wait=false")
+        says(job, "Unavailable", "holds no Hugging Face model", since)
+    finally:
+        since = time.monotonic()
+        away.rename(folder / "model")
     heals(job, since)
+
+
+def test_a_storage_that_takes_no_more(place: tuple[Job, Path]) -> None:
+    job, folder = place
+    job.advances()
+    (weights,) = (folder / "weights").iterdir()
+    since = time.monotonic()
+    weights.chmod(0o555)  # its owner, who is not root, may read on
+    try:
+        says(job, "Unavailable", "cannot write the weights of version", since)
+    finally:
+        since = time.monotonic()
+        weights.chmod(0o755)
+    heals(job, since)
+    job.advances()
 
 
 def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Path]) -> None:

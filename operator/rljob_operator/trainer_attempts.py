@@ -23,6 +23,9 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.observe import Gang, GangState, Observed
 from rljob_operator.pods import Exit
 
+# Looking again for what is missing costs an attempt's start.
+_MISSING_SECONDS = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -104,7 +107,8 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
             message=f"{failures} trainer attempts failed, spec.backoffLimit allows {limit}; the last one: {cause}",
             failed="BackoffLimitExceeded",
         )
-    retry_at = (gang.ended or observed.now) + timedelta(seconds=backoff.delay(max(failures, 1)))
+    seconds = backoff.delay(max(failures, 1)) if missing is None else _MISSING_SECONDS
+    retry_at = (gang.ended or observed.now) + timedelta(seconds=seconds)
     message = f"trainer attempt {gang.attempt} ended: {cause}; {failures} of {limit} failures allowed"
     if observed.now >= retry_at:
         return Attempt(gang.attempt, failures, keep=False, reason="TrainerRestarting", message=message)

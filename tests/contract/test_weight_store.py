@@ -18,7 +18,7 @@ import torch
 import xxhash
 from safetensors.torch import load_file
 
-from rljob_core.errors import JobFailed, ProtocolViolation, SpecError, WeightsRejected
+from rljob_core.errors import JobFailed, ProtocolViolation, SpecError, StorageRefused, WeightsRejected
 from rljob_core.ports import Manifest, WeightStore
 from rljob_core.records import StepCommitted
 from rljob_runtime.weights_files import FilesWeightStore
@@ -272,7 +272,7 @@ def test_a_disk_that_takes_no_more_is_reported_and_earlier_versions_stay(
 ) -> None:
     first = write(store, 1)
     root = tmp_path / "weights"
-    with files_of_at_most(100_000), pytest.raises(JobFailed, match="version 2") as caught:
+    with files_of_at_most(100_000), pytest.raises(StorageRefused, match="version 2") as caught:
         write(store, 2, a=torch.ones(1_000_000))
     assert str(root / "v2-a1") in str(caught.value)
     assert store.manifests() == [first]
@@ -283,7 +283,7 @@ def test_a_disk_that_takes_no_more_is_reported_and_earlier_versions_stay(
 
 def test_a_root_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(JobFailed, match="file/weights"):
+    with pytest.raises(StorageRefused, match="file/weights"):
         write(FilesWeightStore(str(tmp_path / "file" / "weights")), 1)
 
 

@@ -17,7 +17,7 @@ from tiny_models import tiny_model
 from training_samples import job_config, random_samples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rljob_core.errors import JobFailed, SpecError
+from rljob_core.errors import SpecError, StorageRefused
 from rljob_runtime.backends import create_backend
 from rljob_runtime.checkpoint import CheckpointStore, model_identity
 
@@ -159,7 +159,7 @@ def test_a_disk_that_takes_no_more_is_reported_and_earlier_ones_stay(
         finally:
             written.extend(names(Path(folder)))
 
-    with files_of_at_most(limit), pytest.raises(JobFailed, match="version 2") as caught:
+    with files_of_at_most(limit), pytest.raises(StorageRefused, match="version 2") as caught:
         store.write(version=2, attempt=1, save=save)
     assert str(root / "step-000002") in str(caught.value)
     assert ("optimizer.pt" in written) is (file == "optimizer.pt")  # it was this write that failed
@@ -167,9 +167,20 @@ def test_a_disk_that_takes_no_more_is_reported_and_earlier_ones_stay(
     assert (root / "latest" / "optimizer.pt").read_text() == "state"
 
 
+def test_an_error_of_our_own_is_not_taken_for_the_disk_s(store: CheckpointStore, root: Path) -> None:
+    write(store, 1)
+
+    def save(folder: str) -> None:
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        store.write(version=2, attempt=1, save=save)
+    assert names(root) == ["latest", "step-000001"]
+
+
 def test_a_root_that_cannot_be_made_is_reported(tmp_path: Path, model: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(JobFailed, match="file/checkpoints"):
+    with pytest.raises(StorageRefused, match="file/checkpoints"):
         write(CheckpointStore(str(tmp_path / "file" / "checkpoints"), model_path=model), 1)
 
 

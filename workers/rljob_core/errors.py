@@ -14,7 +14,8 @@ RLJobError
 ├── StoreFull             the message store refuses a payload until something is consumed
 ├── GenerationFailed      an engine could not finish a trajectory
 ├── RewardFailed          a reward function raised or ran past its limit
-└── JobFailed             the job cannot go on; its message is the user's
+├── JobFailed             the job cannot go on; its message is the user's
+└── StorageRefused        weights or a checkpoint cannot be written now; it heals when somebody mends the storage
 """
 
 from __future__ import annotations
@@ -88,3 +89,7 @@ class RewardFailed(RLJobError):
 
 class JobFailed(RLJobError):
     """The job cannot go on."""
+
+
+class StorageRefused(RLJobError):
+    """The file system of weights or checkpoints is full, read-only or away; what was written before is as it was."""

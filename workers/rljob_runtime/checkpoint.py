@@ -20,7 +20,7 @@ from typing import Any
 import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rljob_core.errors import JobFailed, SpecError
+from rljob_core.errors import SpecError, StorageRefused
 from rljob_runtime.durable import sync_folder, sync_tree
 from rljob_runtime.models import local_path
 
@@ -74,7 +74,7 @@ class CheckpointStore:
             save: writes model, optimizer and random state into an empty folder (`TrainerBackend.save`).
 
         Raises:
-            JobFailed: the file system refuses (full, read-only, …); earlier checkpoints are as they were.
+            StorageRefused: the file system refuses (full, read-only, …); earlier checkpoints are as they were.
         """
         name = f"step-{version:06d}"
         keys = chain([name], (f"{name}-{number}" for number in count(2)))
@@ -92,9 +92,11 @@ class CheckpointStore:
             sync_folder(self._root)
             self._point_latest(key)
             self._prune()
-        except Exception as error:  # torch and safetensors report a full disk by errors of their own
+        except Exception as error:
+            if not _is_of_storage(error):
+                raise
             reason = getattr(error, "strerror", None) or error
-            raise JobFailed(
+            raise StorageRefused(
                 f"cannot write the checkpoint of version {version} to {folder}: {reason}"
             ) from error
         finally:
@@ -160,6 +162,13 @@ class CheckpointStore:
                 (self._root / key).rename(self._root / f".{key}.removed")
         for path in self._root.glob(".step-*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_of_storage(error: Exception) -> bool:
+    """Whether a write failed: safetensors and torch have words of their own for it, and no type."""
+    return isinstance(error, OSError) or any(
+        words in str(error) for words in ("I/O error", "inline_container")
+    )
 
 
 def model_identity(folder: Path) -> str:

@@ -22,7 +22,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, JobFailed, NotThere, SpecError, Stopped, StoreUnavailable
+from rljob_core.errors import (
+    Fenced,
+    JobFailed,
+    NotThere,
+    SpecError,
+    Stopped,
+    StorageRefused,
+    StoreUnavailable,
+)
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.stream_names import inbox_of
@@ -215,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
             asyncio.run(run_role(name, config))
     except Exception as raised:  # the process boundary: every error becomes an exit code
         error = _leaf(raised)
-        if isinstance(error, NotThere | StoreUnavailable):
+        if isinstance(error, NotThere | StoreUnavailable | StorageRefused):
             _terminate("Unavailable", str(error))
             return EXIT_UNAVAILABLE
         if isinstance(error, SpecError | JobFailed):

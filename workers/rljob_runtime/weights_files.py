@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from rljob_core.errors import JobFailed, ProtocolViolation, WeightsRejected
+from rljob_core.errors import JobFailed, ProtocolViolation, StorageRefused, WeightsRejected
 from rljob_core.ports import Manifest, TensorInfo
 from rljob_core.records import StepCommitted
 from rljob_runtime.durable import sync_folder, sync_tree
@@ -73,7 +73,7 @@ class FilesWeightStore:
         Writing the same again changes nothing.
 
         Raises:
-            JobFailed: the file system refuses (full, read-only, …); earlier versions are as they were.
+            StorageRefused: the file system refuses (full, read-only, …); earlier versions are as they were.
             ProtocolViolation: the key is taken by other weights: no version is ever overwritten.
         """
         folder = self._folder(key)
@@ -92,7 +92,7 @@ class FilesWeightStore:
                 aside.rename(folder)
                 sync_folder(self._root)
         except OSError as error:
-            raise JobFailed(
+            raise StorageRefused(
                 f"cannot write the weights of version {version} to {folder}: {error.strerror or error}"
             ) from error
         finally:
