@@ -6,6 +6,7 @@ else works with, and importing it costs nothing.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -43,6 +44,7 @@ _NO_FIT = ("failed to create typed patch object", "failed to convert new object"
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
 _PAGE = 250  # objects
+_ENDING_SECONDS = 0.1
 _SILENT_SECONDS = 150.0  # of a watch: the server sends a bookmark every minute
 
 
@@ -112,6 +114,8 @@ class KubeApi:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            # Connections whose watch was cancelled end by themselves, in some turns of the loop.
+            await asyncio.sleep(_ENDING_SECONDS)
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """Objects of a kind by label selector, of all namespaces if none is named."""

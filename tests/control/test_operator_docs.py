@@ -94,8 +94,10 @@ CHANGES: Mapping[str, Any] = {
     "activeDeadlineSeconds": 7,
     "ttlSecondsAfterFinished": 7,
 }
-# Told elsewhere; a pool's key; fields of which this release has one value only.
-_NOT_TOLD = {"suspend", "rollout.pools.name", "rollout.pools.hosts", "trackers"}
+# Told elsewhere; a pool's key; fields of which this release has one value only, or none.
+_NOT_TOLD = {"suspend", "rollout.pools.name", "rollout.pools.hosts", "trackers"} | {
+    f"rollout.environment.{field}" for field in ("name", "options", "maxTurns")
+}
 
 
 def tables(page: str, first: str) -> list[list[str]]:

@@ -36,8 +36,18 @@ class EagerClient(Client):
         super().__init__()
         self._handlers: dict[int, Callable[[Msg], None]] = {}
         self._unwritten: list[bytes] = []
-        self._transport = _WideTransport()  # type: ignore[no-untyped-call]
+        self._wide = _WideTransport()  # type: ignore[no-untyped-call]
+        self._transport = self._wide
         self._ps = _EagerParser(self)
+
+    async def close(self) -> None:
+        """Flush and disconnect; the socket is gone then, however that went."""
+        try:
+            await super().close()
+        finally:
+            # What nats-py leaves open: a connection that was refused, or to a server that reads no more.
+            self._wide.abort()
+            await asyncio.sleep(0)
 
     async def listen(self, subject: str, handler: Callable[[Msg], None]) -> Subscription:
         """Subscribe; `handler` is called for each message, from within the read loop."""
@@ -95,14 +105,18 @@ class _WideTransport(TcpTransport):
     """A TCP connection whose socket holds several payloads, read as much as there is."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        if self._io_writer is not None:  # of an attempt that the server refused, which nats-py forgets
-            self._io_writer.close()
+        self.abort()  # of an attempt that the server refused, which nats-py forgets
         await super().connect(uri, max(buffer_size, _READ_BYTES), connect_timeout)
         if self._io_writer is None:
             raise OSError("no connection")
         connection = self._io_writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+
+    def abort(self) -> None:
+        """Close the socket and wait for nobody."""
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
 
     async def read(self, buffer_size: int) -> Any:
         return await super().read(max(buffer_size, _READ_BYTES))
