@@ -14,7 +14,7 @@ from rljob_operator.names import Role
 # Past its deadline a kubelet that lives kills a pod within seconds.
 _OVERDUE = timedelta(seconds=30)
 # A scheduler passes over a pod whose claims are just being bound, and takes it with its next look.
-_DOUBTFUL = timedelta(seconds=3)
+_DOUBTFUL = timedelta(seconds=6)
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _NO_MESSAGE = "it gave no message: see its log"
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}

@@ -55,6 +55,7 @@ def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, there: 
 def test_nothing_is_written_when_nothing_changes(operator: Operator, there: Namespace) -> None:
     there.apply(manifest())
     until(lambda: settled(there))
+    until(lambda: (there.condition("sums", "Ready") or {}).get("reason") == "Unschedulable")  # the last news
     time.sleep(5)
     before = operator.requests()
     time.sleep(60)

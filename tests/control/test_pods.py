@@ -153,14 +153,14 @@ def test_why_a_pod_does_not_run(status: Manifest, trouble: Trouble | None) -> No
     assert read_pod(pod(**status), NOW).trouble == trouble
 
 
-@pytest.mark.parametrize(("age", "doubtful"), [(0, True), (2.9, True), (3, False), (60, False)])
+@pytest.mark.parametrize(("age", "doubtful"), [(0, True), (5.9, True), (6, False), (60, False)])
 def test_a_pod_that_was_just_passed_over_is_in_no_trouble_yet(age: float, doubtful: bool) -> None:
     since = NOW - timedelta(seconds=age)
     state = condition("PodScheduled", "False", reason="Unschedulable", lastTransitionTime=since.isoformat())
     found = read_pod(pod(conditions=[state]), NOW)
     assert (found.trouble is None, found.doubtful_until is not None) == (doubtful, doubtful)
     if doubtful:
-        assert found.doubtful_until == since + timedelta(seconds=3)
+        assert found.doubtful_until == since + timedelta(seconds=6)
 
 
 @pytest.mark.parametrize(

@@ -289,9 +289,9 @@ async def test_an_unscheduled_pod_is_looked_at_again_before_it_is_called_so(
         pod["status"]["conditions"] = [{**state, "lastTransitionTime": run.server.now.isoformat()}]
     run.figures = None
     result = await run.step(make_job())
-    assert result.retry_at == run.server.now + timedelta(seconds=3)
+    assert result.retry_at == run.server.now + timedelta(seconds=6)
     assert condition(result.status, "Ready").reason == "CoordinatorNotReady"
-    run.server.now += timedelta(seconds=3)
+    run.server.now += timedelta(seconds=6)
     result = await run.step(make_job())
     assert (result.retry_at, condition(result.status, "Ready").reason) == (None, "Unschedulable")
 

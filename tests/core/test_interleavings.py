@@ -1,0 +1,80 @@
+"""The protocol's invariants hold in every interleaving of small jobs, and in any of larger ones that a walk takes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from search import SYNCHRONOUS, WIDER, any_job, explore, small_job
+
+
+@pytest.mark.parametrize(
+    ("changes", "scope"),
+    [
+        ({"steps": 3}, {"engines": 3, "deaths": 0}),
+        ({"steps": 2, "data": {"groupSize": 2}}, {"engines": 2, "deaths": 0}),
+        ({"steps": 3}, {"engines": 2, "deaths": 0, "change": SYNCHRONOUS}),
+        (
+            {"steps": 3, "pipeline": {"mode": "Streaming", "maxStaleness": 0}},
+            {"engines": 2, "deaths": 0, "change": WIDER},
+        ),
+        ({"steps": 1}, {"engines": 2, "deaths": 1}),
+        ({"steps": 2}, {"engines": 1, "deaths": 1, "server_fails": True}),
+        ({"steps": 2, "pipeline": {"mode": "Synchronous", "maxStaleness": 0}}, {"engines": 2, "deaths": 1}),
+    ],
+    ids=[
+        "three engines",
+        "siblings",
+        "a lower bound",
+        "a higher bound",
+        "a death",
+        "a server's fault",
+        "a death, synchronous",
+    ],
+)
+def test_every_interleaving_of_a_small_job(changes: dict[str, Any], scope: dict[str, Any]) -> None:
+    found = explore(small_job(**changes), **scope)
+    assert found.ends["Succeeded"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_interleaving_of_three_engines_two_groups_three_versions_and_a_death() -> None:
+    found = explore(small_job(steps=2), engines=3, deaths=1)
+    assert found.ends["Succeeded"] > 0
+
+
+class AnyJob(RuleBasedStateMachine):
+    """A job of any shape, of which anything may happen next; then it goes to its end."""
+
+    @initialize(seed=st.integers(0, 2**32))
+    def start(self, seed: int) -> None:
+        self.model = any_job(random.Random(seed))
+
+    @rule(which=st.integers(0, 10**6))
+    def something_happens(self, which: int) -> None:
+        choices = self.model.choices()
+        assert choices or self.model.finished, "[progress] nothing can happen any more"
+        if choices:
+            self.model.do(choices[which % len(choices)])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        self.model.replays()
+        self.model.deaths = 0  # from here on nobody dies, and it comes to its end
+        for _ in range(10_000):
+            choices = self.model.choices()
+            if not choices:
+                break
+            self.model.do(choices[0])
+        assert self.model.finished == "Succeeded"
+        self.model.replays()
+
+
+TestAnyJob = AnyJob.TestCase
+TestAnyJob.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
