@@ -22,6 +22,18 @@ def example(name: str) -> dict[str, Any]:
     return manifest
 
 
+def long_example(name: str) -> dict[str, Any]:
+    """The example as a job that would go on for long, small enough to leave both cores some room."""
+    manifest = example("chain-sum")
+    manifest["metadata"]["name"] = name
+    spec = manifest["spec"]
+    spec["steps"] = 100_000
+    del spec["evaluation"]
+    spec["data"] |= {"promptsPerStep": 8, "groupSize": 4}
+    spec["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
+    return manifest
+
+
 class Job:
     """An RLJob in the namespace of `kubectl`."""
 

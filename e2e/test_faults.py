@@ -15,7 +15,7 @@ import pytest
 from e2e.conftest import AnyCluster
 from e2e.harness.cluster import Cluster
 from e2e.installation import SYSTEM, job_namespace
-from e2e.jobs import Job, example
+from e2e.jobs import Job, long_example
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -25,14 +25,9 @@ ROLES = ["rollout", "reward", "trainer", "coordinator"]
 
 @pytest.fixture(scope="module")
 def job(installed: AnyCluster) -> Iterator[Job]:
-    """A job that would go on for long, small enough to leave both cores some room."""
-    manifest = example("chain-sum")
-    manifest["metadata"]["name"] = "long"
+    """A job whose end the last test sets."""
+    manifest = long_example("long")
     spec = manifest["spec"]
-    spec["steps"] = 100_000
-    del spec["evaluation"]
-    spec["data"] |= {"promptsPerStep": 8, "groupSize": 4}
-    spec["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
     spec["trainer"]["checkpoint"] = {"everySteps": 5}
     spec["backoffLimit"] = 3
     with job_namespace(installed.kubectl) as (there, _folder):

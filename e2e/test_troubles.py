@@ -17,7 +17,7 @@ import pytest
 
 from e2e.conftest import AnyCluster
 from e2e.installation import EXAMPLES, SYSTEM, job_namespace
-from e2e.jobs import Job, example
+from e2e.jobs import Job, long_example
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,13 +30,8 @@ LABEL = "rljob.dev/e2e"
 @pytest.fixture(scope="module")
 def place(installed: AnyCluster) -> Iterator[tuple[Job, Path]]:
     """A job, and the folder behind its claim."""
-    manifest = example("chain-sum")
-    manifest["metadata"]["name"] = "frail"
+    manifest = long_example("frail")
     spec = manifest["spec"]
-    spec["steps"] = 100_000
-    del spec["evaluation"]
-    spec["data"] |= {"promptsPerStep": 8, "groupSize": 4}
-    spec["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
     spec["model"]["uri"] = "pvc://rljob/model"
     spec["trainer"]["checkpoint"] = {"everySteps": 100_000}  # which would want the model's tokenizer
     with job_namespace(installed.kubectl) as (there, folder):
@@ -145,7 +140,7 @@ def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Pat
     since = time.monotonic()
     system("scale", "statefulset/nats", "--replicas=0")
     try:
-        says(job, "NatsUnreachable", "", since)
+        says(job, "NatsUnreachable", "no nats-server answers", since)
     finally:
         since = time.monotonic()
         system("scale", "statefulset/nats", "--replicas=1")

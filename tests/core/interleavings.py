@@ -623,9 +623,8 @@ def _waiting_key(state: JobState) -> tuple[Any, ...]:
     places: dict[str, Any] = {}
     for step, place, trajectory in sorted(state.waiting._heap):
         sibling = state.sibling(trajectory)
-        if (
-            sibling is not None and sibling.state == "reserved"
-        ):  # of what stands there twice, the first place counts
+        # Of what stands there twice, the first place counts.
+        if sibling is not None and sibling.state == "reserved":
             places.setdefault(trajectory, (step, place))
     return tuple(places.items())
 

@@ -1,6 +1,7 @@
 """The protocol with one of its guards turned off, for the checks to find out.
 
     python tests/core/mutants.py NAME      # exits 1 and says how, once a check has caught it; 0 if none does
+    python tests/core/mutants.py           # the same of the protocol as it is
 
 A mutant is a change of one module's source, made as it is imported; nothing on the disk changes.
 """
@@ -161,7 +162,8 @@ def caught() -> str:
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, _Mutating(MUTANTS[sys.argv[1]]))
+    for name in sys.argv[1:]:
+        sys.meta_path.insert(0, _Mutating(MUTANTS[name]))
     said = caught()
     sys.stdout.write(f"{said or 'nothing was noticed'}\n")
     raise SystemExit(1 if said else 0)

@@ -124,12 +124,12 @@ def walk(chance: random.Random, *, steps: int = 400) -> None:
     model = any_job(chance)
     way: tuple[Any, ...] | None = None
     for number in range(10_000):
+        if number > steps:
+            model.deaths = 0
         choices = model.choices()
         if not choices:
             break
-        if number > steps:
-            model.deaths = 0
-        choice = chance.choice(model.choices())
+        choice = chance.choice(choices)
         way = (way, choice)
         try:
             model.do(choice)
