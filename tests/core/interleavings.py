@@ -1,8 +1,9 @@
 """The protocol as a state machine: the real `Planner` among roles whose every move is a choice of the test.
 
-Nothing happens by itself and nothing is timed: `Model.choices` lists all that could happen next (a message arrives, an
-engine finishes, somebody dies), `Model.do` makes one of it happen and checks every invariant of
-`rljob_core/STALENESS.md` (named in brackets below). A search may thus visit all interleavings, and a random walk any.
+Nothing happens by itself and nothing is timed: `Model.choices` lists all that could happen next (a message arrives,
+an engine finishes), `Model.mishaps` all that could go wrong (somebody dies, the server loses something), `Model.do`
+makes one of it happen and checks every invariant of `rljob_core/STALENESS.md`. A search may thus visit all
+interleavings, and a random walk any.
 
 What the roles do is as little as the real ones' contracts promise: streams keep their order, everything else may be
 late, come twice after a death, or never.
@@ -10,117 +11,57 @@ late, come twice after a death, or never.
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel
+from model_keys import fork, message_key, state_key, trainer_key
+from model_roles import ModelEngine, ModelTrainer, progress_of
+from model_truth import Told, Truth, Violated, require
 
 from rljob_core.actions import (
     Action,
     Announce,
+    CheckRewards,
     DeletePayloads,
     DeleteRewards,
+    DropProgress,
+    FindProgress,
+    ListProgress,
     Observation,
+    OwnHeartbeat,
+    PayloadAbsent,
     PayloadSeen,
     PipelineChanged,
+    ProgressFound,
+    ProgressListed,
+    RewardsComplete,
     RewardsSeen,
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    Stored,
+    StoresRead,
     Summary,
 )
 from rljob_core.config import JobConfig
+from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState
-from rljob_core.messages import (
-    Cancel,
-    CheckpointWritten,
-    EngineGone,
-    EngineSignal,
-    EngineWork,
-    Fence,
-    Finish,
-    Generate,
-    Hello,
-    MicroBatch,
-    PayloadMissing,
-    Resume,
-    RewardResult,
-    StepProposed,
-    StepStats,
-    TrainerReady,
-    TrainerWork,
-)
+from rljob_core.messages import EngineGone, Fence, Finish, RewardResult, TrainerReady, TrainerWork
 from rljob_core.planner import Planner
-from rljob_core.records import (
-    BufferOpened,
-    Dispatched,
-    GroupAborted,
-    GroupReserved,
-    RecordBatch,
-    StepCommitted,
-    Writer,
-)
+from rljob_core.planner.engines import LEASE_BEATS, PATIENCE_BEATS
+from rljob_core.planner.results import SCORE_BEATS
+from rljob_core.records import RecordBatch, StepCommitted
 from rljob_core.spec import PipelineSpec
-from rljob_core.trajectory import VersionSpan, group_of
+
+__all__ = ["Choice", "Model", "Violated", "require"]
 
 Choice = tuple[str, str]
 """What happens, and to whom."""
-Key = tuple[str, int]
-"""A trajectory and its attempt."""
 
 
-class Violated(AssertionError):
-    """An invariant does not hold."""
-
-
-def require(holds: bool, what: str) -> None:
-    """Raise `Violated` unless it holds."""
-    if not holds:
-        raise Violated(what)
-
-
-@dataclass
-class ModelEngine:
-    """An engine instance with as many slots as it is given work for."""
-
-    version: int = 0
-    inbox: list[EngineWork] = field(default_factory=list)
-    held: list[Generate] = field(default_factory=list)
-    running: dict[Key, VersionSpan] = field(default_factory=dict)
-    taken: set[Key] = field(default_factory=set)
-
-
-@dataclass
-class ModelTrainer:
-    """A gang: `read` holds what it fed to backward in the open step, with the spans that the payloads had."""
-
-    attempt: int = 1
-    epoch: int = 0
-    resumed: int = 0
-    version: int | None = None
-    manifest: str = ""
-    proposal: StepCommitted | None = None
-    inbox: list[TrainerWork] = field(default_factory=list)
-    fed: list[tuple[str, ...]] | None = None
-    read: dict[str, VersionSpan] = field(default_factory=dict)
-
-
-@dataclass
-class Truth:
-    """What really happened, as nobody in the model knows it: the invariants are about this."""
-
-    stamps: dict[int, int] = field(default_factory=dict)
-    planned: dict[str, int] = field(default_factory=dict)
-    ended: Counter[str] = field(default_factory=Counter)
-    consumed: Counter[str] = field(default_factory=Counter)
-    sent_with: dict[Key, int] = field(default_factory=dict)
-    spans: dict[Key, VersionSpan] = field(default_factory=dict)
-    fed: dict[str, dict[str, VersionSpan]] = field(default_factory=dict)
-    chain: list[str] = field(default_factory=lambda: [""])
+LATE = ("late", "")
+"""What a coordinator had decided that was replaced meanwhile is done. It need not ever be."""
 
 
 class Model:
@@ -131,8 +72,11 @@ class Model:
         engines: how many.
         deaths: how many processes may die on the way, whichever and whenever; a trainer may only seem to.
         change: of spec.pipeline, at any time.
-        server_fails: a death may also be one of these: an event comes twice, a payload is lost, a coordinator that
-            was replaced writes to a ledger that had lost its tail.
+        losses: how often the server fails: something that it has acknowledged is lost, or comes twice; the end of the
+            ledger is lost, with its coordinator, who may write to what is left of it afterwards.
+        progress: how often engines publish how far they have come, whichever and whenever.
+        zombies: whether who is taken for dead may live on: a coordinator that has recorded what it was to do, a gang.
+        restless: whether heartbeats and reports come at any time, not only when nothing else can happen.
     """
 
     def __init__(
@@ -142,13 +86,22 @@ class Model:
         engines: int = 2,
         deaths: int = 0,
         change: PipelineSpec | None = None,
-        server_fails: bool = False,
+        losses: int = 0,
+        progress: int = 0,
+        zombies: bool = True,
+        restless: bool = False,
     ) -> None:
         self.config = config
-        self.server_fails = server_fails
         self.deaths = deaths
         self.change = change
+        self.losses = losses
+        self.publishing = progress
+        self.zombies = zombies
+        self.restless = restless
+        self.lossy = losses > 0
         self.ledger: list[RecordBatch] = []
+        self.void: set[int] = set()
+        """Places in the ledger of what a replaced coordinator wrote."""
         self.truth = Truth()
         self.engines = {f"e{n}.x": ModelEngine() for n in range(engines)}
         self.dead: list[str] = []
@@ -156,65 +109,114 @@ class Model:
         self.zombie: ModelTrainer | None = None
         """A gang that was taken for dead."""
         self.announced: Announce | None = None
+        self.manifests: dict[str, StepCommitted] = {}
         self.payloads: dict[int, Summary] = {}
-        self.rewards: dict[int, RewardResult] = {}
+        self.absences: dict[int, PayloadAbsent] = {}
+        self.rewards: dict[int, RewardsSeen | RewardsComplete] = {}
+        self.progress: dict[str, Stored] = {}
+        self.ghosts: list[tuple[str, Stored]] = []
+        """Progress that engines published before they died, and that has not arrived."""
+        self.answers: list[ProgressFound | ProgressListed] = []
+        """To what the coordinator has asked."""
         self.seen = [0, 0]
         """Up to where the coordinator has read payloads and rewards."""
         self.events: list[Observation] = []
-        self.late: list[Action] = []
+        self.late: list[tuple[int, Action]] = []
         """Of a coordinator that was replaced, and does not know it yet."""
         self.sequence = 0
-        self.instances = 1
+        self.instances = 0
         self.replaced: Planner | None = None
         """A coordinator that does not know yet that another one is in charge."""
         self.finished = ""
-        self.planner = Planner(config)
-        self._perform(self.planner.start("c1", 0.0))
-        for name in self.engines:
-            self._signal(name)
+        self.stored: int | None = None
+        """Of the records of a coordinator that dies, as many are stored; None for all."""
+        self._start_coordinator()
         self._say(TrainerReady(1, 0, None))
 
     # ------------------------------------------------------------------------------------------ what may happen
 
     def choices(self) -> list[Choice]:
-        """All that may happen next; nothing when the job is over, or stuck."""
+        """All that may happen next if nothing goes wrong; nothing when the job is over, or stuck."""
         if self.finished:
             return []
         found = list(self._coordinator_choices())
         for name, engine in self.engines.items():
             if engine.inbox:
                 found.append(("deliver", name))
-            if self.announced is not None and self.announced.version > engine.version:
+            if engine.follows(self.announced):
                 found.append(("swap", name))
             found += [("finish", f"{name} {trajectory}@{attempt}") for trajectory, attempt in engine.running]
+            if self.publishing:
+                found += [
+                    ("publish", f"{name} {key[0]}@{key[1]}")
+                    for key, run in engine.running.items()
+                    if self.progress.get(key[0]) != progress_of(*key, run)
+                ]
         if self.trainer.inbox:
             found.append(("train", ""))
         if self.zombie is not None and self.zombie.inbox:
             found.append(("wake", ""))
         if self.change is not None:
             found.append(("change", ""))
-        found += [("expire", name) for name in self.dead]
+        found += [("expire", name) for name in self.dead if name in self.planner.state.generating]
+        found += [("haunt", str(place)) for place in range(len(self.ghosts))]
         if self.late:
-            found += [("late", ""), ("never", "")]
+            found.append(LATE)
+        if self.lossy and (self.restless or not found):
+            found += [("beat", ""), ("report", "")]
+            found += [("report late", "")] if self.zombie is not None else []
+        return found
+
+    def mishaps(self) -> list[Choice]:
+        """All that may go wrong next."""
+        found: list[Choice] = []
+        if self.finished:
+            return found
         if self.deaths:
-            found += [(f"{what} and die", "") for what, _ in self._coordinator_choices()]
-            found += [("die", name) for name in self.engines if len(self.engines) > 1]
-            found += [("die", "coordinator"), ("die", "trainer"), ("freeze", "")]
-        if self.deaths and self.server_fails:
-            # One that the coordinator has not seen yet would be waited for without end: its engine is done with it.
-            found += [("lose", str(sequence)) for sequence in self.payloads if sequence <= self.seen[0]]
-            found += [("repeat", "")] if self.events else []
-            found += [("repeat work", "")] if self.trainer.inbox else []
-            found += [("write late", "")] if self.replaced is not None else []
+            if self.zombies:
+                found += [(f"{what} and die", "") for what, _ in self._coordinator_choices()]
+            if self.lossy:  # a decision's records may be several messages
+                found += [
+                    (f"{what} and die", str(stored))
+                    for what, _ in self._coordinator_choices()
+                    for stored in range(1, 5)
+                ]
+            if len(self.engines) > 1:
+                found += [("die", name) for name in self.engines]
+                found += [("drain", name) for name in self.engines if self.publishing]
+            found += [("die", "coordinator"), ("die", "trainer")]
+            found += [("freeze", "")] if self.zombies else []
+        if self.losses:
+            found += self._losses()
         return found
 
     def _coordinator_choices(self) -> Iterator[Choice]:
-        if self._next(self.payloads, 0):
+        if self._next(self.payloads | self.absences, 0):
             yield "read payload", ""
         if self._next(self.rewards, 1):
             yield "read reward", ""
         if self.events:
             yield "read event", ""
+        if self.answers:
+            yield "read answer", ""
+
+    def _losses(self) -> Iterator[Choice]:
+        yield from (("lose payload", str(sequence)) for sequence in self.payloads)
+        yield from (("lose reward", str(sequence)) for sequence in self.rewards if sequence > self.seen[1])
+        yield from (("lose progress", trajectory) for trajectory in self.progress)
+        yield from (("lose work", name) for name, engine in self.engines.items() if engine.inbox)
+        if self.announced is not None and self.announced.version:
+            yield "lose announcement", ""
+        if self.events:
+            yield "lose event", ""
+            yield "repeat event", ""
+        if self.trainer.inbox:
+            yield "lose training", ""
+            yield "repeat training", ""
+        yield from (("cut", str(messages)) for messages in range(1, min(4, len(self.ledger))))
+        yield "cut", str(len(self.ledger))
+        if self.replaced is not None:
+            yield "write late", ""
 
     def do(self, choice: Choice) -> None:
         """It happens.
@@ -225,6 +227,7 @@ class Model:
         what, whom = choice
         if what.endswith(" and die"):
             self.deaths -= 1
+            self.stored = int(whom) if whom else None
             self._coordinate(what.removesuffix(" and die"), dies=True)
             self._restart_coordinator()
         elif what.startswith("read "):
@@ -232,6 +235,15 @@ class Model:
         elif what == "die":
             self.deaths -= 1
             self._die(whom)
+        elif what == "drain":
+            self.deaths -= 1
+            self._drain(whom)
+        elif what == "publish":
+            self.publishing -= 1
+            self._publish(whom)
+        elif what == "haunt":
+            trajectory, progress = self.ghosts.pop(int(whom))
+            self.progress[trajectory] = progress
         elif what == "freeze":
             self.deaths -= 1
             self.zombie = self.trainer
@@ -239,44 +251,40 @@ class Model:
         elif what == "wake":
             assert self.zombie is not None
             self._train(self.zombie, self.zombie.inbox.pop(0))
-        elif what == "lose":
-            self.deaths -= 1
-            del self.payloads[int(whom)]
-        elif what == "repeat":
-            self.deaths -= 1
-            self._observe(self.events[0])
-        elif what == "repeat work":
-            self.deaths -= 1
-            self.trainer.inbox.append(self.trainer.inbox[0])
-        elif what == "write late":
-            assert self.replaced is not None
-            decision = self.replaced.decide([EngineGone(name) for name in self.engines], 0.0)
-            self.ledger.append(RecordBatch(self.replaced.state.writer, decision.records))
-            self.replaced = None
+        elif what.startswith(("lose ", "repeat ", "cut", "write ")):
+            self.losses -= 1
+            self._lose(what, whom)
+        elif what == "beat":
+            self._beat()
+        elif what == "report":
+            self.trainer.report(self._say)
+        elif what == "report late":
+            assert self.zombie is not None
+            self.zombie.report(self._say)
         elif what == "change":
             change, self.change = self.change, None
             assert change is not None
             spec = self.config.spec.model_copy(update={"pipeline": change})
             self.config = self.config.model_copy(update={"spec": spec})
             self._observe(PipelineChanged(change))
-        elif what == "never":
-            self.late = []
         elif what == "late":
             actions, self.late = self.late, []
-            for action in actions:
-                self._act(action)
+            for epoch, action in actions:
+                if not isinstance(action, FindProgress | ListProgress):  # nobody hears the answer
+                    self._act(action, epoch)
         elif what == "deliver":
             self._deliver(whom)
         elif what == "swap":
-            self._swap(whom)
+            assert self.announced is not None
+            self.engines[whom].swap(self.announced, whom, self._say)
+            self._signal(whom)
         elif what == "finish":
             self._finish(whom)
         elif what == "train":
             self._train(self.trainer, self.trainer.inbox.pop(0))
         elif what == "expire":
-            self.dead.remove(whom)
-            self._observe(SignalSeen(whom, None))
-        self.check()
+            self._expire(whom)
+        self.truth.check(self.planner.state, self.engines)
 
     # ------------------------------------------------------------------------------------------ the coordinator
 
@@ -286,63 +294,93 @@ class Model:
     def _coordinate(self, what: str, *, dies: bool) -> None:
         """It sees the next thing of a kind; if it dies, then once its records are stored and before it acts."""
         if what == "read payload":
-            sequence = self._next(self.payloads, 0)
-            self.seen[0] = sequence
-            self._observe(PayloadSeen(sequence, (self.payloads[sequence],)), dies=dies)
+            sequence = self.seen[0] = self._next(self.payloads | self.absences, 0)
+            if (absence := self.absences.get(sequence)) is not None:
+                self._observe(absence, dies=dies)
+            else:
+                self._observe(PayloadSeen(sequence, (self.payloads[sequence],)), dies=dies)
         elif what == "read reward":
-            sequence = self._next(self.rewards, 1)
-            self.seen[1] = sequence
-            self._observe(RewardsSeen(sequence, (self.rewards[sequence],)), dies=dies)
+            sequence = self.seen[1] = self._next(self.rewards, 1)
+            self._observe(self.rewards[sequence], dies=dies)
+        elif what == "read answer":
+            self._observe(self.answers.pop(0), dies=dies)
         else:
-            event = self.events[0]
-            if not dies:  # it is acknowledged after all that it led to
-                self.events.pop(0)
-            self._observe(event, dies=dies)
+            event = self.events.pop(0)
+            if not self._observe(event, dies=dies) or dies:
+                self.events.insert(0, event)  # it is acknowledged after all that it led to
 
-    def _observe(self, observation: Observation, *, dies: bool = False) -> None:
-        self._perform(self.planner.decide([observation], 0.0), dies=dies)
+    def _observe(self, observation: Observation, *, dies: bool = False) -> bool:
+        """Whether the coordinator goes on; it starts anew if it hears of another one."""
+        try:
+            decision = self.planner.decide([observation], 0.0)
+        except Fenced:
+            self._restart_coordinator()
+            return False
+        self._perform(decision, dies=dies)
+        return True
 
     def _perform(self, decision: Any, *, dies: bool = False) -> None:
-        if decision.records:
-            writer = self.planner.state.writer
-            self.ledger.append(RecordBatch(Writer(writer.number, writer.instance), decision.records))
-            for record in decision.records:
-                self._witness(record)
+        records = decision.records[: self.stored] if dies else decision.records
+        if records:
+            self.ledger.append(RecordBatch(self.planner.state.writer, records))
+            for record in records:
+                self.truth.witness(record)
+        if dies and len(records) < len(decision.records):
+            return  # it dies in the middle of them
         if dies:
-            self.late = [*self.late, *decision.actions]
+            self.late = [*self.late, *((self.planner.epoch, action) for action in decision.actions)]
             return
         for action in decision.actions:
-            self._act(action)
+            self._act(action, self.planner.epoch)
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: Action, epoch: int) -> None:
         match action:
             case SendToEngine() if action.engine in self.engines:
-                self.engines[action.engine].inbox += action.items
+                self.engines[action.engine].send(epoch, action.items)
             case SendToTrainer(attempt=self.trainer.attempt):
                 self.trainer.inbox.append(action.message)
             case SendToTrainer() if self.zombie is not None and action.attempt == self.zombie.attempt:
                 self.zombie.inbox.append(action.message)
             case Announce():
-                if self.announced is None or action.version >= self.announced.version:
-                    self.announced = action
+                self.announced = action
             case DeletePayloads():
                 for sequence in action.sequences:
                     self.payloads.pop(sequence, None)
+                    self.absences.pop(sequence, None)
             case DeleteRewards():
                 for sequence in action.sequences:
                     self.rewards.pop(sequence, None)
+            case FindProgress():
+                asked = zip(action.trajectories, action.attempts, strict=True)
+                self.answers += [ProgressFound(t, a, self.progress.get(t)) for t, a in asked]
+            case ListProgress():
+                self.answers.append(ProgressListed(tuple(self.progress)))
+            case DropProgress():
+                for trajectory in action.trajectories:
+                    self.progress.pop(trajectory, None)
+            case CheckRewards():
+                self.sequence += 1
+                self.rewards[self.sequence] = RewardsComplete(action.number, self.sequence)
             case _:
                 pass
 
-    def _restart_coordinator(self) -> None:
+    def _start_coordinator(self) -> None:
         self.instances += 1
-        self.replaced = self.planner if self.server_fails else None
         self.planner = Planner(self.config)
         self.planner.state.replay(self.ledger)
         self.seen = [0, 0]
+        self.answers = []
         self._perform(self.planner.start(f"c{self.instances}", 0.0))
+        version = self.planner.state.version
+        proposals = tuple(p for p in self.manifests.values() if p.version > version)
+        announced = self.announced.manifest if self.announced is not None else ""
+        self._observe(StoresRead(proposals, announced))
         for name in self.engines:
             self._signal(name)
+
+    def _restart_coordinator(self) -> None:
+        self.replaced = self.planner if self.lossy else None
+        self._start_coordinator()
 
     def _die(self, whom: str) -> None:
         if whom == "coordinator":
@@ -351,223 +389,202 @@ class Model:
             self.trainer = ModelTrainer(self.trainer.attempt + 1)
             self._say(TrainerReady(self.trainer.attempt, 0, None))
         else:
-            del self.engines[whom]
+            engine = self.engines.pop(whom)
             self.dead.append(whom)
+            if self.publishing:
+                self.publishing -= 1
+                self.ghosts += [(key[0], progress_of(*key, run)) for key, run in engine.running.items()]
+
+    def _drain(self, name: str) -> None:
+        """It hands over all that it has."""
+        signal = replace(self.engines[name].signal(name), draining=True)
+        self._observe(SignalSeen(name, signal))
+        for key, run in self.engines.pop(name).running.items():
+            self.progress[key[0]] = progress_of(*key, run)
+        self.dead.append(name)
+        self._say(EngineGone(name, max(self.payloads, default=0)))
+
+    def _publish(self, whom: str) -> None:
+        name, _, request = whom.partition(" ")
+        trajectory, _, attempt = request.partition("@")
+        key = trajectory, int(attempt)
+        self.progress[trajectory] = progress_of(*key, self.engines[name].running[key])
 
     def _say(self, event: Observation) -> None:
         self.events.append(event)
 
+    # ------------------------------------------------------------------------------------------ losses
+
+    def _lose(self, what: str, whom: str) -> None:
+        match what:
+            case "lose payload":
+                del self.payloads[int(whom)]
+            case "lose reward":
+                del self.rewards[int(whom)]
+            case "lose progress":
+                del self.progress[whom]
+            case "lose work":
+                self.engines[whom].inbox.pop(0)
+            case "lose announcement":
+                self.announced = None
+            case "lose event":
+                self.events.pop(0)
+            case "repeat event":
+                self._observe(self.events[0])
+            case "lose training":
+                self.trainer.inbox.pop(0)
+            case "repeat training":
+                self.trainer.inbox.append(self.trainer.inbox[0])
+            case "cut":
+                self._cut(int(whom))
+            case "write late":
+                assert self.replaced is not None
+                decision = self.replaced.decide([EngineGone(name) for name in self.engines], 0.0)
+                self.void.add(len(self.ledger))
+                self.ledger.append(RecordBatch(self.replaced.state.writer, decision.records))
+                self.replaced = None
+
+    def _cut(self, messages: int) -> None:
+        """The machine of the ledger's server dies and loses its last messages; the coordinator starts anew."""
+        del self.ledger[-messages:]
+        self.void = {place for place in self.void if place < len(self.ledger)}
+        self.truth.told = Told()
+        for place, batch in enumerate(self.ledger):
+            for record in batch.records if place not in self.void else ():
+                self.truth.witness(record)
+        self._restart_coordinator()
+
+    def _beat(self) -> None:
+        """Time goes on for as long as it takes until the coordinator doubts what it waits for."""
+        for name in self.engines:
+            self._signal(name)
+        for name in sorted(self.planner.state.generating.keys() - self.engines.keys()):
+            self.planner.leases[name] = LEASE_BEATS  # it runs out
+        for view in self.planner.engines.values():
+            view.beats_behind = PATIENCE_BEATS
+        for key in [(t, self.planner.state.attempt(t)) for t in self.planner.state.unscored]:
+            self.planner.unscored[key] = SCORE_BEATS
+        self.planner.beats = -1
+        self._observe(OwnHeartbeat())
+        self.planner.leases = {}
+
+    def _expire(self, name: str) -> None:
+        """A dead engine's lease ends."""
+        if name not in self.planner.leaving:
+            self._observe(SignalSeen(name, None))
+            return
+        self.planner.leases = {name: LEASE_BEATS}
+        for view in self.planner.engines.values():
+            view.beats_behind = 0
+        self.planner.unscored, self.planner.beats = {}, 0
+        self._observe(OwnHeartbeat())
+        self.planner.leases = {}
+
     # ------------------------------------------------------------------------------------------ engines
 
     def _signal(self, name: str) -> None:
-        engine = self.engines[name]
-        signal = EngineSignal(name, "a", engine.version, 1, len(engine.running), 0, 0, 0.0)
-        self._observe(SignalSeen(name, signal))
+        self._observe(SignalSeen(name, self.engines[name].signal(name)))
 
     def _deliver(self, name: str) -> None:
-        engine = self.engines[name]
-        work = engine.inbox.pop(0)
-        if isinstance(work, Cancel):
-            named = set(work.trajectories)
-            engine.held = [w for w in engine.held if named and w.trajectory not in named]
-            engine.running = {k: s for k, s in engine.running.items() if named and k[0] not in named}
-        elif (work.trajectory, work.attempt) not in engine.taken:
-            engine.taken.add((work.trajectory, work.attempt))
-            engine.held.append(work)
-            self._start(engine)
-
-    @staticmethod
-    def _start(engine: ModelEngine) -> None:
-        for work in [w for w in engine.held if w.min_version <= engine.version]:
-            engine.held.remove(work)
-            engine.running[work.trajectory, work.attempt] = VersionSpan(engine.version, engine.version)
-
-    def _swap(self, name: str) -> None:
-        assert self.announced is not None
-        engine = self.engines[name]
-        engine.version = self.announced.version
-        engine.running = {k: VersionSpan(s.min, engine.version) for k, s in engine.running.items()}
-        self._start(engine)
-        self._signal(name)
+        lacking = self.engines[name].deliver(name, self.progress, self._say)
+        if lacking is not None:
+            self.sequence += 1
+            self.absences[self.sequence] = PayloadAbsent(self.sequence, name, *lacking)
 
     def _finish(self, whom: str) -> None:
         name, _, request = whom.partition(" ")
         trajectory, _, attempt = request.partition("@")
         key = trajectory, int(attempt)
-        span = self.engines[name].running.pop(key)
+        run = self.engines[name].running.pop(key)
         digest = f"{trajectory}/{attempt}/{name}"
-        self.truth.spans[key] = span
+        summary = Summary(*key, run.span, 1, 1, digest)
+        self.truth.payloads[digest] = summary, run.made_by
         self.sequence += 1
-        self.payloads[self.sequence] = Summary(*key, span, 1, 1, digest)
+        self.payloads[self.sequence] = summary
         self.sequence += 1
-        self.rewards[self.sequence] = RewardResult(
-            *key, digest, float(sum(map(ord, trajectory)) % 2), {}, "d"
-        )
+        result = RewardResult(*key, digest, float(sum(map(ord, trajectory)) % 2), {}, "d")
+        self.rewards[self.sequence] = RewardsSeen(self.sequence, (result,))
 
     # ------------------------------------------------------------------------------------------ the trainer
 
     def _train(self, trainer: ModelTrainer, message: TrainerWork) -> None:
-        match message:
-            case Hello() if message.epoch > trainer.epoch:
-                trainer.epoch, trainer.resumed, trainer.fed = message.epoch, 0, None
-                self._say(TrainerReady(trainer.attempt, trainer.epoch, trainer.version, trainer.proposal, 0))
-            case Resume(attempt=trainer.attempt, epoch=trainer.epoch) if message.number > trainer.resumed:
-                trainer.resumed, trainer.proposal = message.number, None
-                trainer.version, trainer.manifest = message.version, message.manifest
-                trainer.fed, trainer.read = [], {}
-                if message.last and message.version != message.checkpoint_version:
-                    self._say(CheckpointWritten(trainer.attempt, message.version, "k"))
-            case MicroBatch() if trainer.fed is not None and (
-                message.attempt,
-                message.epoch,
-                message.resume,
-                message.step,
-                message.micro_batch,
-            ) == (trainer.attempt, trainer.epoch, trainer.resumed, trainer.version, len(trainer.fed)):
-                self._feed(trainer, message)
-            case Fence():
-                require(trainer is self.zombie, "[fence] the newest attempt is told to stop")
-                self.zombie = None
-            case Finish() if trainer is self.trainer:
-                self.finished = message.outcome
+        end = trainer.take(message, self.payloads, self._say, self._durable)
+        if isinstance(end, Fence):
+            require(trainer is self.zombie, "[fence] the newest attempt is told to stop")
+            self.zombie = None
+        elif isinstance(end, Finish) and trainer is self.trainer:
+            self.finished = end.outcome
 
-    def _feed(self, trainer: ModelTrainer, message: MicroBatch) -> None:
-        assert trainer.fed is not None
-        trainer.proposal = None
-        gone = tuple(i.trajectory for i in message.items if i.sequence not in self.payloads)
-        if gone:
-            trainer.fed = None
-            self._say(PayloadMissing(trainer.attempt, trainer.epoch, message.step, gone))
-            return
-        for item in message.items:
-            span = self.payloads[item.sequence].span
-            require(
-                message.step - span.min <= message.max_staleness,
-                f"[bound] {item.trajectory} was fed too stale",
-            )
-            trainer.read[item.trajectory] = span
-        trainer.fed.append(tuple(i.trajectory for i in message.items))
-        if not message.last:
-            return
-        version = message.step + 1
-        digest = f"m{version}-{trainer.attempt}-{trainer.epoch}-{trainer.resumed}"
-        trainer.proposal = StepCommitted(
-            version, trainer.manifest, trainer.attempt, trainer.epoch, tuple(trainer.fed), "", digest, digest
-        )
-        self.truth.fed[digest] = dict(trainer.read)
-        trainer.version, trainer.manifest, trainer.fed, trainer.read = version, digest, [], {}
-        self._say(StepProposed(trainer.proposal, StepStats()))
-
-    # ------------------------------------------------------------------------------------------ invariants
-
-    def _witness(self, record: Any) -> None:
-        """What a record that is in the ledger for good means for the truth."""
-        truth = self.truth
-        match record:
-            case BufferOpened():
-                require(record.step not in truth.stamps, f"[stamp] buffer {record.step} opened twice")
-                truth.stamps[record.step] = record.max_staleness
-            case GroupReserved():
-                require(record.group not in truth.planned, f"[once] {record.group} planned twice")
-                truth.planned[record.group] = record.siblings
-            case Dispatched():
-                for key in zip(record.trajectories, record.attempts, strict=True):
-                    truth.sent_with[key] = record.min_version
-            case GroupAborted():
-                truth.ended[record.group] += 1
-            case StepCommitted():
-                self._commit(record)
-
-    def _commit(self, record: StepCommitted) -> None:
-        truth = self.truth
-        require(
-            record.version == len(truth.chain), f"[chain] version {record.version} committed out of order"
-        )
-        require(record.parent == truth.chain[-1], f"[chain] version {record.version} has another parent")
-        truth.chain.append(record.manifest)
-        fed = truth.fed[record.manifest]
-        ids = [trajectory for part in record.micro_batches for trajectory in part]
-        require(sorted(ids) == sorted(fed), f"[truth] version {record.version} was not made of what it says")
-        bound = truth.stamps[record.version - 1]
-        for trajectory in ids:
-            stale = record.version - 1 - fed[trajectory].min
-            require(stale <= bound, f"[bound] {trajectory} is consumed with staleness {stale} under {bound}")
-        truth.consumed.update(ids)
-        whole = Counter(map(group_of, ids))
-        for group, siblings in whole.items():
-            require(siblings == truth.planned[group], f"[whole] {group} is consumed in part")
-            truth.ended[group] += 1
-
-    def check(self) -> None:
-        """Every invariant.
-
-        Raises:
-            Violated: one does not hold.
-        """
-        state, truth = self.planner.state, self.truth
-        require(all(n == 1 for n in truth.consumed.values()), "[once] a trajectory is trained twice")
-        require(all(n == 1 for n in truth.ended.values()), "[once] a group ends twice")
-        open_groups = [e.group for b in state.buffers.buffers.values() for e in b.entries.values()]
-        require(len(open_groups) == len(set(open_groups)), "[place] a group has two places")
-        require(set(open_groups) == set(state.groups), "[place] a group has no place")
-        require(set(open_groups) | set(truth.ended) == set(truth.planned), "[lost] a group is lost")
-        for buffer in state.buffers.buffers.values():
-            require(len(buffer.entries) <= buffer.capacity, f"[room] buffer {buffer.step} is overfull")
-            require(
-                buffer.max_staleness == truth.stamps[buffer.step], f"[stamp] of buffer {buffer.step} changed"
-            )
-            for entry in buffer.entries.values():
-                require(
-                    buffer.step - entry.base <= buffer.max_staleness, f"[bound] {entry.group} is too stale"
-                )
-                for sibling in state.groups[entry.group].siblings:
-                    span = truth.spans.get((sibling.id, sibling.attempt))
-                    require(span is None or entry.base <= span.min, f"[base] of {entry.group} is not so old")
-        for engine in self.engines.values():
-            for key, span in engine.running.items():
-                require(span.min >= truth.sent_with[key], f"[min] {key} started below its minVersion")
+    def _durable(self, proposal: StepCommitted, read: dict[str, Summary]) -> None:
+        self.manifests[proposal.manifest] = proposal
+        self.truth.fed[proposal.manifest] = read
 
     # ------------------------------------------------------------------------------------------ for searches
 
     def fork(self) -> Model:
         """An equal model that goes its own way."""
-        copy: Model = _fork(self)
+        copy: Model = fork(self)
         return copy
 
     def replays(self) -> None:
         """The ledger alone leads to the coordinator's state."""
         rebuilt = JobState()
         rebuilt.replay(self.ledger)
-        state = self.planner.state
-        require(_state_key(rebuilt) == _state_key(state), "[fold] the ledger says something else")
+        require(state_key(rebuilt) == state_key(self.planner.state), "[fold] the ledger says something else")
 
     def key(self) -> int:
         """Equal for models from which the same can happen; engines have no names there."""
         planner = self.planner
-        order = sorted(self.engines, key=self._engine_key)
+        engines = {name: self._engine_key(name) for name in self.engines}
+        order = sorted(engines, key=engines.__getitem__)
         names = {name: str(place) for place, name in enumerate(order)}
         names |= {name: f"dead {place}" for place, name in enumerate(self.dead)}
         where = {s: (p.trajectory, p.attempt, p.digest.rpartition("/")[0]) for s, p in self.payloads.items()}
         return hash(
             (
-                _state_key(planner.state, names),
-                _waiting_key(planner.state),
+                state_key(planner.state, names),
                 planner.trainer_accepted,
-                planner.resumes,
+                planner.resumed,
                 planner.asked,
-                frozenset((names.get(e), v.version, v.assigned) for e, v in planner.engines.items()),
-                frozenset(planner.early_rewards),
-                tuple(self._engine_key(name) for name in order),
+                frozenset(
+                    (names.get(e), v.version, v.assigned, v.draining) for e, v in planner.engines.items()
+                ),
+                frozenset((key, tuple(early)) for key, early in planner.early_rewards.items()),
+                planner.asked_scores,
+                tuple(planner.sought.items()),
+                tuple(planner.progress.items()),
+                tuple(
+                    (names.get(e), stored <= planner.payloads.newest) for e, stored in planner.leaving.items()
+                ),
+                planner.swept,
+                tuple(self.progress.items()),
+                tuple(self.ghosts),
+                tuple(self.answers),
+                self.publishing,
+                tuple(engines[name] for name in order),
                 tuple(names[name] for name in self.dead),
-                _trainer_key(self.trainer, where),
-                None if self.zombie is None else _trainer_key(self.zombie, where),
+                trainer_key(self.trainer, where),
+                None if self.zombie is None else trainer_key(self.zombie, where),
                 self.change is None,
-                self.announced.manifest if self.announced else None,
+                self.announced,
+                tuple(p.manifest for p in self.manifests.values() if p.version > planner.state.version),
                 tuple((w, self.payloads[s].span, s <= self.seen[0]) for s, w in where.items()),
-                tuple((r.trajectory, r.attempt, s <= self.seen[1]) for s, r in self.rewards.items()),
-                tuple(_message_key(event, where) for event in self.events),
+                tuple(
+                    (a.trajectory, a.attempt, names.get(a.engine), s <= self.seen[0])
+                    for s, a in self.absences.items()
+                ),
+                tuple(
+                    (r.number, "")
+                    if isinstance(r, RewardsComplete)
+                    else (r.results[0].trajectory, r.results[0].attempt, s <= self.seen[1])
+                    for s, r in self.rewards.items()
+                ),
+                tuple(message_key(event, where) for event in self.events),
                 tuple(map(repr, self.late)),
+                len(self.ledger) if self.losses else 0,
+                self.replaced is None,
                 self.deaths,
+                self.losses,
                 self.finished,
             )
         )
@@ -577,120 +594,12 @@ class Model:
         view = self.planner.engines.get(name)
         return (
             engine.version,
+            engine.manifest,
+            engine.epoch,
             tuple(map(repr, engine.inbox)),
             tuple(map(repr, engine.held)),
-            tuple(sorted(engine.running.items())),
+            tuple((key, run) for key, run in sorted(engine.running.items(), key=lambda item: item[0])),
             tuple(sorted(engine.taken)),
+            tuple(engine.made.items()),
             (-1, -1) if view is None else (view.version, view.assigned),
         )
-
-
-def _state_key(state: JobState, names: dict[str, str] | None = None) -> tuple[Any, ...]:
-    names = names or {}
-    return (
-        tuple(
-            (b.step, b.max_staleness, tuple((e.group, e.base, e.state) for e in b.entries.values()))
-            for b in state.buffers.buffers.values()
-        ),
-        state.buffers.version,
-        state.buffers.next_step,
-        tuple(
-            (
-                g.id,
-                s.attempt,
-                s.state,
-                names.get(s.engine, s.engine),
-                s.min_version,
-                s.payload is None,
-                s.reward,
-            )
-            for g in state.groups.values()
-            for s in g.siblings
-        ),
-        tuple((m.micro_batch, m.groups, m.last) for m in state.micro_batches),
-        (state.trainer.attempt, state.trainer.epoch) if state.trainer else None,
-        (state.commit.version, state.commit.manifest),
-        state.checkpoint.version if state.checkpoint else None,
-        state.finished.outcome if state.finished else None,
-        state.next_prompt,
-        state.next_ordinal,
-        state.writer.number,
-    )
-
-
-def _waiting_key(state: JobState) -> tuple[Any, ...]:
-    """Who is dispatched next: no more than a preference, which a ledger leads to but roughly."""
-    places: dict[str, Any] = {}
-    for step, place, trajectory in sorted(state.waiting._heap):
-        sibling = state.sibling(trajectory)
-        # Of what stands there twice, the first place counts.
-        if sibling is not None and sibling.state == "reserved":
-            places.setdefault(trajectory, (step, place))
-    return tuple(places.items())
-
-
-def _trainer_key(trainer: ModelTrainer, where: dict[int, Any]) -> tuple[Any, ...]:
-    return (
-        trainer.attempt,
-        trainer.epoch,
-        trainer.resumed,
-        trainer.version,
-        trainer.manifest,
-        trainer.proposal.manifest if trainer.proposal else None,
-        tuple(trainer.fed) if trainer.fed is not None else None,
-        tuple(_message_key(message, where) for message in trainer.inbox),
-    )
-
-
-def _message_key(message: Any, where: dict[int, Any]) -> Any:
-    if isinstance(message, MicroBatch):
-        items = tuple(where.get(i.sequence) for i in message.items)
-        return (
-            "micro-batch",
-            message.step,
-            message.micro_batch,
-            message.attempt,
-            message.epoch,
-            message.resume,
-            items,
-        )
-    return repr(message)
-
-
-_FIXED: set[type] = {str, int, float, bool, type(None), tuple}
-"""Kinds whose objects never change."""
-_CHANGING: dict[type, tuple[str, ...]] = {}
-"""Attributes of those that do."""
-
-
-def _fork(thing: Any) -> Any:
-    """A copy that shares what never changes; nothing that changes may be in two places of the original."""
-    kind = type(thing)
-    if kind is dict:
-        return {k: v if type(v) in _FIXED else _fork(v) for k, v in thing.items()}
-    if kind is list:
-        return [v if type(v) in _FIXED else _fork(v) for v in thing]
-    if kind in {set, Counter, deque}:
-        return thing.copy()
-    if kind in _FIXED:
-        return thing
-    names = _CHANGING.get(kind)
-    if names is None:
-        names = _attributes(kind, thing)
-        if not names:
-            _FIXED.add(kind)
-            return thing
-        _CHANGING[kind] = names
-    copy = kind.__new__(kind)
-    for name in names:
-        value = getattr(thing, name)
-        setattr(copy, name, value if type(value) in _FIXED else _fork(value))
-    return copy
-
-
-def _attributes(kind: type, thing: Any) -> tuple[str, ...]:
-    """Of an object that may change; none of one that does not."""
-    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    if frozen or issubclass(kind, Enum | BaseModel):
-        return ()
-    return tuple(getattr(kind, "__slots__", ())) or tuple(vars(thing))

@@ -1,7 +1,7 @@
 """The protocol with one of its guards turned off, for the checks to find out.
 
-    python tests/core/mutants.py NAME      # exits 1 and says how, once a check has caught it; 0 if none does
-    python tests/core/mutants.py           # the same of the protocol as it is
+    python tests/core/mutants.py model NAME       # exits 1 and says how, once a check has caught it; 0 if none does
+    python tests/core/mutants.py simulation NAME  # the same, by whole simulated jobs
 
 A mutant is a change of one module's source, made as it is imported; nothing on the disk changes.
 """
@@ -11,104 +11,20 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mutant_catalogue import MUTANTS, Mutant
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One guard less: in `module`, `guard` becomes `instead`."""
-
-    module: str
-    guard: str
-    instead: str
-
-
-MUTANTS: dict[str, Mutant] = {
-    "a displaced group may land past its bound": Mutant(
-        "rljob_core.dispatch", "if buffers.buffers[source].admits(base)), None", "), None"
-    ),
-    "a finished group may move past its bound": Mutant(
-        "rljob_core.dispatch",
-        "if entry.state is EntryState.OCCUPIED and current.admits(entry.base)",
-        "if entry.state is EntryState.OCCUPIED",
-    ),
-    "results of an old attempt are taken": Mutant(
-        "rljob_core.planner.results",
-        "if sibling is None or sibling.attempt != summary.attempt:\n        desk.payloads.release([key])",
-        "if sibling is None:\n        desk.payloads.release([key])",
-    ),
-    "a payload that comes twice is taken twice": Mutant(
-        "rljob_core.planner.results",
-        "    if sibling.state is not State.GENERATING:\n        return\n    desk.free_slot",
-        "    desk.free_slot",
-    ),
-    "a zombie trainer's step is committed": Mutant(
-        "rljob_core.planner.training",
-        "        or (proposal.attempt, proposal.epoch) != (trainer.attempt, trainer.epoch)\n",
-        "",
-    ),
-    "an old gang is taken on again": Mutant(
-        "rljob_core.planner.training",
-        "    if trainer is not None and event.attempt < trainer.attempt:",
-        "    if False:",
-    ),
-    "a gang is told to start twice": Mutant(
-        "rljob_core.planner.training",
-        "if trainer is not None and event.attempt == trainer.attempt and event.resume < desk.resumes:",
-        "if False:",
-    ),
-    "what was in training stays there when the gang dies": Mutant(
-        "rljob_core.job_state", "for group in self.in_training():", "for group in ():"
-    ),
-    "records of a fenced coordinator count": Mutant(
-        "rljob_core.job_state", "if batch.writer == self.writer:", "if True:"
-    ),
-    "open buffers take a new bound": Mutant(
-        "rljob_core.planner",
-        'self.spec = self.spec.model_copy(update={"pipeline": observation.pipeline})',
-        'self.spec = self.spec.model_copy(update={"pipeline": observation.pipeline})\n'
-        "                    for buffer in self.state.buffers.buffers.values():\n"
-        "                        buffer.max_staleness = observation.pipeline.bound",
-    ),
-    "a buffer opens before its weights can exist": Mutant(
-        "rljob_core.staleness",
-        "return range(self.next_step, min(steps, self.version + max_staleness + 1))",
-        "return range(self.next_step, min(steps, self.version + max_staleness + 2))",
-    ),
-    "a reservation asks for no version": Mutant(
-        "rljob_core.planner.dispatching",
-        "min_version = max(buffer.min_version, engine.version)",
-        "min_version = 0",
-    ),
-    "engines start below the minVersion": Mutant("interleavings", "if w.min_version <= engine.version]", "]"),
-    "payloads are deleted before they are trained": Mutant(
-        "rljob_core.planner.results",
-        "    desk.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n",
-        "    desk.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n"
-        "    desk.let_go(sibling)\n",
-    ),
-    "a coordinator acts before its records are stored": Mutant(
-        "interleavings",
-        "        if decision.records:\n            writer",
-        "        if dies:\n"
-        "            for action in decision.actions:\n"
-        "                self._act(action)\n"
-        "            return\n"
-        "        if decision.records:\n            writer",
-    ),
-    "a lost engine's work is forgotten": Mutant(
-        "rljob_core.planner.engines", "desk.reset(sibling, reason, failure=False)\n            known", "known"
-    ),
-    "work that was on its way is not sent again": Mutant(
-        "rljob_core.planner", "        dispatching.repeat(self)\n", ""
-    ),
-}
+NO_PROGRAM = ("TypeError", "NameError", "AttributeError", "SyntaxError", "UnboundLocalError")
+"""What a mutant raises that is badly written."""
+SEEDS = 600
+"""Simulated jobs in which a mutant must be found out."""
 
 
 class _Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -137,20 +53,26 @@ class _Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(changed, module.__spec__.origin, "exec"), module.__dict__)
 
 
-def caught() -> str:
-    """What the checks say of the protocol as it is imported now; empty if nothing."""
+def caught_by_model(mutant: Mutant) -> str:
+    """What the model's checks say of the protocol as it is imported now; empty if nothing."""
     from interleavings import Violated
     from search import SYNCHRONOUS, WIDER, Found, explore, small_job, walk
 
     from rljob_core.errors import ProtocolViolation
 
+    def walks(*seeds: int, slow: bool) -> None:
+        for seed in seeds:
+            walk(random.Random(seed), slow=f"g{seed % 4}.0" if slow else "")
+
     streaming = {"mode": "Streaming", "maxStaleness": 0}
     searches: list[Callable[[], Any]] = [
-        lambda: [walk(random.Random(seed)) for seed in range(1500)],
-        lambda: explore(small_job(steps=2), engines=1, deaths=1, server_fails=True),
-        lambda: explore(small_job(steps=1), engines=2, deaths=1),
+        lambda: walks(*([] if mutant.walk is None else [mutant.walk]), slow=mutant.slow),
+        lambda: walks(*range(500), slow=False),
+        lambda: walks(*range(600), slow=True),
         lambda: explore(small_job(steps=3), engines=2, deaths=0, change=SYNCHRONOUS),
         lambda: explore(small_job(steps=3, pipeline=streaming), engines=2, deaths=0, change=WIDER),
+        lambda: explore(small_job(steps=1), engines=2, deaths=1),
+        lambda: walks(*range(500, 2000), slow=False),
         lambda: explore(small_job(steps=2), engines=2, deaths=1, limit=6000),
     ]
     for search in searches:
@@ -161,9 +83,40 @@ def caught() -> str:
     return ""
 
 
+def caught_by_simulation(_: Mutant) -> str:
+    """What the simulation of whole jobs says."""
+    import logging
+
+    from simulation import outcome
+
+    logging.disable()
+    for seed in range(SEEDS):
+        error = outcome(seed)[1]
+        if error:
+            return f"seed {seed}: {error.splitlines()[0]}"
+    return ""
+
+
+def said_of(name: str, *, by: str) -> str:
+    """What the checks, in a process of their own, say of a mutant.
+
+    Raises:
+        AssertionError: they find nothing, or it is no program.
+    """
+    command = [sys.executable, __file__, by, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert (done.returncode, done.stderr) == (1, ""), f"{done.stdout}{done.stderr}"
+    said = done.stdout.strip()
+    assert not said.removeprefix("seed ").lstrip("0123456789: ").startswith(NO_PROGRAM), said
+    return said
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        sys.meta_path.insert(0, _Mutating(MUTANTS[name]))
-    said = caught()
+    by, name = sys.argv[1:]
+    planted = MUTANTS[name]
+    sys.meta_path.insert(0, _Mutating(planted))
+    if by == "simulation":
+        sys.path.insert(1, str(Path(__file__).parent.parent / "sim"))
+    said = {"model": caught_by_model, "simulation": caught_by_simulation}[by](planted)
     sys.stdout.write(f"{said or 'nothing was noticed'}\n")
     raise SystemExit(1 if said else 0)

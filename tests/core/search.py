@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from interleavings import Choice, Model, Violated, require
+from interleavings import LATE, Choice, Model, Violated, require
 from world import job_config
 
 from rljob_core.config import JobConfig
@@ -46,44 +47,67 @@ class Found(AssertionError):
 def explore(
     config: JobConfig,
     *,
-    engines: int,
-    deaths: int,
-    change: PipelineSpec | None = None,
-    server_fails: bool = False,
     limit: int = 10**9,
+    **scope: Any,
 ) -> Explored:
-    """Visit every state that can be reached, or `limit` of them.
+    """Visit every state that can be reached from `Model(config, **scope)`, or `limit` of them.
 
     Raises:
-        Found: an invariant does not hold, or nothing can happen although the job is not over.
+        Found: an invariant does not hold, nothing can happen although the job is not over, or (if all was visited)
+            there is a state from which no way leads to the job's end.
     """
-    start = Model(config, engines=engines, deaths=deaths, change=change, server_fails=server_fails)
+    start = Model(config, **scope)
+    stack: list[tuple[Model, int, tuple[Any, ...] | None]] = [(start, start.key(), None)]
     seen = {start.key()}
-    stack: list[tuple[Model, tuple[Any, ...] | None]] = [(start, None)]
     explored = Explored(states=1)
+    before: dict[int, list[int]] = {}
+    ways: dict[int, Any] = {}
+    ends: list[int] = []
     while stack and explored.states < limit:
-        here, way = stack.pop()
-        for choice in here.choices():
-            model = here.fork()
+        here, origin, way = stack.pop()
+        ways[origin] = way
+        newest = here.ledger[-1]
+        choices = here.choices() + here.mishaps()
+        for number, choice in enumerate(choices, start=1):
+            model = here.fork() if number < len(choices) else here
             explored.transitions += 1
             step = (way, choice)
             try:
                 model.do(choice)
                 key = model.key()
+                if choice != LATE:  # an end that is only reached by this is none
+                    before.setdefault(key, []).append(origin)
                 if key in seen:
                     continue
                 seen.add(key)
                 explored.states += 1
-                model.replays()
+                if model.ledger[-1] is not newest:
+                    model.replays()
                 if model.finished:
                     require(model.finished == "Succeeded", f"[end] the job ended as {model.finished}")
                     explored.ends[model.finished] = explored.ends.get(model.finished, 0) + 1
+                    ends.append(key)
                     continue
-                require(bool(model.choices()), "[progress] nothing can happen any more")
+                require(model.choices() not in ([], [LATE]), "[progress] nothing can happen any more")
             except Exception as error:
                 raise _found(error, step) from error
-            stack.append((model, step))
+            stack.append((model, key, step))
+    if not stack:
+        _require_an_end(before, ways, ends)
     return explored
+
+
+def _require_an_end(before: dict[int, list[int]], ways: dict[int, Any], ends: list[int]) -> None:
+    """From wherever one can get, one can get to the job's end."""
+    reached, left = set(ends), list(ends)
+    while left:
+        for origin in before.get(left.pop(), ()):
+            if origin not in reached:
+                reached.add(origin)
+                left.append(origin)
+    for state, way in ways.items():
+        if state not in reached:
+            raise _found(Violated("[progress] no way leads to the job's end any more"), way)
 
 
 def _found(error: Exception, step: tuple[Any, ...] | None) -> Found:
@@ -92,9 +116,11 @@ def _found(error: Exception, step: tuple[Any, ...] | None) -> Found:
 
 
 def _way(step: tuple[Any, ...] | None) -> Iterator[Choice]:
-    if step is not None:
-        yield from _way(step[0])
-        yield step[1]
+    choices: list[Choice] = []
+    while step is not None:
+        step, choice = step
+        choices.append(choice)
+    yield from reversed(choices)
 
 
 def any_job(chance: random.Random) -> Model:
@@ -111,25 +137,51 @@ def any_job(chance: random.Random) -> Model:
         trainer={"microBatchTokens": chance.randint(1, 3)},
     )
     change = chance.choice([None, SYNCHRONOUS, WIDER])
-    engines, deaths = chance.randint(1, 3), chance.randint(0, 4)
-    return Model(config, engines=engines, deaths=deaths, change=change, server_fails=True)
+    engines, deaths, losses = chance.randint(1, 3), chance.randint(0, 3), chance.randint(0, 3)
+    restless, progress = chance.random() < 0.3, chance.choice([0, 2, 8])
+    return Model(
+        config,
+        engines=engines,
+        deaths=deaths,
+        change=change,
+        losses=losses,
+        progress=progress,
+        restless=restless,
+    )
 
 
-def walk(chance: random.Random, *, steps: int = 400) -> None:
-    """One way through any job, to its end.
+def walk(chance: random.Random, *, steps: int = 400, slow: str = "") -> Model:
+    """One way through any job, to its end; the job at its end.
+
+    Args:
+        slow: a trajectory that takes long: much else happens before it ends, and its progress is published.
 
     Raises:
         Found: an invariant does not hold, or nothing can happen although the job is not over.
     """
     model = any_job(chance)
+    if slow:
+        while len(model.engines) < 2:
+            model = any_job(chance)
+        model.deaths, model.publishing = model.deaths + 2, 8
+    mishap_rate = chance.choice([0.02, 0.1, 0.3])
     way: tuple[Any, ...] | None = None
     for number in range(10_000):
         if number > steps:
-            model.deaths = 0
+            model.deaths = model.losses = model.publishing = 0
+            model.restless, model.late = False, []
         choices = model.choices()
         if not choices:
             break
-        choice = chance.choice(choices)
+        if slow and number <= steps:
+            choices = _before(slow, choices, chance)
+        mishaps = model.mishaps()
+        if slow in model.progress:
+            mishaps = _upon(slow, model) or mishaps
+        choice = chance.choice(mishaps if mishaps and chance.random() < mishap_rate else choices)
+        if choice == LATE and chance.random() < 0.5:
+            model.late = []  # never
+            continue
         way = (way, choice)
         try:
             model.do(choice)
@@ -138,3 +190,24 @@ def walk(chance: random.Random, *, steps: int = 400) -> None:
     if model.finished != "Succeeded":
         raise _found(Violated(f"[progress] the job ended as {model.finished or 'nothing'}"), way)
     model.replays()
+    return model
+
+
+def _upon(slow: str, model: Model) -> list[Choice]:
+    """What may go wrong with the engine that has a trajectory."""
+    holders = [name for name, engine in model.engines.items() if any(t == slow for t, _ in engine.running)]
+    return [c for c in model.mishaps() if c[0] in {"die", "drain"} and c[1] in holders]
+
+
+def _before(slow: str, choices: list[Choice], chance: random.Random) -> list[Choice]:
+    """What happens before a trajectory ends, for the most part."""
+    about = [choice for choice in choices if f" {slow}@" in choice[1]]
+    if chance.random() < 0.1:
+        return choices
+    return [c for c in about if c[0] == "publish"] or [c for c in choices if c not in about] or choices
+
+
+if __name__ == "__main__":
+    # Five minutes: too long to go with every change of a test.
+    found = explore(small_job(steps=2), engines=3, deaths=1)
+    sys.stdout.write(f"{found.states:,} states, {found.transitions:,} transitions: every invariant holds\n")

@@ -9,16 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import SimulatedEngine, World, job_config
 
+from rljob_core import snapshot
 from rljob_core.actions import (
+    OwnHeartbeat,
     PayloadSeen,
     PipelineChanged,
     PublishMetrics,
     RewardsSeen,
     SendToTrainer,
+    SignalSeen,
     Summary,
 )
+from rljob_core.dispatch import EngineView, choose
 from rljob_core.job_state import JobState
 from rljob_core.messages import (
+    CheckpointWritten,
+    EngineSignal,
     Fence,
     GenerationEnded,
     PayloadMissing,
@@ -28,15 +34,19 @@ from rljob_core.messages import (
     StepStats,
     TrainerReady,
 )
+from rljob_core.planner.engines import REJECTED_BEATS
 from rljob_core.records import (
     BufferOpened,
+    CheckpointSaved,
     EpochClaimed,
     Generated,
     GroupAborted,
+    GroupReady,
     GroupReserved,
     JobFinished,
     MicroBatchAssigned,
     RecordBatch,
+    Rewarded,
     StepCommitted,
     TrainerAttempt,
     Writer,
@@ -236,8 +246,10 @@ def test_no_single_death_loses_or_repeats_anything(faults, mode, drop, evaluatio
             case "coordinator":
                 before = JobState()
                 before.replay(world.ledger)
+                data = snapshot.dump(world.planner.state)
+                assert snapshot.differences(snapshot.dump(before), data) == []
+                assert snapshot.dump(snapshot.load(data)) == data
                 world.restart_coordinator(f"c{fresh}")
-                assert before.version == world.planner.state.version
             case "unsent":
                 world.dies_after_append = f"c{fresh}"
             case "silent":  # an engine that lives, but is not heard for longer than its lease
@@ -258,6 +270,9 @@ def test_no_single_death_loses_or_repeats_anything(faults, mode, drop, evaluatio
     assert rebuilt.version == config.spec.steps
     assert rebuilt.counts == world.planner.state.counts
     assert rebuilt.groups == world.planner.state.groups
+    data = snapshot.dump(world.planner.state)
+    assert snapshot.differences(snapshot.dump(rebuilt), data) == []
+    assert snapshot.dump(snapshot.load(data)) == data
 
 
 def test_records_of_a_fenced_coordinator_are_ignored():
@@ -269,7 +284,7 @@ def test_records_of_a_fenced_coordinator_are_ignored():
     before = world.planner.state.counts["planned"]
     zombie = GroupReserved("g999", 999, 2, 0, 0)
     world.ledger.append(RecordBatch(Writer(old.number, old.instance), (zombie,)))
-    claim = EpochClaimed(world.planner.state.writer.number, "c3")  # a number that is taken already
+    claim = EpochClaimed(world.planner.state.writer.number, "c3", "u1")  # a number that is taken already
     world.ledger.append(RecordBatch(Writer(claim.number, "c3"), (claim, zombie)))
     state = JobState()
     state.replay(world.ledger)
@@ -355,7 +370,7 @@ def test_an_old_trainer_attempt_is_fenced_and_its_proposal_ignored():
         assert world.step()
     state = world.planner.state
     ids = tuple(tuple(s.id for g in m.groups for s in state.groups[g].siblings) for m in state.micro_batches)
-    zombie = StepCommitted(1, state.commit.manifest, 1, state.trainer.epoch, ids, "", "zombie", "zombie")
+    zombie = StepCommitted(1, state.commit.manifest, 1, state.trainer.epoch, ids, 1, "", "zombie", "zombie")
     world.restart_trainer()
     while world.planner.state.trainer.attempt == 1:
         assert world.step()
@@ -377,7 +392,7 @@ def test_a_proposal_survives_the_coordinator_that_should_have_committed_it():
         assert world.step()
     state = world.planner.state
     ids = tuple(tuple(s.id for g in m.groups for s in state.groups[g].siblings) for m in state.micro_batches)
-    proposal = StepCommitted(1, state.commit.manifest, 1, state.trainer.epoch, ids, "", "m1", "k1")
+    proposal = StepCommitted(1, state.commit.manifest, 1, state.trainer.epoch, ids, 1, "", "m1", "k1")
     world.restart_coordinator("c2")
     world.trainer_version, world.manifest = 1, "m1"
     decision = world.planner.decide([TrainerReady(1, world.planner.epoch, 1, proposal)], 0.0)
@@ -430,6 +445,115 @@ def test_a_role_that_cannot_go_on_fails_the_job_with_its_words():
     ended = {r.group: r.reason for r in records(world) if isinstance(r, GroupAborted)}
     assert ended == {r.group: "JobFinished" for r in records(world) if isinstance(r, GroupReserved)}
     assert not world.planner.state.groups
+
+
+def test_a_gang_that_was_replaced_cannot_fail_the_job():
+    world = World(job_config())
+    world.start()
+    world.observe(TrainerReady(2, world.planner.epoch, None))
+    world.observe(RoleFailed("trainer", "its weights are gone", 1))
+    assert world.planner.state.finished is None
+    world.observe(RoleFailed("trainer", "its weights are gone", 2))
+    assert world.planner.state.finished == JobFinished("Failed", "trainer: its weights are gone")
+
+
+def test_a_checkpoint_of_a_step_that_was_never_committed_is_none():
+    world = World(job_config(steps=3))
+    world.start()
+    while world.planner.state.version < 2:
+        assert world.step()
+    lineage = world.planner.state.lineage
+    world.observe(CheckpointWritten(1, 1, "another", "step-000001"))
+    world.observe(CheckpointWritten(1, 3, "m3", "step-000003"))
+    assert world.planner.state.checkpoint is None
+    world.observe(CheckpointWritten(1, 1, lineage[1], "step-000001-2"))
+    assert world.planner.state.checkpoint == CheckpointSaved(1, 1, "step-000001-2")
+
+
+@pytest.mark.parametrize("reason", ["WeightsRejected: v1 is damaged", "WeightsUnavailable: no answer", ""])
+def test_weights_that_no_engine_can_use_end_the_job_with_a_reason(reason):
+    world = World(job_config(steps=3), engines=2)
+    world.start()
+    while world.planner.state.version < 1:
+        assert world.step()
+    for _ in range(REJECTED_BEATS + 1):
+        for name in ("e0.x", "e1.x"):
+            stuck = EngineSignal(name, "a", world.planner.epoch, 0, 0, 4, 0, 0, 0, stuck=reason)
+            world.observe(SignalSeen(name, stuck))
+        world.observe(OwnHeartbeat())
+    end = world.planner.state.finished
+    if reason.startswith("WeightsRejected"):
+        assert end is not None
+        assert end.outcome == "Failed"
+        assert "version 1" in end.message
+        assert "--from-version 0" in end.message
+    else:
+        assert end is None
+
+
+def test_one_engine_that_can_use_the_weights_is_enough():
+    world = World(job_config(steps=3), engines=2)
+    world.start()
+    while world.planner.state.version < 1:
+        assert world.step()
+    for _ in range(REJECTED_BEATS + 1):
+        for name, version, reason in (("e0.x", 0, "WeightsRejected: damaged"), ("e1.x", 1, "")):
+            signal = EngineSignal(name, "a", world.planner.epoch, version, 0, 4, 0, 0, 0, stuck=reason)
+            world.observe(SignalSeen(name, signal))
+        world.observe(OwnHeartbeat())
+    assert world.planner.state.finished is None
+
+
+def test_what_another_engine_says_of_a_trajectory_does_not_count():
+    world = World(job_config(), engines=2)
+    world.start()
+    (sibling, *_) = world.planner.state.generating_at("e0.x")
+    world.observe(GenerationEnded("e1.x", sibling.id, sibling.attempt, "EngineFailed", True))
+    assert (sibling.attempt, sibling.engine) == (1, "e0.x")
+    world.observe(GenerationEnded("e0.x", sibling.id, sibling.attempt, "EngineFailed", True))
+    assert sibling.attempt == 2
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_a_ledger_that_breaks_off_before_what_follows_from_a_group_s_last_reward(uniform):
+    config = job_config(steps=2, algorithm={"dropUniformGroups": True})
+    world = World(config, reward=lambda t: 0.0 if uniform else float(t.endswith(".1")))
+    world.start()
+    while not any(isinstance(r, GroupReady | GroupAborted) for r in records(world)):
+        assert world.step()
+    batch = world.ledger.pop()
+    follows = next(n for n, r in enumerate(batch.records) if isinstance(r, GroupReady | GroupAborted))
+    assert isinstance(batch.records[follows - 1], Rewarded)
+    world.ledger.append(RecordBatch(batch.writer, batch.records[:follows]))
+    group = batch.records[follows].group
+    world.restart_coordinator("c2")
+    ends = [r for r in records(world) if isinstance(r, GroupReady | GroupAborted) and r.group == group]
+    assert len(ends) == 1
+    assert type(ends[0]) is type(batch.records[follows])
+
+
+def test_a_ledger_that_breaks_off_at_the_job_s_end_leaves_no_group_open():
+    world = World(job_config())
+    world.start()
+    world.observe(RoleFailed("rollout", "no such folder"))
+    batch = world.ledger.pop()
+    end = next(n for n, r in enumerate(batch.records) if isinstance(r, JobFinished))
+    world.ledger.append(RecordBatch(batch.writer, batch.records[: end + 2]))
+    world.restart_coordinator("c2")
+    assert not world.planner.state.groups
+    reserved = {r.group for r in records(world) if isinstance(r, GroupReserved)}
+    assert sorted(r.group for r in records(world) if isinstance(r, GroupAborted)) == sorted(reserved)
+
+
+def test_a_stuck_engine_is_given_only_what_its_weights_admit():
+    stuck = EngineView("a", "pool", slots=4, version=1, stuck="WeightsRejected: damaged")
+    busy = EngineView("b", "pool", slots=4, version=2, assigned=3)
+    for engines, version, expected in (
+        ([stuck, busy], 1, stuck),
+        ([stuck, busy], 2, busy),
+        ([stuck], 2, None),
+    ):
+        assert choose(engines, min_version=version, waits=True, prefetch=0.0) is expected
 
 
 def test_keep_engines_are_given_only_what_their_weights_admit():

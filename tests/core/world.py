@@ -17,12 +17,17 @@ from rljob_core.actions import (
     Announce,
     DeletePayloads,
     DeleteRewards,
+    FindProgress,
+    ListProgress,
     OwnHeartbeat,
     PayloadSeen,
+    ProgressFound,
+    ProgressListed,
     RewardsSeen,
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    StoresRead,
     Summary,
 )
 from rljob_core.config import JobConfig
@@ -84,9 +89,9 @@ class SimulatedEngine:
     def give(self, work: Any) -> None:
         """An item of its queue: what it has, or had, is passed over."""
         if isinstance(work, Cancel):
-            named = set(work.trajectories)
-            self.waiting = [w for w in self.waiting if named and w.trajectory not in named]
-            for key in [k for k in self.running if not named or k[0] in named]:
+            named = set(zip(work.trajectories, work.attempts, strict=True))
+            self.waiting = [w for w in self.waiting if (w.trajectory, w.attempt) not in named]
+            for key in named & self.running.keys():
                 del self.running[key]
         elif (work.trajectory, work.attempt) not in self.taken:
             self.taken.add((work.trajectory, work.attempt))
@@ -141,7 +146,7 @@ class World:
 
     def start(self) -> None:
         """Start coordinator, engines and trainer."""
-        self.perform(self.planner.start("c1", self.now))
+        self.take_charge("c1")
         for engine in self.engines.values():
             self.swap(engine)
             self.signal(engine)
@@ -161,12 +166,19 @@ class World:
     def observe(self, *observations: Any) -> None:
         self.perform(self.planner.decide(observations, self.now))
 
+    def take_charge(self, instance: str) -> None:
+        """Claim an epoch; nothing that the ledger does not say is in the stores."""
+        planner = self.planner
+        self.perform(planner.start(instance, self.now))
+        if self.planner is planner:  # unless it died at once
+            self.observe(StoresRead(()))
+
     def restart_coordinator(self, instance: str) -> None:
         """The coordinator dies and another one starts from the ledger and what the streams still hold."""
         self.planner = Planner(self.config, prefetch=self.prefetch)
         self.planner.state.replay(self.ledger)
         planner = self.planner
-        self.perform(planner.start(instance, self.now))
+        self.take_charge(instance)
         for engine in list(self.engines.values()):
             if self.planner is planner:
                 self.signal(engine)
@@ -188,6 +200,11 @@ class World:
                     self.after(0.0, lambda e=engine: self.swap(e))
             case DeletePayloads() | DeleteRewards():
                 self.deleted.update(action.sequences)
+            case FindProgress():  # none of it is ever stored
+                for one in zip(action.trajectories, action.attempts, strict=True):
+                    self.after(0.0, lambda one=one: self.observe(ProgressFound(*one, None)))
+            case ListProgress():
+                self.after(0.0, lambda: self.observe(ProgressListed(())))
             case _:  # an engine that is retired may live on, unheard
                 pass
 
@@ -203,9 +220,8 @@ class World:
 
     def signal(self, engine: SimulatedEngine) -> None:
         if engine.name in self.engines:
-            signal = EngineSignal(
-                engine.name, "a", engine.version, engine.slots, len(engine.running), 0, 0, self.now
-            )
+            running, held = len(engine.running), len(engine.running) + len(engine.waiting)
+            signal = EngineSignal(engine.name, "a", 0, engine.version, held, engine.slots, running, 0, 0)
             self.observe(SignalSeen(engine.name, signal))
 
     def fill(self, engine: SimulatedEngine) -> None:
@@ -249,7 +265,7 @@ class World:
                 self.trainer_version, self.manifest = message.version, message.manifest
                 self.fed, self.resumed = [], message.number
                 if message.last and message.version != message.checkpoint_version:
-                    self.observe(CheckpointWritten(self.attempt, message.version, "k"))
+                    self.observe(CheckpointWritten(self.attempt, message.version, message.manifest, "k"))
             case MicroBatch(attempt=self.attempt, epoch=self.epoch) if (
                 message.resume,
                 message.step,
@@ -274,7 +290,15 @@ class World:
         version = message.step + 1
         digest = f"m{version}-{self.attempt}-{self.epoch}"
         proposal = StepCommitted(
-            version, self.manifest, self.attempt, self.epoch, fed, "", digest, f"v{version}-{self.attempt}"
+            version=version,
+            parent=self.manifest,
+            attempt=self.attempt,
+            epoch=self.epoch,
+            micro_batches=fed,
+            max_staleness=message.max_staleness,
+            random_state="",
+            manifest=digest,
+            key=f"v{version}-{self.attempt}",
         )
         before = self.planner.state.version
         self.observe(StepProposed(proposal, StepStats()))

@@ -25,6 +25,7 @@ class JobConfig(BaseModel):
     uid: str
     spec: RLJobSpec
     weights_uri: str
+    """Where the files of weights are; empty where they travel otherwise."""
     checkpoint_uri: str
     trainer_log_uri: str
     """Folder of the trainer's own record of what it fed to backward (the audit's third witness)."""

@@ -18,7 +18,11 @@ class EngineView:
     """An engine as the coordinator knows it.
 
     Attributes:
+        started: when, on a clock that its pod's instances share.
         assigned: trajectories sent to it and not ended.
+        held: of these, how many it says that it has.
+        beats_behind: own heartbeats for which it has seemed to lack something that it was sent.
+        stuck: why it cannot have newer weights now; empty if it can.
     """
 
     engine: str
@@ -26,7 +30,11 @@ class EngineView:
     slots: int
     version: int
     assigned: int = 0
+    held: int = 0
+    beats_behind: int = 0
     draining: bool = False
+    started: float = 0.0
+    stuck: str = ""
 
     def room(self, prefetch: float) -> int:
         """Trajectories that it can still be given."""
@@ -39,12 +47,13 @@ def choose(
     """The engine with the most free room for its size; None if none may take anything.
 
     `waits`: engines swap on their own, so that one below `min_version` may hold the assignment until then
-    (`inflight: Keep` engines do not: they are only given what their weights admit).
+    (`inflight: Keep` engines do not, nor those that are stuck: they are only given what their weights admit).
     """
     best: EngineView | None = None
     best_load = 0.0
     for engine in engines:
-        if engine.room(prefetch) <= 0 or (not waits and engine.version < min_version):
+        swaps = waits and not engine.stuck
+        if engine.room(prefetch) <= 0 or (not swaps and engine.version < min_version):
             continue
         load = engine.assigned / engine.slots
         if best is None or (load, engine.engine) < (best_load, best.engine):
@@ -60,20 +69,21 @@ def moves(buffers: StalenessBuffers) -> list[GroupMoved]:
     most room.
     """
     current = buffers.current
-    if current is None:
+    if current is None or not (current.free or current.count(EntryState.RESERVED)):
         return []
     finished = [
-        (entry.base, later.step, entry.group)
+        (later.entries[group].base, later.step, group)
         for later in buffers.buffers.values()
         if later.step > current.step
-        for entry in later.entries.values()
-        if entry.state is EntryState.OCCUPIED and current.admits(entry.base)
+        for group in later.groups(EntryState.OCCUPIED)
+        if current.admits(later.entries[group].base)
     ]
+    if not finished:
+        return []
     finished.sort()  # the oldest base first: it has the least room left
     free = current.free
-    unfinished = sorted(
-        ((e.base, e.group) for e in current.entries.values() if e.state is EntryState.RESERVED), reverse=True
-    )
+    reserved = current.groups(EntryState.RESERVED)
+    unfinished = sorted(((current.entries[group].base, group) for group in reserved), reverse=True)
     result: list[GroupMoved] = []
     for _, source, group in finished:
         if free > 0:

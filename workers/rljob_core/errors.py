@@ -9,8 +9,10 @@ RLJobError
 ├── Stopped               a role was told to stop before the job was over
 ├── CorruptPayload        bytes from a stream that do not decode (counted as a dead letter)
 │   └── UnknownVersion    … because they were written by a newer release
+├── CorruptLedger         a message of the ledger does not decode, or is another job's; it is never passed over
 ├── WeightsRejected       stored weights whose digests do not match their manifest
 ├── StoreUnavailable      the message store does not answer
+│   └── StreamCut         … as it was: a stream now ends before what was read from it, so its server lost messages
 ├── StoreFull             the message store refuses a payload until something is consumed
 ├── GenerationFailed      an engine could not finish a trajectory
 ├── RewardFailed          a reward function raised or ran past its limit
@@ -67,12 +69,37 @@ class UnknownVersion(CorruptPayload):
     """A payload written by a newer release than this one."""
 
 
+class CorruptLedger(RLJobError):
+    """A message of the ledger that is not what this job has written."""
+
+
 class WeightsRejected(RLJobError):
     """Stored weights do not match the digests in their manifest."""
 
 
 class StoreUnavailable(RLJobError):
     """The message store does not answer."""
+
+
+class StreamCut(StoreUnavailable):
+    """A stream's server lost messages that it had acknowledged and that were read; their sequences come again.
+
+    Whoever read them must read the stream anew.
+
+    Args:
+        stream: its name.
+        passed: sequence up to which it was read.
+        last: sequence of its newest message now. It may have grown since it was cut, even past `passed`.
+    """
+
+    def __init__(self, stream: str, *, passed: int, last: int) -> None:
+        super().__init__(
+            f"{stream} was read up to message {passed} and is not what it was, up to message {last} now: the server "
+            "has lost what it had acknowledged; read it anew"
+        )
+        self.stream = stream
+        self.passed = passed
+        self.last = last
 
 
 class StoreFull(RLJobError):

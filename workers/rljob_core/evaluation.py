@@ -31,13 +31,18 @@ def sample_of(trajectory: str) -> Sample:
 
 @dataclass(slots=True)
 class Evaluation:
-    """One pass over the held-out prompts under `version`."""
+    """One pass over the held-out prompts under `version`.
+
+    Attributes:
+        unscored: answers whose payload was seen (keys, in that order).
+    """
 
     version: int
     samples: int
     waiting: deque[str] = field(default_factory=deque)
     attempts: dict[str, int] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
+    unscored: dict[str, None] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
 
@@ -57,6 +62,7 @@ class Evaluation:
 
     def arrived(self, trajectory: str) -> str:
         """Its payload is stored; the engine that had it, which is free of it now."""
+        self.unscored[trajectory] = None
         return self.engines.pop(trajectory, "")
 
     def score(self, trajectory: str, reward: float) -> None:
@@ -67,6 +73,7 @@ class Evaluation:
     def retry(self, trajectory: str, *, max_attempts: int, failure: bool) -> None:
         """Answer again, or give the answer up after `max_attempts`."""
         self.engines.pop(trajectory, None)
+        self.unscored.pop(trajectory, None)
         self.failures[trajectory] = self.failures.get(trajectory, 0) + failure
         if failure and self.failures[trajectory] >= max_attempts:
             self._end(trajectory)
@@ -81,6 +88,7 @@ class Evaluation:
 
     def _end(self, trajectory: str) -> None:
         self.engines.pop(trajectory, None)
+        self.unscored.pop(trajectory, None)
         self.attempts.pop(trajectory, None)
 
     @property

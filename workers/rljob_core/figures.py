@@ -74,7 +74,7 @@ class Figures:
             aborted=dict(state.aborted),
             attempts_failed=dict(state.attempts_failed),
             trainer_attempt=state.trainer.attempt if state.trainer else 0,
-            epoch=state.writer.number,
+            epoch=state.writer.count,
             finished=state.finished.outcome if state.finished else "",
             message=state.finished.message if state.finished else "",
         )

@@ -9,9 +9,14 @@ Key = tuple[str, int]
 
 
 class Holdings:
-    """Reference counts of messages by the trajectories in them."""
+    """Reference counts of messages by the trajectories in them.
+
+    Attributes:
+        newest: the last sequence that was seen.
+    """
 
     def __init__(self) -> None:
+        self.newest = 0
         self._holders: dict[int, set[Key]] = {}
         self._messages: dict[Key, int] = {}
 
@@ -20,6 +25,7 @@ class Holdings:
 
     def add(self, sequence: int, keys: Sequence[Key]) -> None:
         """A message was seen that carries these."""
+        self.newest = max(self.newest, sequence)
         self._holders[sequence] = set(keys)
         for key in keys:
             # The same attempt stored twice (a publish repeated past the duplicate window): the first one counts,

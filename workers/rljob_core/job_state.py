@@ -23,23 +23,35 @@ from rljob_core.records import (
     GroupMoved,
     GroupReady,
     GroupReserved,
+    Inherited,
     JobFinished,
     MicroBatchAssigned,
+    PipelineSet,
     Record,
     RecordBatch,
     Rewarded,
     SiblingReset,
     StepCommitted,
+    StepRestored,
     TrainerAttempt,
+    VersionsRevoked,
     Writer,
 )
 from rljob_core.staleness import StalenessBuffers
-from rljob_core.trajectory import State, group_of, sibling_of, trajectory_id
+from rljob_core.trajectory import State, group_of, prompt_of_group, sibling_of, trajectory_id
+
+LINEAGE_VERSIONS = 65
+"""Newest versions whose manifests are remembered: no bound allows an older one (`spec.pipeline.maxStaleness`)."""
 
 
 @dataclass(slots=True)
 class Sibling:
-    """One trajectory of a group, in its current attempt."""
+    """One trajectory of a group, in its current attempt.
+
+    Attributes:
+        first: the oldest attempt from which it may go on: the last one that was to begin anew.
+        inherited: what it goes on from, while an engine has it.
+    """
 
     id: str
     attempt: int = 1
@@ -49,6 +61,8 @@ class Sibling:
     failures: int = 0
     payload: Generated | None = None
     reward: float | None = None
+    first: int = 1
+    inherited: Inherited | None = None
 
 
 @dataclass(slots=True)
@@ -67,7 +81,10 @@ class GroupState:
     def _version(sibling: Sibling, floor: int) -> int:
         if sibling.payload is not None:
             return sibling.payload.span.min
-        return sibling.min_version if sibling.state is State.GENERATING else floor
+        if sibling.state is not State.GENERATING:
+            return floor
+        made = sibling.inherited
+        return sibling.min_version if made is None else min(made.span.min, sibling.min_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +99,7 @@ class Commit:
 class DispatchOrder:
     """Trajectories to be dispatched: those of the earliest buffer first, regenerated ones before new ones.
 
-    A heap with lazy deletion: whoever pops checks that the trajectory still waits.
+    A heap with lazy deletion: whoever pops checks that the trajectory still waits, and in that buffer.
     """
 
     def __init__(self) -> None:
@@ -104,13 +121,18 @@ class JobState:
     """What the ledger says."""
 
     def __init__(self) -> None:
+        self.job = ""  # UID, as its coordinators claim it
         self.writer = Writer(0, "")
+        self.pipeline: PipelineSet | None = None
         self.buffers = StalenessBuffers()
         self.groups: dict[str, GroupState] = {}
+        self.generating: dict[str, dict[str, None]] = {}  # ids of trajectories by engine
+        self.unscored: dict[str, None] = {}  # ids of those that are generated and not rewarded
         self.waiting = DispatchOrder()
         self.next_prompt = 0
-        self.next_ordinal = 0
+        self.restored: set[int] = set()  # prompts from next_prompt on that a restored step has consumed
         self.commit = Commit()
+        self.lineage = {0: ""}  # manifests of the newest versions that count
         self.checkpoint: CheckpointSaved | None = None
         self.trainer: TrainerAttempt | None = None
         self.micro_batches: list[MicroBatchAssigned] = []
@@ -131,6 +153,15 @@ class JobState:
         group = self.groups.get(group_of(trajectory))
         return group.siblings[sibling_of(trajectory)] if group is not None else None
 
+    def attempt(self, trajectory: str) -> int:
+        """The attempt that holds a trajectory whose group has not ended."""
+        return self.groups[group_of(trajectory)].siblings[sibling_of(trajectory)].attempt
+
+    def generating_at(self, engine: str) -> list[Sibling]:
+        """What the ledger says that an engine is generating."""
+        found = map(self.sibling, self.generating.get(engine, ()))
+        return [sibling for sibling in found if sibling is not None]
+
     def siblings(self) -> Iterable[Sibling]:
         """All live siblings."""
         return (s for g in self.groups.values() for s in g.siblings)
@@ -138,6 +169,22 @@ class JobState:
     def in_training(self) -> list[str]:
         """Groups assigned to the trainer in the current step, in order."""
         return [g for m in self.micro_batches for g in m.groups]
+
+    def assigned(self) -> tuple[tuple[str, ...], ...]:
+        """Trajectories assigned to the trainer in the current step, in order, per micro-batch."""
+        return tuple(
+            tuple(s.id for g in m.groups for s in self.groups[g].siblings) for m in self.micro_batches
+        )
+
+    def index(self) -> None:
+        """Find again what waits for an engine, what is with which engine, and what waits for a score."""
+        for sibling in self.siblings():
+            if sibling.state is State.RESERVED:
+                self._queue(sibling)
+            elif sibling.state is State.GENERATING:
+                self.generating.setdefault(sibling.engine, {})[sibling.id] = None
+            elif sibling.state is State.GENERATED:
+                self.unscored[sibling.id] = None
 
     def replay(self, batches: Iterable[RecordBatch]) -> None:
         """Fold batches read from the ledger, passing over those of fenced writers."""
@@ -157,7 +204,9 @@ class JobState:
         """
         match record:
             case EpochClaimed():
-                self.writer = Writer(record.number, record.instance)
+                self.job, self.writer = record.job, Writer(record.number, record.instance)
+            case PipelineSet():
+                self.pipeline = record
             case BufferOpened():
                 self.buffers.open(
                     step=record.step,
@@ -170,14 +219,11 @@ class JobState:
             case Dispatched():
                 self._dispatch(record)
             case Generated():
-                sibling = self._live(record.trajectory, record.attempt)
-                sibling.payload = record
-                sibling.state = State.GENERATED
-                self.counts["generated"] += 1
+                self._generated(record)
             case Rewarded():
                 sibling = self._live(record.trajectory, record.attempt)
                 sibling.reward = record.reward
-                sibling.state = State.REWARDED
+                self._set(sibling, State.REWARDED)
             case SiblingReset():
                 self._reset(record)
             case GroupReady():
@@ -188,6 +234,8 @@ class JobState:
                     self.buffers.swap(group=record.group, displaced=record.displaced)
                 else:
                     self.buffers.move(group=record.group, target=record.target)
+                for name in filter(None, (record.group, record.displaced)):
+                    self._queue_again(name)
             case GroupAborted():
                 self._abort(record)
             case TrainerAttempt():
@@ -203,6 +251,10 @@ class JobState:
                 self.micro_batches.append(record)
             case StepCommitted():
                 self._commit(record)
+            case StepRestored():
+                self._restore(record)
+            case VersionsRevoked():
+                self._revoke(record)
             case CheckpointSaved():
                 self.checkpoint = record
             case Evaluated():
@@ -221,27 +273,74 @@ class JobState:
 
     def _mark(self, group: str, state: State) -> None:
         for sibling in self.groups[group].siblings:
-            sibling.state = state
+            self._set(sibling, state)
+
+    def _set(self, sibling: Sibling, state: State, *, engine: str | None = None) -> None:
+        """The one place where a sibling's state changes, so that the indices follow."""
+        if sibling.state is State.GENERATING:
+            with_engine = self.generating[sibling.engine]
+            del with_engine[sibling.id]
+            if not with_engine:
+                del self.generating[sibling.engine]
+        elif sibling.state is State.GENERATED:
+            del self.unscored[sibling.id]
+        if engine is not None:
+            sibling.engine = engine
+        sibling.state = state
+        if state is State.GENERATING:
+            self.generating.setdefault(sibling.engine, {})[sibling.id] = None
+        elif state is State.GENERATED:
+            self.unscored[sibling.id] = None
+
+    def _queue(self, sibling: Sibling) -> None:
+        group = self.groups[group_of(sibling.id)]
+        place = (group.prompt, sibling_of(sibling.id)) if sibling.attempt == 1 else (-1, 0)
+        self.waiting.push(self.buffers.buffer_of(group.id).step, place, sibling.id)
+
+    def _queue_again(self, group: str) -> None:
+        """Its place in the queue was that of another buffer."""
+        for sibling in self.groups[group].siblings:
+            if sibling.state is State.RESERVED:
+                self._queue(sibling)
 
     def _reserve(self, record: GroupReserved) -> None:
         self.buffers.reserve(group=record.group, step=record.step, base=record.min_version)
         ids = [trajectory_id(record.group, n) for n in range(record.siblings)]
         self.groups[record.group] = GroupState(record.group, record.prompt, [Sibling(i) for i in ids])
-        for place, trajectory in enumerate(ids):
-            self.waiting.push(record.step, (self.next_ordinal, place), trajectory)
+        for sibling in self.groups[record.group].siblings:
+            self._queue(sibling)
         self.next_prompt = max(self.next_prompt, record.prompt + 1)
-        self.next_ordinal += 1
+        self._pass_restored()
         self.counts["planned"] += record.siblings
+
+    def _pass_restored(self) -> None:
+        while self.next_prompt in self.restored:
+            self.restored.remove(self.next_prompt)
+            self.next_prompt += 1
 
     def _dispatch(self, record: Dispatched) -> None:
         for trajectory, attempt in zip(record.trajectories, record.attempts, strict=True):
             sibling = self._live(trajectory, attempt)
             if sibling.state is not State.RESERVED:
                 raise ProtocolViolation(f"{trajectory} is {sibling.state}: it cannot be dispatched")
-            sibling.state = State.GENERATING
-            sibling.engine = record.engine
+            self._set(sibling, State.GENERATING, engine=record.engine)
             sibling.min_version = record.min_version
+            sibling.inherited = record.inherited.get(trajectory)
+            if sibling.inherited is not None:
+                self.counts["resumed"] += 1
+                self.counts["resumed_tokens"] += sibling.inherited.tokens
         for group in dict.fromkeys(group_of(t) for t in record.trajectories):
+            self._rebase(group)
+
+    def _generated(self, record: Generated) -> None:
+        sibling = self._live(record.trajectory, record.attempt)
+        sibling.payload = record
+        self._set(sibling, State.GENERATED)
+        self.counts["generated"] += 1
+        # No engine starts below the minVersion that it was sent, but what comes out of a part of the ledger that is
+        # lost was sent with another one.
+        group = group_of(record.trajectory)
+        if record.span.min < self.buffers.entry_of(group).base:
             self._rebase(group)
 
     def _rebase(self, group: str) -> None:
@@ -255,18 +354,20 @@ class JobState:
         group = group_of(record.trajectory)
         was_ready = sibling.state is State.READY
         sibling.attempt = record.attempt
-        sibling.state = State.RESERVED
-        sibling.engine, sibling.payload, sibling.reward = "", None, None
+        self._set(sibling, State.RESERVED, engine="")
+        sibling.payload, sibling.reward, sibling.inherited = None, None, None
+        if not record.carries:
+            sibling.first = record.attempt
         if record.failure:
             sibling.failures += 1
         self.attempts_failed[record.reason] += 1
-        self.waiting.push(self.buffers.buffer_of(group).step, (-1, 0), record.trajectory)
+        self._queue(sibling)
         if was_ready:
             floor = self.buffers.buffer_of(group).min_version
             self.buffers.reopen(group=group, base=self.groups[group].base(floor))
             for other in self.groups[group].siblings:
                 if other is not sibling:
-                    other.state = State.REWARDED
+                    self._set(other, State.REWARDED)
         else:
             self._rebase(group)
 
@@ -274,12 +375,59 @@ class JobState:
         group = self.groups.pop(record.group)
         self.buffers.abort(record.group)
         for sibling in group.siblings:
+            self._set(sibling, State.ABORTED)
             self.aborted[record.causes.get(sibling.id, record.reason)] += 1
         self.replaced[record.reason] += 1
 
     def _commit(self, record: StepCommitted) -> None:
         for group in self.buffers.consume(record.version - 1):
             self.counts["consumed"] += len(self.groups.pop(group).siblings)
+        self._committed(record)
+
+    def _committed(self, record: StepCommitted) -> None:
         self.commit = Commit(record.version, record.key, record.manifest)
+        self._extend_lineage()
         self.micro_batches = []
         self.replaced.clear()
+
+    def _extend_lineage(self) -> None:
+        newest = self.commit.version
+        kept = {v: m for v, m in self.lineage.items() if newest - LINEAGE_VERSIONS < v < newest}
+        self.lineage = {**kept, newest: self.commit.manifest}
+
+    def _restore(self, record: StepRestored) -> None:
+        commit = record.commit
+        for group in record.dropped:
+            self._abort(GroupAborted(group, "LedgerLost"))
+        siblings = commit.siblings
+        self.buffers.restore(commit.version - 1, groups=siblings, moved=record.moved)
+        for group in record.moved:
+            if self.groups[group].siblings[0].state is State.TRAINING:
+                self._mark(group, State.READY)
+            self._queue_again(group)
+        for group, size in siblings.items():
+            if group in self.groups:
+                self._mark(group, State.CONSUMED)
+                del self.groups[group]
+            else:
+                self.restored.add(prompt_of_group(group))
+                self.counts["planned"] += size
+            self.counts["consumed"] += size
+        self._pass_restored()
+        self._committed(commit)
+
+    def _revoke(self, record: VersionsRevoked) -> None:
+        for group in list(self.groups):
+            self._abort(GroupAborted(group, "VersionRevoked"))
+        self.buffers.revoke(record.version)
+        self.commit = Commit(record.version, record.key, record.manifest)
+        self._extend_lineage()
+        self.checkpoint = None
+        if record.checkpoint is not None and record.checkpoint_version is not None:
+            self.checkpoint = CheckpointSaved(record.checkpoint_version, 0, record.checkpoint)
+        self.evaluated = {v: e for v, e in self.evaluated.items() if v <= record.version}
+        self.counts["consumed"] -= record.trajectories
+        self.aborted["VersionRevoked"] += record.trajectories
+        self.micro_batches = []
+        self.replaced.clear()
+        self.finished = None

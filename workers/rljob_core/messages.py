@@ -1,6 +1,6 @@
 """What roles tell one another, besides payloads and the ledger.
 
-Work queues: `Generate | Cancel` to an engine; `Hello | Resume | MicroBatch | Finish` to the trainer; the
+Work queues: `Generate | Cancel` to an engine; `Hello | Resume | MicroBatch | Fence | Finish` to the trainer; the
 `CoordinatorEvent`s to the coordinator. Streams: `RewardResult`, `VersionAnnounced`, `StepMetrics`. Signals
 (key-value): `EngineSignal`. All are JSON; payloads of tokens have their own format (`rljob_runtime.wire`).
 """
@@ -12,13 +12,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from rljob_core.records import StepCommitted
+from rljob_core.records import Inherited, PipelineSet, StepCommitted
 from rljob_core.trajectory import VersionSpan
 
 ENGINE_SIGNALS = "engine."
 """Keys of the signal bucket: `engine.<instance>` holds an `EngineSignal` …"""
 COORDINATOR_SIGNAL = "coordinator"
 """… and this one the instance of the coordinator that wrote it last, its own heartbeat."""
+
+REWARD_QUEUE = "reward"
+"""The durable queue over the trajectory stream that reward workers share."""
+
+MARK, MARK_HEADER = "mark", "Rljob-Mark"
+"""Suffix, in the reward stream, of an empty message that a coordinator waits to read back, and whose it is."""
 
 Sample = Literal["sampled", "greedy"]
 """How an answer is drawn: by spec.rollout.sampling, or the likeliest token each time."""
@@ -35,6 +41,7 @@ class Generate:
         min_version: an engine whose weights are older waits for new ones before it starts.
         sample: `sampled` (spec.rollout.sampling) or `greedy`.
         seed: of this sample's random draws.
+        inherited: what it goes on from; an engine that cannot have it gives the trajectory back.
     """
 
     trajectory: str
@@ -44,14 +51,16 @@ class Generate:
     min_version: int
     sample: Sample
     seed: int
+    inherited: Inherited | None = None
     kind: Literal["generate"] = "generate"
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop generating these, whatever their attempt; none named: everything."""
+    """Stop generating these, and do not begin to: ids and, one by one, attempts."""
 
     trajectories: tuple[str, ...]
+    attempts: tuple[int, ...]
     kind: Literal["cancel"] = "cancel"
 
 
@@ -168,20 +177,25 @@ class GenerationEnded:
 
 @dataclass(frozen=True, slots=True)
 class EngineGone:
-    """An engine has drained and stops."""
+    """An engine has drained and stops: how far its trajectories have come is stored.
+
+    `stored`: the newest message of trajectories that it has stored; what is in there has ended.
+    """
 
     engine: str
+    stored: int = 0
     kind: Literal["engine_gone"] = "engine_gone"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerReady:
-    """A trainer gang asks to be taken on.
+    """A trainer gang asks to be taken on, and says again where it stands for as long as nothing comes.
 
     Attributes:
         attempt: the gang's, from the operator.
         epoch: the writer epoch that it answers to (0: none seen yet).
         resume: number of the newest `Resume` that it has taken from that epoch; 0 for none.
+        fed: micro-batches that it has taken of the step that follows `version`.
         version: of the weights in memory; None before any were loaded.
         proposal: a step that it has finished, durable in the weight store, and that may not be committed.
     """
@@ -191,6 +205,7 @@ class TrainerReady:
     version: int | None
     proposal: StepCommitted | None = None
     resume: int = 0
+    fed: int = 0
     kind: Literal["trainer_ready"] = "trainer_ready"
 
 
@@ -223,20 +238,26 @@ class StepProposed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """Optimizer state is durable."""
+    """Optimizer state is durable, of the step that made the version with this manifest."""
 
     attempt: int
     version: int
+    manifest: str
     key: str
     kind: Literal["checkpoint_written"] = "checkpoint_written"
 
 
 @dataclass(frozen=True, slots=True)
 class RoleFailed:
-    """A role cannot go on and says why, for the user; the job fails."""
+    """A role cannot go on and says why, for the user; the job fails.
+
+    Attributes:
+        attempt: of a trainer; 0 for other roles.
+    """
 
     role: str
     message: str
+    attempt: int = 0
     kind: Literal["role_failed"] = "role_failed"
 
 
@@ -288,8 +309,12 @@ class RewardBatch:
 
 @dataclass(frozen=True, slots=True)
 class VersionAnnounced:
-    """A committed version: engines may swap to it."""
+    """A committed version: engines swap to it, unless they know one of a newer epoch, or a newer one of this epoch.
 
+    It may be older than what an engine has: a newer epoch may have found versions lost, or revoked by the user.
+    """
+
+    epoch: int
     version: int
     key: str | None
     manifest: str
@@ -302,21 +327,27 @@ class EngineSignal:
     """An engine's heartbeat: what it is and how it does.
 
     Attributes:
+        epoch: of the announcement that its version came with.
+        held: assignments that it has taken and that have not ended: to be generated, generating, or being stored.
         slots: trajectories that it generates at once.
         running, waiting: trajectories generating, and held until weights or a slot are there.
         tokens: generated since it started.
-        seconds: since it started, on its own clock.
+        started: when, in seconds since 1970: of two instances of one pod, the later one lives.
+        stuck: why it cannot have the newest weights now; it is given only what its own admit.
     """
 
     engine: str
     pool: str
+    epoch: int
     version: int
+    held: int
     slots: int
     running: int
     waiting: int
     tokens: int
-    seconds: float
     draining: bool = False
+    started: float = 0.0
+    stuck: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +355,9 @@ class StepMetrics:
     """One line of metrics.jsonl: a commit (it has `reward_mean`), an evaluation (it has `heldout_sampled`) or the end.
 
     `tokens_generated` and `seconds` count from this coordinator's start, `trajectories` and `aborted` over the job;
-    `slots` are what `engines` can generate at once, of which `assigned` are taken or promised.
+    `slots` are what `engines` can generate at once, of which `assigned` are taken or promised; `pipeline` binds the
+    buffers that open now, `pipeline_refused` says why the spec's newest does not. With `gone_back`, the user has gone
+    back to `version`: of what came before in the stream, what is about later versions does not count, nor does an end.
     """
 
     step: int
@@ -347,8 +380,11 @@ class StepMetrics:
     trainer_attempt: int = 0
     epoch: int = 0
     stats: StepStats | None = None
+    pipeline: PipelineSet | None = None
+    pipeline_refused: str = ""
     finished: str = ""
     message: str = ""
+    gone_back: bool = False
 
 
 ENGINE_WORK: TypeAdapter[EngineWorkBatch] = TypeAdapter(EngineWorkBatch)

@@ -9,12 +9,17 @@ A *batch* of records is one message: canonical JSON, with the writer epoch that 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from rljob_core.trajectory import VersionSpan
+from rljob_core.stable_hash import stable_hash
+from rljob_core.trajectory import VersionSpan, group_of
+
+EPOCH_STRIDE = 1_000_000
+"""A writer epoch's number is its count times this, plus a part that only its instance has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +29,41 @@ class Writer:
     number: int
     instance: str
 
+    @property
+    def count(self) -> int:
+        """Which coordinator of the job it is, the first being 1; for people."""
+        return self.number // EPOCH_STRIDE
+
+    def successor(self, instance: str) -> Writer:
+        """The writer that takes over.
+
+        A claim that was lost with its machine is claimed again. The instance's own part keeps the two apart for
+        everybody who heard of the first (trainers, engines, weight keys), whom its number alone would mislead.
+        """
+        return Writer((self.count + 1) * EPOCH_STRIDE + stable_hash(instance) % EPOCH_STRIDE, instance)
+
 
 @dataclass(frozen=True, slots=True)
 class EpochClaimed:
-    """A coordinator starts to write. Records of older epochs that follow are ignored by every reader."""
+    """A coordinator of `job` (its UID) starts to write. What older epochs write later is ignored by every reader."""
 
     number: int
     instance: str
+    job: str
     kind: Literal["epoch"] = "epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSet:
+    """What binds the buffers that open from here on, `step`'s first; those that are open keep their stamps."""
+
+    step: int
+    mode: str
+    max_staleness: int
+    inflight: str
+    max_attempts: int
+    max_resamples: int
+    kind: Literal["pipeline"] = "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +90,38 @@ class GroupReserved:
 
 
 @dataclass(frozen=True, slots=True)
+class Inherited:
+    """What an attempt goes on from: the newest progress of one before it.
+
+    Attributes:
+        attempt: the one that published it.
+        tokens: of the response so far.
+        span: of the versions that produced them.
+        seed: of the random stream that drew them, and draws what follows.
+        sequence: of its message in the stream of progress.
+        digest: of its payload.
+    """
+
+    attempt: int
+    tokens: int
+    span: VersionSpan
+    seed: int
+    sequence: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatched:
-    """Siblings go to an engine; results of other attempts are not taken."""
+    """Siblings go to an engine; results of other attempts are not taken.
+
+    `inherited` are those that go on from what an earlier attempt has generated; the others begin.
+    """
 
     trajectories: tuple[str, ...]
     attempts: tuple[int, ...]
     engine: str
     min_version: int
+    inherited: dict[str, Inherited] = field(default_factory=dict)
     kind: Literal["dispatched"] = "dispatched"
 
 
@@ -99,7 +156,7 @@ class SiblingReset:
     """A sibling is to be generated again, as `attempt`.
 
     `failure` counts against maxAttempts (a reward that raised, an engine that could not), a lost engine or a
-    restart at new weights does not.
+    restart at new weights does not. `carries`: it may go on from what attempts before it have generated.
     """
 
     trajectory: str
@@ -107,6 +164,7 @@ class SiblingReset:
     reason: str
     failure: bool
     detail: str = ""
+    carries: bool = False
     kind: Literal["reset"] = "reset"
 
 
@@ -179,6 +237,7 @@ class StepCommitted:
         parent: digest of the manifest that it started from.
         attempt, epoch: the trainer's fence.
         micro_batches: trajectory ids fed to backward, in order, per micro-batch.
+        max_staleness: the stamp of the step's buffer.
         random_state: digest of the trainer's random state after the step.
         manifest: digest of the manifest without this field (empty inside the manifest itself).
         key: where in the weight store.
@@ -189,10 +248,52 @@ class StepCommitted:
     attempt: int
     epoch: int
     micro_batches: tuple[tuple[str, ...], ...]
+    max_staleness: int
     random_state: str
     manifest: str
     key: str
     kind: Literal["committed"] = "committed"
+
+    @property
+    def siblings(self) -> Counter[str]:
+        """The groups that it was made of, and how many trajectories of each."""
+        return Counter(group_of(trajectory) for part in self.micro_batches for trajectory in part)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRestored:
+    """A step that was committed, or could have been, when the ledger lost its tail: taken back from its manifest.
+
+    Attributes:
+        commit: the record that the manifest embeds.
+        moved: groups that the ledger still has in the step's buffer though it was made of others, and the buffers
+            that take them.
+        dropped: those of them for which no buffer has room; they end as `LedgerLost`.
+    """
+
+    commit: StepCommitted
+    moved: dict[str, int]
+    dropped: tuple[str, ...]
+    kind: Literal["restored"] = "restored"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsRevoked:
+    """The user goes back to `version`: what later versions were, and what they are made of, does not count.
+
+    Open groups end as `VersionRevoked`; the job goes on from here even if it had ended.
+
+    Attributes:
+        trajectories: how many the revoked steps had consumed.
+    """
+
+    version: int
+    key: str | None
+    manifest: str
+    checkpoint: str | None
+    checkpoint_version: int | None
+    trajectories: int
+    kind: Literal["revoked"] = "revoked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +328,7 @@ class JobFinished:
 
 Record = (
     EpochClaimed
+    | PipelineSet
     | BufferOpened
     | GroupReserved
     | Dispatched
@@ -239,6 +341,8 @@ Record = (
     | TrainerAttempt
     | MicroBatchAssigned
     | StepCommitted
+    | StepRestored
+    | VersionsRevoked
     | CheckpointSaved
     | Evaluated
     | JobFinished

@@ -10,8 +10,10 @@ raises `StalenessExceeded`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from rljob_core.errors import ProtocolViolation, StalenessExceeded
 
@@ -38,15 +40,25 @@ class Entry:
     state: EntryState = EntryState.RESERVED
 
 
-@dataclass(slots=True)
+@dataclass
 class Buffer:
-    """The coming step's batch: `capacity` entries under the stamp `max_staleness`."""
+    """The coming step's batch: `capacity` entries under the stamp `max_staleness`.
+
+    Attributes:
+        entries: in order of reservation, moved ones last.
+    """
 
     step: int
     max_staleness: int
     mode: str
     capacity: int
     entries: dict[str, Entry] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Names by state, so that nobody looks through a large batch for the few that are ready.
+        self._by_state: dict[EntryState, dict[str, None]] = {state: {} for state in EntryState}
+        for entry in self.entries.values():
+            self._by_state[entry.state][entry.group] = None
 
     @property
     def free(self) -> int:
@@ -63,8 +75,29 @@ class Buffer:
         return self.step - base <= self.max_staleness
 
     def groups(self, state: EntryState) -> list[str]:
-        """Groups whose entries are in that state, in order of reservation."""
-        return [e.group for e in self.entries.values() if e.state is state]
+        """Groups whose entries are in that state, in the order in which they came to be."""
+        return list(self._by_state[state])
+
+    def count(self, state: EntryState) -> int:
+        """How many they are."""
+        return len(self._by_state[state])
+
+    def put(self, entry: Entry) -> None:
+        """Let a group have an entry here."""
+        self.entries[entry.group] = entry
+        self._by_state[entry.state][entry.group] = None
+
+    def take(self, group: str) -> Entry:
+        """Free a group's entry."""
+        entry = self.entries.pop(group)
+        del self._by_state[entry.state][group]
+        return entry
+
+    def mark(self, entry: Entry, state: EntryState) -> None:
+        """Let an entry of this buffer be in another state."""
+        del self._by_state[entry.state][entry.group]
+        entry.state = state
+        self._by_state[state][entry.group] = None
 
 
 class StalenessBuffers:
@@ -75,6 +108,15 @@ class StalenessBuffers:
         self.buffers: dict[int, Buffer] = {}
         self.next_step = 0
         self._where: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, version: int, next_step: int, buffers: Iterable[Buffer]) -> Self:
+        """Buffers as they were."""
+        restored = cls()
+        restored.version, restored.next_step = version, next_step
+        restored.buffers = {buffer.step: buffer for buffer in buffers}
+        restored._where = {group: b.step for b in restored.buffers.values() for group in b.entries}
+        return restored
 
     def __contains__(self, group: str) -> bool:
         return group in self._where
@@ -102,7 +144,7 @@ class StalenessBuffers:
         if buffer.free <= 0:
             raise ProtocolViolation(f"buffer {step} is full: {group} cannot be reserved")
         self._admit(buffer, group, base)
-        buffer.entries[group] = Entry(group, base)
+        buffer.put(Entry(group, base))
         self._where[group] = step
 
     def rebase(self, *, group: str, base: int) -> None:
@@ -116,14 +158,14 @@ class StalenessBuffers:
         buffer, entry = self._entry(group, EntryState.RESERVED)
         self._admit(buffer, group, base)
         entry.base = base
-        entry.state = EntryState.OCCUPIED
+        buffer.mark(entry, EntryState.OCCUPIED)
 
     def reopen(self, *, group: str, base: int) -> None:
         """A sibling of an occupied group must be generated again: the entry is only reserved."""
         buffer, entry = self._entry(group, EntryState.OCCUPIED)
         self._admit(buffer, group, base)
         entry.base = base
-        entry.state = EntryState.RESERVED
+        buffer.mark(entry, EntryState.RESERVED)
 
     def move(self, *, group: str, target: int) -> None:
         """Move a group that is not in training into a free entry of another buffer whose stamp it satisfies."""
@@ -135,8 +177,7 @@ class StalenessBuffers:
         if buffer.free <= 0:
             raise ProtocolViolation(f"buffer {target} is full: {group} cannot move there")
         self._admit(buffer, group, entry.base)
-        del source.entries[group]
-        buffer.entries[group] = entry
+        buffer.put(source.take(group))
         self._where[group] = target
 
     def swap(self, *, group: str, displaced: str) -> None:
@@ -147,8 +188,9 @@ class StalenessBuffers:
             raise ProtocolViolation(f"{group} or {displaced} is in training: neither moves")
         self._admit(other, group, mover.base)
         self._admit(one, displaced, yielder.base)
-        del one.entries[group], other.entries[displaced]
-        one.entries[displaced], other.entries[group] = yielder, mover
+        mover, yielder = one.take(group), other.take(displaced)
+        one.put(yielder)
+        other.put(mover)
         self._where[group], self._where[displaced] = other.step, one.step
 
     def train(self, *, group: str) -> None:
@@ -157,11 +199,12 @@ class StalenessBuffers:
         if buffer.step != self.version:
             raise ProtocolViolation(f"{group} is in buffer {buffer.step}, the trainer is at {self.version}")
         self._check_staleness(buffer, entry)
-        entry.state = EntryState.TRAINING
+        buffer.mark(entry, EntryState.TRAINING)
 
     def give_back(self, *, group: str) -> None:
         """What was in training and not committed is ready again."""
-        self._entry(group, EntryState.TRAINING)[1].state = EntryState.OCCUPIED
+        buffer, entry = self._entry(group, EntryState.TRAINING)
+        buffer.mark(entry, EntryState.OCCUPIED)
 
     def consume(self, step: int) -> list[str]:
         """The step is committed: its groups are consumed and the trainer is at `step + 1`.
@@ -173,7 +216,7 @@ class StalenessBuffers:
         buffer = self._buffer(step)
         if step != self.version:
             raise ProtocolViolation(f"step {step} cannot be consumed: the trainer is at {self.version}")
-        if buffer.free or any(e.state is not EntryState.TRAINING for e in buffer.entries.values()):
+        if buffer.free or buffer.count(EntryState.TRAINING) < buffer.capacity:
             raise ProtocolViolation(f"step {step} cannot be consumed: its batch is not whole in training")
         for entry in buffer.entries.values():
             self._check_staleness(buffer, entry)
@@ -183,10 +226,38 @@ class StalenessBuffers:
         self.version = step + 1
         return list(buffer.entries)
 
+    def restore(self, step: int, *, groups: Iterable[str], moved: Mapping[str, int]) -> None:
+        """The ledger had lost that `step` was consumed, and of what: `groups`, wherever they are, if anywhere.
+
+        Args:
+            moved: what else is in its buffer, and where it goes; all that is left must have been aborted.
+        """
+        if step != self.version:
+            raise ProtocolViolation(f"step {step} cannot be restored: the trainer is at {self.version}")
+        for group in groups:
+            if group in self._where:
+                self.abort(group)
+        for group, target in moved.items():
+            if self.entry_of(group).state is EntryState.TRAINING:
+                self.give_back(group=group)
+            self.move(group=group, target=target)
+        buffer = self.buffers.pop(step, None)
+        if buffer is not None and buffer.entries:
+            raise ProtocolViolation(
+                f"step {step} cannot be restored: {', '.join(buffer.entries)} have no place"
+            )
+        self.version = step + 1
+        self.next_step = max(self.next_step, step + 1)
+
+    def revoke(self, version: int) -> None:
+        """Go back to `version`: all buffers close, and their groups have no place any more."""
+        self.buffers.clear()
+        self._where.clear()
+        self.version = self.next_step = version
+
     def abort(self, group: str) -> None:
         """The group ends without being consumed; only this frees its entry."""
-        buffer = self.buffer_of(group)
-        del buffer.entries[group]
+        self.buffer_of(group).take(group)
         del self._where[group]
 
     def buffer_of(self, group: str) -> Buffer:

@@ -1,7 +1,7 @@
 """Trajectories, their segments and the versions that produced them (MECHANISMS §1).
 
-A *group* is the G sibling samples of one prompt. Its id is ``g<ordinal>`` for training and
-``e<version>-<ordinal>`` for evaluation; a trajectory's id is ``<group>.<sibling>``.
+A *group* is the G sibling samples of one prompt. Its id is ``g<prompt>`` for training and
+``e<version>-<prompt>`` for evaluation; a trajectory's id is ``<group>.<sibling>``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Finish(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    UNFINISHED = "unfinished"
+    """It has not, as yet: what is stored is its progress."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,6 +107,16 @@ class Trajectory:
     def response_tokens(self) -> int:
         """How many tokens the model produced."""
         return sum(len(s.tokens) for s in self.segments if s.source is Source.MODEL)
+
+
+def group_id(prompt: int) -> str:
+    """The id of the group that answers a prompt: whoever plans it again, it has the same."""
+    return f"g{prompt}"
+
+
+def prompt_of_group(group: str) -> int:
+    """The prompt that a (training) group answers."""
+    return int(group.removeprefix("g"))
 
 
 def trajectory_id(group: str, sibling: int) -> str:

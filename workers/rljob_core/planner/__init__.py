@@ -8,9 +8,13 @@ messages hold payloads) is rebuilt from signals and headers after a restart.
 |---|---|
 | `desk` | what all others share: state, records and actions of the decision at hand, ends of attempts and groups |
 | `engines` | who is alive, and what becomes of a lost engine's work |
+| `migration` | what a lost engine's trajectories go on from |
+| `recovery` | which commits are taken back that a ledger without its end has lost |
+| `going_back` | what does not count any more when the user goes back to an earlier version |
 | `results` | which payloads and rewards count; when a group is ready |
 | `training` | micro-batches, commits, fencing |
 | `dispatching` | what is generated next, and where |
+| `live_change` | from which buffer on another `spec.pipeline` binds |
 """
 
 from __future__ import annotations
@@ -20,11 +24,17 @@ from collections.abc import Sequence
 from rljob_core.actions import (
     Observation,
     OwnHeartbeat,
+    PayloadAbsent,
     PayloadSeen,
     PipelineChanged,
+    PipelineRefused,
+    ProgressFound,
+    ProgressListed,
+    RewardsComplete,
     RewardsSeen,
     SendToTrainer,
     SignalSeen,
+    StoresRead,
 )
 from rljob_core.config import JobConfig
 from rljob_core.dispatch import moves
@@ -38,11 +48,18 @@ from rljob_core.messages import (
     StepProposed,
     TrainerReady,
 )
-from rljob_core.planner import dispatching, engines, results, training
+from rljob_core.planner import dispatching, engines, live_change, migration, recovery, results, training
 from rljob_core.planner.desk import Decision, Desk
 from rljob_core.records import BufferOpened, EpochClaimed, GroupReserved, JobFinished
+from rljob_core.trajectory import group_id
 
 __all__ = ["Decision", "Planner"]
+
+LOST_BATCHES = 100
+"""Batches of groups whose payloads one step may find lost.
+
+No machine's death costs as much; a store that loses whatever it is given does.
+"""
 
 
 class Planner(Desk):
@@ -52,37 +69,63 @@ class Planner(Desk):
         super().__init__(config, prefetch=prefetch)
 
     def start(self, instance: str, now: float) -> Decision:
-        """Claim the next writer epoch over the replayed state and tell everyone who is in charge."""
+        """Claim the next writer epoch over the replayed state; `StoresRead` must be what is observed first."""
         self.now = now
-        self.emit(EpochClaimed(self.state.writer.number + 1, instance))
+        writer = self.state.writer.successor(instance)
+        self.emit(EpochClaimed(writer.number, writer.instance, self.job))
         self.figures.start(now)
+        return self.take_decision()
+
+    def _begin(self, found: StoresRead) -> None:
+        """Take back what the ledger has lost and tell everyone who is in charge."""
+        recovery.restore(self, found)
+        if self.state.finished is not None:
+            self.end_groups()  # the ledger may break off before their ends
+        live_change.take_pipeline(self, self.spec.pipeline)
+        results.complete_left(self)
         if self.state.trainer is not None:
             self.act(SendToTrainer(self.state.trainer.attempt, Hello(self.epoch)))
         training.announce(self)
         dispatching.repeat(self)
-        self._advance()
-        return self.take_decision()
+        migration.recall(self)
 
     def decide(self, observations: Sequence[Observation], now: float) -> Decision:
-        """React to what was seen."""
+        """React to what was seen.
+
+        Raises:
+            Fenced: somebody has heard of a coordinator of a newer epoch.
+        """
         self.now = now
         for observation in observations:
             match observation:
+                case StoresRead():
+                    self._begin(observation)
                 case PayloadSeen():
                     results.take_payload(self, observation)
+                    engines.let_leave(self)
+                case PayloadAbsent():
+                    results.take_absence(self, observation)
+                case ProgressFound():
+                    migration.take_found(self, observation)
+                case ProgressListed():
+                    migration.take_listed(self, observation)
                 case RewardsSeen():
                     results.take_rewards(self, observation)
+                case RewardsComplete():
+                    results.take_completeness(self, observation)
                 case SignalSeen():
                     engines.take_signal(self, observation)
                 case OwnHeartbeat():
                     engines.take_heartbeat(self)
+                    results.take_heartbeat(self)
                 case PipelineChanged():
-                    # Buffers that are open keep the bound that the ledger stamped on them.
-                    self.spec = self.spec.model_copy(update={"pipeline": observation.pipeline})
+                    live_change.take_pipeline(self, observation.pipeline)
+                case PipelineRefused():
+                    self.pipeline_refused = observation.reason
                 case GenerationEnded():
                     engines.take_generation_ended(self, observation)
                 case EngineGone():
-                    engines.lose(self, observation.engine, "Drained")
+                    engines.take_gone(self, observation)
                 case TrainerReady():
                     training.take_ready(self, observation)
                 case StepProposed():
@@ -92,9 +135,15 @@ class Planner(Desk):
                 case PayloadMissing():
                     training.take_missing_payloads(self, observation)
                 case RoleFailed():
-                    self.finish(JobFinished("Failed", f"{observation.role}: {observation.message}"))
+                    self._take_failure(observation)
         self._advance()
         return self.take_decision()
+
+    def _take_failure(self, failed: RoleFailed) -> None:
+        trainer = self.state.trainer
+        if failed.attempt and trainer is not None and failed.attempt < trainer.attempt:
+            return  # a gang that was replaced, which may not find what its successor has removed
+        self.finish(JobFinished("Failed", f"{failed.role}: {failed.message}"))
 
     def _advance(self) -> None:
         """Everything that what was seen makes possible."""
@@ -106,6 +155,7 @@ class Planner(Desk):
         self._reserve()
         training.feed(self)
         training.ask_for_last_checkpoint(self)
+        migration.seek(self)
         dispatching.evaluate(self)
         dispatching.dispatch(self)
         self._check_end()
@@ -118,16 +168,21 @@ class Planner(Desk):
     def _reserve(self) -> None:
         for buffer in self.state.buffers.buffers.values():
             while buffer.free > 0:
-                group = f"g{self.state.next_ordinal}"
-                size = self.spec.data.group_size
-                self.emit(GroupReserved(group, self.state.next_prompt, size, buffer.step, buffer.min_version))
+                prompt, size = self.state.next_prompt, self.spec.data.group_size
+                self.emit(GroupReserved(group_id(prompt), prompt, size, buffer.step, buffer.min_version))
 
     def _check_end(self) -> None:
         state, steps = self.state, self.last_version
-        given_up = sum(n for reason, n in state.replaced.items() if reason != "UniformGroup")
+        given_up, lost = state.replaced["PromptExhausted"], state.replaced["PayloadLost"]
         if given_up > self.replacement_limit:
-            causes = "; ".join(list(self.failures)[-3:]) or ", ".join(state.replaced)
+            causes = "; ".join(list(self.failures)[-3:])
             message = f"{given_up} prompts of step {state.version} were given up: {causes}"
+            self.finish(JobFinished("Failed", message))
+            return
+        if lost > LOST_BATCHES * self.replacement_limit:
+            message = (
+                f"the payloads of {lost} groups were not there when step {state.version} was to train on them"
+            )
             self.finish(JobFinished("Failed", message))
             return
         evaluated = self.spec.evaluation is None or steps in state.evaluated

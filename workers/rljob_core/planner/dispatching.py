@@ -9,12 +9,16 @@ from rljob_core.dispatch import EngineView, choose
 from rljob_core.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Generate
+from rljob_core.planner import migration
 from rljob_core.planner.desk import Desk
-from rljob_core.records import Dispatched, Evaluated
+from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.spec import Inflight
+from rljob_core.stable_hash import stable_hash
 from rljob_core.trajectory import State, group_of
 
 ATTEMPTS_PER_EPOCH = 1_000_000
+DISPATCHED_ITEMS = 2048
+"""Trajectories of one record at most: with what each goes on from, it fits into a message."""
 
 
 @dataclass(slots=True)
@@ -30,15 +34,36 @@ class Outbox:
         engine.assigned += 1
         self.items.setdefault(engine.engine, []).append(item)
 
+    def send(
+        self,
+        desk: Desk,
+        sibling: Sibling,
+        engine: EngineView,
+        inherited: Inherited | None,
+        *,
+        min_version: int,
+    ) -> None:
+        """Give an engine a sibling that needs `min_version` at least."""
+        # The engine's own version costs it nothing and leaves the group room to move to a later buffer. A newer one
+        # than is committed was lost with its commit: the engine will go back.
+        min_version = max(min_version, min(engine.version, desk.state.version))
+        item = _generate(desk, sibling, min_version, inherited)
+        self.add(engine, item)
+        self.siblings.add(sibling.id)
+        self.reserved.setdefault((engine.engine, min_version), []).append(item)
+
 
 def dispatch(desk: Desk) -> None:
     """Send what waits to engines with room."""
     outbox = Outbox()
     _dispatch_answers(desk, outbox)
     _dispatch_siblings(desk, outbox)
-    for (engine, min_version), items in outbox.reserved.items():
-        ids, attempts = tuple(i.trajectory for i in items), tuple(i.attempt for i in items)
-        desk.emit(Dispatched(ids, attempts, engine, min_version))
+    for (engine, min_version), reserved in outbox.reserved.items():
+        for start in range(0, len(reserved), DISPATCHED_ITEMS):
+            items = reserved[start : start + DISPATCHED_ITEMS]
+            ids, attempts = tuple(i.trajectory for i in items), tuple(i.attempt for i in items)
+            inherited = {i.trajectory: i.inherited for i in items if i.inherited is not None}
+            desk.emit(Dispatched(ids, attempts, engine, min_version, inherited))
     for engine, work in outbox.items.items():
         desk.act(SendToEngine(engine, tuple(work)))
 
@@ -59,47 +84,52 @@ def _dispatch_answers(desk: Desk, outbox: Outbox) -> None:
             return
         trajectory = run.waiting.popleft()
         run.dispatch(trajectory, engine.engine)
-        attempt = run.attempts[trajectory]
-        outbox.add(
-            engine,
-            Generate(
-                trajectory=trajectory,
-                attempt=attempt,
-                prompt=prompt_of(trajectory),
-                text="",
-                min_version=run.version,
-                sample=sample_of(trajectory),
-                seed=sample_seed(desk.spec.data.seed, trajectory, attempt),
-            ),
-        )
+        outbox.add(engine, _answer(desk, run, trajectory))
+
+
+def _answer(desk: Desk, run: Evaluation, trajectory: str) -> Generate:
+    attempt = run.attempts[trajectory]
+    return Generate(
+        trajectory=trajectory,
+        attempt=attempt,
+        prompt=prompt_of(trajectory),
+        text="",
+        min_version=run.version,
+        sample=sample_of(trajectory),
+        seed=sample_seed(desk.spec.data.seed, trajectory, attempt),
+    )
 
 
 def _dispatch_siblings(desk: Desk, outbox: Outbox) -> None:
     queue, group, engine = desk.state.waiting, "", None
+    postponed: list[tuple[int, tuple[int, int], str]] = []
     while queue:
         step, place, trajectory = queue.pop()
         sibling = desk.state.sibling(trajectory)
         if sibling is None or sibling.state is not State.RESERVED or trajectory in outbox.siblings:
             continue  # what was queued more than once goes once
         buffer = desk.state.buffers.buffer_of(group_of(trajectory))
-        if buffer.step != step:  # its group has moved since it was queued
-            queue.push(buffer.step, place, trajectory)
+        if buffer.step != step:  # its group has moved, and was queued again
+            continue
+        if migration.is_sought(desk, sibling):
+            postponed.append((step, place, trajectory))
+            continue
+        if (found := migration.place(desk, sibling, buffer)) is not None:
+            outbox.send(desk, sibling, *found, min_version=max(buffer.min_version, found[1].span.max))
             continue
         # Siblings stay together while their engine has room: they share a prompt.
         if engine is None or group_of(trajectory) != group or engine.room(desk.prefetch) <= 0:
             group, engine = group_of(trajectory), _choose(desk, buffer.min_version)
         if engine is None:
-            queue.push(step, place, trajectory)
-            return
-        # The engine's own version costs it nothing and leaves the group room to move to a later buffer.
-        min_version = max(buffer.min_version, engine.version)
-        item = _generate(desk, sibling, min_version)
-        outbox.add(engine, item)
-        outbox.siblings.add(trajectory)
-        outbox.reserved.setdefault((engine.engine, min_version), []).append(item)
+            postponed.append((step, place, trajectory))
+            break
+        outbox.send(desk, sibling, engine, None, min_version=buffer.min_version)
+    for entry in postponed:
+        queue.push(*entry)
 
 
-def _generate(desk: Desk, sibling: Sibling, min_version: int) -> Generate:
+def _generate(desk: Desk, sibling: Sibling, min_version: int, inherited: Inherited | None) -> Generate:
+    seed = sample_seed(desk.spec.data.seed, sibling.id, sibling.attempt)
     return Generate(
         trajectory=sibling.id,
         attempt=sibling.attempt,
@@ -107,21 +137,28 @@ def _generate(desk: Desk, sibling: Sibling, min_version: int) -> Generate:
         text="",
         min_version=min_version,
         sample="sampled",
-        seed=sample_seed(desk.spec.data.seed, sibling.id, sibling.attempt),
+        seed=seed if inherited is None else inherited.seed,
+        inherited=inherited,
     )
 
 
-def repeat(desk: Desk) -> None:
-    """Send again all that the ledger says is being generated: the coordinator before may have died on its way.
+def repeat(desk: Desk, engine: str = "") -> None:
+    """Send again what is being generated (by one engine): a coordinator may have died before it sent it.
 
-    An engine passes over what it has, or had, in the same attempt.
+    An engine passes over what it has in the same attempt, and says so of what it had (`PayloadAbsent`).
     """
     sent: dict[str, list[Generate]] = {}
-    for sibling in desk.state.siblings():
-        if sibling.state is State.GENERATING:
-            sent.setdefault(sibling.engine, []).append(_generate(desk, sibling, sibling.min_version))
-    for engine, items in sent.items():
-        desk.act(SendToEngine(engine, tuple(items)))
+    for name in [engine] if engine else list(desk.state.generating):
+        for sibling in desk.state.generating_at(name):
+            # It may have been sent with a version that was lost with its commit, and cannot be waited for.
+            min_version = min(sibling.min_version, desk.state.version)
+            sent.setdefault(name, []).append(_generate(desk, sibling, min_version, sibling.inherited))
+    run = desk.evaluation
+    for trajectory, assigned in run.engines.items() if run is not None else ():
+        if run is not None and engine in {"", assigned}:
+            sent.setdefault(assigned, []).append(_answer(desk, run, trajectory))
+    for name, items in sent.items():
+        desk.act(SendToEngine(name, tuple(items)))
 
 
 def evaluate(desk: Desk) -> None:
@@ -143,11 +180,8 @@ def evaluate(desk: Desk) -> None:
 
 
 def sample_seed(seed: int, trajectory: str, attempt: int) -> int:
-    """A 31-bit seed for one attempt at one trajectory: FNV-1a, the same in every process and release.
+    """A 31-bit seed for one attempt at one trajectory.
 
     A sample's random stream thus depends on the job, the trajectory and its attempt, not on who generates it.
     """
-    value = 2166136261
-    for byte in f"{seed}/{trajectory}/{attempt}".encode():
-        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    return stable_hash(f"{seed}/{trajectory}/{attempt}") & 0x7FFFFFFF

@@ -13,7 +13,6 @@ from rljob_core.job_state import GroupState
 from rljob_core.messages import (
     CheckpointWritten,
     Fence,
-    Finish,
     Hello,
     MicroBatch,
     PayloadMissing,
@@ -38,33 +37,55 @@ def take_ready(desk: Desk, event: TrainerReady) -> None:
     if trainer is not None and event.attempt < trainer.attempt:
         desk.act(SendToTrainer(event.attempt, Fence(trainer.attempt, desk.epoch)))
         return
-    if event.epoch != desk.epoch:
+    desk.hear_of(event.epoch)
+    if event.epoch < desk.epoch:
         desk.act(SendToTrainer(event.attempt, Hello(desk.epoch)))
         return
-    if trainer is not None and event.attempt == trainer.attempt and event.resume < desk.resumes:
-        return  # said before the last Resume was sent, which answers it: it came twice, or late
     if event.proposal is not None and _commit(desk, event.proposal):
         desk.act(PublishMetrics(desk.figures.stepped(desk.metrics_line())))
-    _resume(desk, event.attempt)
+    if trainer is None or event.attempt > trainer.attempt or not desk.trainer_accepted:
+        _resume(desk, event.attempt)
+    else:
+        _repeat(desk, event)
+
+
+def _repeat(desk: Desk, event: TrainerReady) -> None:
+    """A gang that is in charge waits: what it was told may be lost. What it has taken already, it passes over."""
+    state, resumed = desk.state, desk.resumed
+    if desk.dismissed(event.attempt):
+        return
+    if resumed is None:
+        return
+    behind = event.resume < resumed.number
+    if behind:
+        desk.act(SendToTrainer(event.attempt, resumed))
+    elif event.proposal is not None and event.proposal.version > state.version:
+        _resume(desk, event.attempt)  # of another step than was assigned: it starts over
+        return
+    elif _lacks_last_checkpoint(desk):
+        _resume(desk, event.attempt)
+        return
+    taken = 0 if behind or event.version != state.version else event.fed
+    for assigned in state.micro_batches[taken:]:
+        desk.act(SendToTrainer(event.attempt, _message(desk, assigned)))
 
 
 def _resume(desk: Desk, attempt: int) -> None:
     commit, checkpoint = desk.state.commit, desk.state.checkpoint
-    trainer = desk.state.trainer
-    desk.resumes = desk.resumes + 1 if trainer is not None and trainer.attempt == attempt else 1
+    trainer, before = desk.state.trainer, desk.resumed
+    same = trainer is not None and before is not None and trainer.attempt == attempt == before.attempt
+    number = before.number + 1 if same and before is not None else 1
     desk.emit(TrainerAttempt(attempt, desk.epoch, commit.version))
     desk.trainer_accepted = True
-    if desk.state.finished is not None:
-        end = desk.state.finished
-        desk.act(SendToTrainer(attempt, Finish(desk.epoch, end.outcome, end.message)))
+    if desk.dismissed(attempt):
         return
     last = commit.version >= desk.last_version
     if last:
         desk.asked = attempt, commit.version
-    message = Resume(
+    desk.resumed = Resume(
         attempt=attempt,
         epoch=desk.epoch,
-        number=desk.resumes,
+        number=number,
         version=commit.version,
         key=commit.key,
         manifest=commit.manifest,
@@ -72,7 +93,7 @@ def _resume(desk: Desk, attempt: int) -> None:
         checkpoint_version=checkpoint.version if checkpoint else None,
         last=last,
     )
-    desk.act(SendToTrainer(attempt, message))
+    desk.act(SendToTrainer(attempt, desk.resumed))
 
 
 def take_proposal(desk: Desk, event: StepProposed) -> None:
@@ -90,9 +111,6 @@ def take_proposal(desk: Desk, event: StepProposed) -> None:
 
 def _commit(desk: Desk, proposal: StepCommitted) -> bool:
     state, trainer = desk.state, desk.state.trainer
-    assigned = tuple(
-        tuple(s.id for g in m.groups for s in state.groups[g].siblings) for m in state.micro_batches
-    )
     if (
         trainer is None
         or proposal.version != state.version + 1
@@ -100,7 +118,8 @@ def _commit(desk: Desk, proposal: StepCommitted) -> bool:
         or proposal.parent != state.commit.manifest
         or not state.micro_batches
         or not state.micro_batches[-1].last
-        or proposal.micro_batches != assigned
+        or proposal.micro_batches != state.assigned()
+        or proposal.max_staleness != state.buffers.buffers[state.version].max_staleness
     ):
         return False
     siblings = [s for g in state.in_training() for s in state.groups[g].siblings]
@@ -115,24 +134,30 @@ def _commit(desk: Desk, proposal: StepCommitted) -> bool:
 def announce(desk: Desk) -> None:
     """Tell engines of the newest committed version."""
     commit = desk.state.commit
-    desk.act(Announce(commit.version, commit.key, commit.manifest, final=commit.version >= desk.last_version))
+    final = commit.version >= desk.last_version
+    desk.act(Announce(desk.epoch, commit.version, commit.key, commit.manifest, final))
 
 
 def ask_for_last_checkpoint(desk: Desk) -> None:
     """Once all steps are committed, have the trainer save; it knows neither that nor `spec.steps`, which may change."""
-    trainer, saved = desk.state.trainer, desk.state.checkpoint
-    version = desk.state.version
-    asked = (trainer.attempt, version) if trainer is not None else None
-    if trainer is None or not desk.trainer_accepted or version < desk.last_version or desk.asked == asked:
+    trainer, version = desk.state.trainer, desk.state.version
+    if trainer is None or not desk.trainer_accepted or desk.asked == (trainer.attempt, version):
         return
-    if saved is None or saved.version < version:
+    if _lacks_last_checkpoint(desk):
         _resume(desk, trainer.attempt)
+
+
+def _lacks_last_checkpoint(desk: Desk) -> bool:
+    version, saved = desk.state.version, desk.state.checkpoint
+    return version >= desk.last_version and (saved is None or saved.version < version)
 
 
 def take_checkpoint(desk: Desk, event: CheckpointWritten) -> None:
     """Optimizer state after a committed version is durable."""
     newest = desk.state.checkpoint
-    if event.version <= desk.state.version and (newest is None or event.version > newest.version):
+    # Of a gang that was replaced, it may be of a step that was never committed.
+    committed = desk.state.lineage.get(event.version) == event.manifest
+    if committed and (newest is None or event.version > newest.version):
         desk.emit(CheckpointSaved(event.version, event.attempt, event.key))
 
 
@@ -178,18 +203,23 @@ def _assign(desk: Desk, groups: list[str], *, last: bool) -> None:
     if trainer is None or buffer is None:
         return
     number = len(state.micro_batches)
-    desk.emit(MicroBatchAssigned(buffer.step, number, trainer.attempt, desk.epoch, tuple(groups), last))
-    message = MicroBatch(
-        step=buffer.step,
-        micro_batch=number,
-        attempt=trainer.attempt,
-        epoch=desk.epoch,
-        resume=desk.resumes,
-        max_staleness=buffer.max_staleness,
-        items=tuple(item for group in groups for item in _items(desk, state.groups[group])),
-        last=last,
+    assigned = MicroBatchAssigned(buffer.step, number, trainer.attempt, desk.epoch, tuple(groups), last)
+    desk.emit(assigned)
+    desk.act(SendToTrainer(trainer.attempt, _message(desk, assigned)))
+
+
+def _message(desk: Desk, assigned: MicroBatchAssigned) -> MicroBatch:
+    """What the trainer is told of a micro-batch of the current step."""
+    return MicroBatch(
+        step=assigned.step,
+        micro_batch=assigned.micro_batch,
+        attempt=assigned.attempt,
+        epoch=assigned.epoch,
+        resume=desk.resumed.number if desk.resumed is not None else 0,
+        max_staleness=desk.state.buffers.buffers[assigned.step].max_staleness,
+        items=tuple(item for group in assigned.groups for item in _items(desk, desk.state.groups[group])),
+        last=assigned.last,
     )
-    desk.act(SendToTrainer(trainer.attempt, message))
 
 
 def _items(desk: Desk, group: GroupState) -> list[TrainingItem]:

@@ -21,7 +21,7 @@ from rljob_core.spec.base import (
     model_in,
 )
 from rljob_core.spec.data import DataSpec, EvaluationDataSpec, EvaluationSpec, RewardSpec
-from rljob_core.spec.job import CoordinatorSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
+from rljob_core.spec.job import CoordinatorSpec, DeltaSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
 from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
 from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
 from rljob_core.spec.rollout import (
@@ -33,7 +33,7 @@ from rljob_core.spec.rollout import (
     SamplingSpec,
     ScalingSpec,
 )
-from rljob_core.spec.status import ConditionStatus, PoolStatus, RLJobStatus, RolloutPoolStatus
+from rljob_core.spec.status import ConditionStatus, PipelineStatus, PoolStatus, RLJobStatus, RolloutPoolStatus
 from rljob_core.spec.training import AlgorithmSpec, CheckpointSpec, LoraSpec, ModelSpec, TrainerSpec
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "ConditionStatus",
     "CoordinatorSpec",
     "DataSpec",
+    "DeltaSpec",
     "EngineSpec",
     "EnvironmentSpec",
     "EvaluationDataSpec",
@@ -60,6 +61,7 @@ __all__ = [
     "NatsSpec",
     "ObjectMeta",
     "PipelineSpec",
+    "PipelineStatus",
     "PoolEngineSpec",
     "PoolSpec",
     "PoolStatus",

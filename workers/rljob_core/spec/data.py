@@ -6,13 +6,26 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from rljob_core.spec.base import ApiModel, Count, Form, Identifier, Immutable, Options, PositiveCount, Text
+from rljob_core.spec.base import (
+    ApiModel,
+    Count,
+    Form,
+    Identifier,
+    Immutable,
+    Options,
+    PositiveCount,
+    Rule,
+    Text,
+)
 
 Dataset = Annotated[
     str,
     StringConstraints(max_length=2048),
     Form(r"^[^\x00-\x1f]+$", "must be the name of a reasoning-gym task, or the path of a file"),
 ]
+
+STEP_TRAJECTORIES = 50_000
+"""A commit is one message of at most 1 MB, and names each of them."""
 
 
 class DataSpec(ApiModel):
@@ -36,6 +49,16 @@ class DataSpec(ApiModel):
     """Samples of each prompt."""
     seed: Count = 1
     """Seed of the order of prompts and of the generated tasks."""
+
+    rules = (
+        Rule(
+            "promptsPerStep",
+            f"self.promptsPerStep * self.groupSize <= {STEP_TRAJECTORIES}",
+            f"promptsPerStep times groupSize must be at most {STEP_TRAJECTORIES}, which the record of a step can name: "
+            "lower one of them",
+            lambda s: s.prompts_per_step * s.group_size <= STEP_TRAJECTORIES,
+        ),
+    )
 
 
 class EvaluationDataSpec(ApiModel):

@@ -34,15 +34,42 @@ class CoordinatorSpec(ApiModel):
     """Patch of the coordinator's pod template."""
 
 
+class DeltaSpec(ApiModel):
+    """Versions stored as what changed since the one before, bit by bit."""
+
+    anchor_every: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Every so many versions one is stored whole: the anchor that the deltas after it rest on. A new engine reads it
+    and all of them. 1: every version is whole."""
+
+
 class WeightsSpec(ApiModel):
     """How weights reach engines."""
 
-    transport: Annotated[Literal["Files"], Immutable("the job's weights are there")] = "Files"
-    """Files: a folder or object store that trainer and engines share."""
+    transport: Annotated[Literal["Files", "Nats"], Immutable("the job's weights are there")] = "Files"
+    """Files: a folder or an object store that trainer and engines share. Nats: the server that carries the job's
+    streams, for small models, or deltas between sites."""
     uri: Annotated[Uri | None, Immutable("the job's weights are there")] = None
-    """Where; absent: where the operator keeps them (`rljob run`: in the output folder)."""
+    """Where Files are: a path, file://, pvc://claim/path, s3:// or gs://; absent: where the operator keeps them
+    (`rljob run`: in the output folder)."""
     keep_versions: Count | None = None
     """Versions kept besides those that the bound and recovery need; none if absent."""
+    delta: DeltaSpec | None = None
+    """Store what changed; absent: every version is stored whole. Trainer and engines then hold one more copy of the
+    weights, in host memory."""
+
+    rules = (
+        Rule(
+            "uri",
+            "self.transport != 'Nats' || !has(self.uri)",
+            "Nats keeps the weights in the job's streams: remove uri, or use transport Files",
+            lambda s: s.transport != "Nats" or s.uri is None,
+        ),
+    )
+
+    @property
+    def anchor_every(self) -> int | None:
+        """Every so many versions one is whole; None if all are."""
+        return None if self.delta is None else self.delta.anchor_every
 
 
 class NatsSpec(ApiModel):

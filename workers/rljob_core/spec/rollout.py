@@ -129,6 +129,9 @@ class RolloutSpec(ApiModel):
     """A multi-turn environment; there are none yet, so absent."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
+    progress_tokens: Annotated[int, Field(ge=0, le=1_048_576)] = 512
+    """Each time a response has so many tokens more, it is published how far it has come, and when an engine is drained
+    all of it: another engine goes on from there. 0: what a lost engine was generating is begun anew."""
     pools: Annotated[
         list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})
     ]

@@ -40,6 +40,21 @@ class PoolStatus(ApiModel):
     """Engines that serve an admissible version."""
 
 
+class PipelineStatus(ApiModel):
+    """What the running coordinator does of spec.pipeline."""
+
+    mode: str
+    """Mode of the buffers that open now."""
+    max_staleness: int
+    """Their bound."""
+    inflight: str
+    """What it counts on engines to do with running trajectories when new weights come."""
+    from_step: int
+    """Step whose buffer was the first under them: from there on, no older bound is left."""
+    message: str = ""
+    """Why it is not what spec.pipeline says; empty if it is, or soon will be."""
+
+
 class RLJobStatus(ApiModel):
     """What is."""
 
@@ -63,6 +78,8 @@ class RLJobStatus(ApiModel):
     """Largest staleness consumed."""
     staleness_mean: float | None = None
     """Mean staleness consumed."""
+    pipeline: PipelineStatus | None = None
+    """The pipeline in force, as of the last step."""
     tokens_per_second: float | None = None
     """Generated tokens per second."""
     rollout: str | None = None

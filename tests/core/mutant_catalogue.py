@@ -1,0 +1,227 @@
+"""The catalogue of mutants: the protocol with one guard less each, and which of the checks can see the difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One guard less.
+
+    Attributes:
+        module: whose source is changed.
+        guard: what is there once.
+        instead: what comes in its place.
+        by: what can see the difference: the model of `interleavings`, or the simulation of whole jobs.
+        walk: the seed of a walk through the model that is known to see it, which is tried first; searches that have to
+            find it take longer. `slow`: one with a trajectory that takes long.
+    """
+
+    module: str
+    guard: str
+    instead: str
+    by: tuple[str, ...] = ("model",)
+    walk: int | None = None
+    slow: bool = False
+
+
+MUTANTS: dict[str, Mutant] = {
+    "a displaced group may land past its bound": Mutant(
+        "rljob_core.dispatch",
+        "if buffers.buffers[source].admits(base)), None",
+        "), None",
+        by=("model", "simulation"),
+    ),
+    "a finished group may move past its bound": Mutant(
+        "rljob_core.dispatch",
+        "        if current.admits(later.entries[group].base)\n",
+        "",
+    ),
+    "results of an old attempt are taken": Mutant(
+        "rljob_core.planner.results",
+        "if sibling is None or sibling.attempt != summary.attempt:\n        desk.payloads.release([key])",
+        "if sibling is None:\n        desk.payloads.release([key])",
+        by=("model", "simulation"),
+    ),
+    "a payload that comes twice is taken twice": Mutant(
+        "rljob_core.planner.results",
+        "    if sibling.state not in _UNANSWERED:\n        return\n    desk.free_slot",
+        "    desk.free_slot",
+        by=("model", "simulation"),
+    ),
+    "a zombie trainer's step is committed": Mutant(
+        "rljob_core.planner.training",
+        "        or (proposal.attempt, proposal.epoch) != (trainer.attempt, trainer.epoch)\n",
+        "",
+        by=("model", "simulation"),
+    ),
+    # The model's gangs that were taken for dead are never taken on again: a coordinator that was replaced would have
+    # to be replaced once more.
+    "an old gang is taken on again": Mutant(
+        "rljob_core.planner.training",
+        "    if trainer is not None and event.attempt < trainer.attempt:",
+        "    if False:",
+        by=("simulation",),
+    ),
+    "a waiting gang is not told again": Mutant(
+        "rljob_core.planner.training",
+        "        _repeat(desk, event)\n",
+        "        return\n",
+        by=("model", "simulation"),
+    ),
+    "what was in training stays there when the gang dies": Mutant(
+        "rljob_core.job_state",
+        "for group in self.in_training():",
+        "for group in ():",
+        by=("model", "simulation"),
+    ),
+    "records of a fenced coordinator count": Mutant(
+        "rljob_core.job_state", "if batch.writer == self.writer:", "if True:"
+    ),
+    "open buffers take a new bound": Mutant(
+        "rljob_core.planner.live_change",
+        'desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})',
+        'desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})\n'
+        "    for buffer in desk.state.buffers.buffers.values():\n"
+        "        buffer.max_staleness = pipeline.bound",
+        by=("model", "simulation"),
+    ),
+    "a change of the bound is not written down": Mutant(
+        "rljob_core.planner.live_change",
+        "if last is None or replace(last, step=record.step) != record:",
+        "if last is None:",
+        by=("model", "simulation"),
+    ),
+    "a buffer opens before its weights can exist": Mutant(
+        "rljob_core.staleness",
+        "return range(self.next_step, min(steps, self.version + max_staleness + 1))",
+        "return range(self.next_step, min(steps, self.version + max_staleness + 2))",
+        by=("model", "simulation"),
+    ),
+    "a reservation asks for no version": Mutant(
+        "rljob_core.planner.dispatching",
+        "        min_version = max(min_version, min(engine.version, desk.state.version))\n",
+        "        min_version = 0\n",
+    ),
+    "engines start below the minVersion": Mutant(
+        "model_roles", "if w.min_version <= self.version]", "]", by=("model",)
+    ),
+    "payloads are deleted before they are trained": Mutant(
+        "rljob_core.planner.results",
+        "    desk.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n",
+        "    desk.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n"
+        "    desk.let_go(sibling)\n",
+    ),
+    "a coordinator acts before its records are stored": Mutant(
+        "interleavings",
+        "        if records:\n",
+        "        if dies:\n"
+        "            for action in decision.actions:\n"
+        "                self._act(action, self.planner.epoch)\n"
+        "            return\n"
+        "        if records:\n",
+        by=("model",),
+    ),
+    "a lost engine's work is forgotten": Mutant(
+        "rljob_core.planner.engines",
+        "desk.reset(sibling, reason, failure=False, carries=migration.carries(desk))\n        known",
+        "known",
+    ),
+    "inherited tokens do not count towards the base": Mutant(
+        "rljob_core.job_state",
+        "return sibling.min_version if made is None else min(made.span.min, sibling.min_version)",
+        "return sibling.min_version",
+        walk=24,
+        slow=True,
+    ),
+    "a trajectory goes on under older weights than it had": Mutant(
+        "rljob_core.planner.dispatching",
+        "min_version=max(buffer.min_version, found[1].span.max)",
+        "min_version=buffer.min_version",
+        walk=376,
+        slow=True,
+    ),
+    "what was looked up is waited for although it was found": Mutant(
+        "rljob_core.planner.migration", "    del desk.sought[found.trajectory]\n", "    pass\n"
+    ),
+    "a commit that the ledger has lost is not taken back": Mutant(
+        "rljob_core.planner.recovery", "    if desk.state.finished is not None:\n", "    if True:\n"
+    ),
+    "a restored step leaves its groups where they are": Mutant(
+        "rljob_core.staleness", "            if group in self._where:\n", "            if False:\n"
+    ),
+    "a payload of a lost part of the ledger is taken past the bound": Mutant(
+        "rljob_core.planner.results",
+        "    if not desk.state.buffers.buffer_of(group_of(sibling.id)).admits(summary.span.min):\n",
+        "    if False:\n",
+        walk=1276,
+    ),
+    "a payload older than what was asked for does not lower its group's base": Mutant(
+        "rljob_core.job_state",
+        "        if record.span.min < self.buffers.entry_of(group).base:\n",
+        "        if False:\n",
+        walk=1019,
+    ),
+    "two coordinators may have the same epoch": Mutant(
+        "rljob_core.records",
+        " + stable_hash(instance) % EPOCH_STRIDE, instance)",
+        ", instance)",
+        walk=901,
+    ),
+    "a lost payload is waited for": Mutant(
+        "rljob_core.planner.results", 'desk.reset(sibling, "NotHeld", failure=False)', "return"
+    ),
+    "a lost score is waited for": Mutant(
+        "rljob_core.planner.results", 'desk.reset(sibling, "RewardLost", failure=False)', "return"
+    ),
+    "an engine that lacks what it was sent is not sent it again": Mutant(
+        "rljob_core.planner.engines", "        dispatching.repeat(desk, view.engine)\n", ""
+    ),
+    "work that was on its way is not sent again": Mutant(
+        "rljob_core.planner", "        dispatching.repeat(self)\n", ""
+    ),
+    # What only the roles' own code guards.
+    "rollouts start below the minVersion": Mutant(
+        "rljob_runtime.rollout",
+        "        admitted = [w for w in self._held if w.min_version <= self._engine.version]\n",
+        "        admitted = [*self._held]\n",
+        by=("simulation",),
+    ),
+    "a micro-batch is fed twice": Mutant(
+        "rljob_runtime.trainer",
+        "            and (work.resume, work.step, work.micro_batch)\n"
+        "            == (self._resumed, self._version, len(self._step.fed))\n",
+        "",
+        by=("simulation",),
+    ),
+    "a gang begins anew for a coordinator that was replaced": Mutant(
+        "rljob_runtime.trainer",
+        "case Hello() if work.epoch > self._epoch:",
+        "case Hello():",
+        by=("simulation",),
+    ),
+    "the coordinator acts before its records are acknowledged": Mutant(
+        "rljob_runtime.coordinator",
+        "            await self._ledger.append(self._planner.state.writer, decision.records)\n",
+        "            await self._act_on(decision)\n"
+        "            await self._ledger.append(self._planner.state.writer, decision.records)\n"
+        "            return\n",
+        by=("simulation",),
+    ),
+    "leases run on the clock, not on heartbeats": Mutant(
+        "rljob_core.planner.engines",
+        "    for engine in _known(desk):\n        desk.leases[engine] = desk.leases.get(engine, 0) + 1\n",
+        "    gap = max(1, int(desk.now - desk.__dict__.get('_last', desk.now)))\n"
+        "    desk.__dict__['_last'] = desk.now\n"
+        "    for engine in _known(desk):\n"
+        "        desk.leases[engine] = desk.leases.get(engine, 0) + gap\n",
+        by=("simulation",),
+    ),
+    "appends are not fenced": Mutant(
+        "rljob_runtime.ledger",
+        "            expected_sequence=self._end.sequence,\n",
+        "            expected_sequence=None,\n",
+        by=("simulation",),
+    ),
+}

@@ -1,0 +1,133 @@
+"""A job's state as bytes, so that a ledger need not be read from its beginning."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from rljob_core.job_state import Commit, GroupState, JobState
+from rljob_core.records import (
+    CheckpointSaved,
+    Evaluated,
+    JobFinished,
+    MicroBatchAssigned,
+    PipelineSet,
+    TrainerAttempt,
+    Writer,
+)
+from rljob_core.staleness import Buffer, StalenessBuffers
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Every field of a `JobState` that its records cannot be told from without it."""
+
+    job: str
+    writer: Writer
+    version: int
+    next_step: int
+    pipeline: PipelineSet | None
+    buffers: tuple[Buffer, ...]
+    groups: tuple[GroupState, ...]
+    next_prompt: int
+    restored: tuple[int, ...]
+    commit: Commit
+    checkpoint: CheckpointSaved | None
+    trainer: TrainerAttempt | None
+    micro_batches: tuple[MicroBatchAssigned, ...]
+    evaluated: dict[int, Evaluated]
+    finished: JobFinished | None
+    replaced: dict[str, int]
+    counts: dict[str, int]
+    aborted: dict[str, int]
+    attempts_failed: dict[str, int]
+    lineage: dict[int, str] = field(default_factory=dict)
+    format: Literal[1] = 1
+
+
+_SNAPSHOT: TypeAdapter[_Snapshot] = TypeAdapter(_Snapshot)
+
+
+def dump(state: JobState) -> bytes:
+    """The state, compressed; equal states of equal histories give equal bytes."""
+    buffers = state.buffers
+    snapshot = _Snapshot(
+        job=state.job,
+        writer=state.writer,
+        version=buffers.version,
+        next_step=buffers.next_step,
+        pipeline=state.pipeline,
+        buffers=tuple(buffers.buffers.values()),
+        groups=tuple(state.groups.values()),
+        next_prompt=state.next_prompt,
+        restored=tuple(sorted(state.restored)),
+        commit=state.commit,
+        checkpoint=state.checkpoint,
+        trainer=state.trainer,
+        micro_batches=tuple(state.micro_batches),
+        evaluated=state.evaluated,
+        finished=state.finished,
+        replaced=dict(state.replaced),
+        counts=dict(state.counts),
+        aborted=dict(state.aborted),
+        attempts_failed=dict(state.attempts_failed),
+        lineage=state.lineage,
+    )
+    return zlib.compress(_SNAPSHOT.dump_json(snapshot), level=1)
+
+
+def load(data: bytes) -> JobState:
+    """The state of which `dump` made these bytes.
+
+    Raises:
+        ValueError: they are no snapshot of this format.
+    """
+    snapshot = _SNAPSHOT.validate_json(_decompressed(data))
+    state = JobState()
+    state.job, state.writer = snapshot.job, snapshot.writer
+    state.buffers = StalenessBuffers.of(snapshot.version, snapshot.next_step, snapshot.buffers)
+    state.pipeline = snapshot.pipeline
+    state.groups = {group.id: group for group in snapshot.groups}
+    state.next_prompt = snapshot.next_prompt
+    state.restored = set(snapshot.restored)
+    state.commit, state.checkpoint, state.trainer = snapshot.commit, snapshot.checkpoint, snapshot.trainer
+    state.micro_batches = list(snapshot.micro_batches)
+    state.lineage = snapshot.lineage
+    state.evaluated, state.finished = snapshot.evaluated, snapshot.finished
+    for counter, counts in (
+        (state.replaced, snapshot.replaced),
+        (state.counts, snapshot.counts),
+        (state.aborted, snapshot.aborted),
+        (state.attempts_failed, snapshot.attempts_failed),
+    ):
+        counter.update(counts)
+    state.index()
+    return state
+
+
+def differences(one: bytes, other: bytes) -> list[str]:
+    """Names of the fields in which two snapshots differ.
+
+    Raises:
+        ValueError: one of them is no snapshot.
+    """
+    ours, theirs = (_fields(data) for data in (one, other))
+    return [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    fields = json.loads(_decompressed(data))
+    if not isinstance(fields, dict):
+        raise ValueError("a snapshot has no fields")  # noqa: TRY004  what is wrong with any bytes
+    return fields
+
+
+def _decompressed(data: bytes) -> bytes:
+    try:
+        return zlib.decompress(data)
+    except zlib.error as error:
+        raise ValueError(f"a snapshot does not decompress: {error}") from error
