@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tiny_models import tiny_model
 
 from rljob_core.errors import GenerationFailed, SpecError, WeightsRejected
-from rljob_core.ports import Completed, Engine, EngineEvent, Request, Stopped
+from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request, Stopped
 from rljob_core.trajectory import Finish
 from rljob_runtime.engines import create_engine
 
@@ -35,23 +35,47 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=list(OPTIONS))
-async def engine(request: pytest.FixtureRequest, model: Path) -> AsyncIterator[Engine]:
-    engine = create_engine(request.param, model_path=model, options=OPTIONS[request.param])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def engine(kind: str, model: Path) -> AsyncIterator[Engine]:
+    engine = create_engine(kind, model_path=model, options=OPTIONS[kind])
     await engine.start()
     yield engine
     await engine.close()
 
 
-def ask(name: str, length: int, *, seed: int = 0, prompt: Sequence[int] = (1, 2, 3)) -> Request:
+@pytest.fixture
+async def successor(kind: str, model: Path) -> AsyncIterator[Engine]:
+    """Another engine of that kind, at a later version of the same weights."""
+    engine = create_engine(kind, model_path=model, options=OPTIONS[kind])
+    await engine.start()
+    await engine.swap(3, None, "Update")
+    yield engine
+    await engine.close()
+
+
+def ask(
+    name: str,
+    length: int,
+    *,
+    seed: int = 0,
+    prompt: Sequence[int] = (1, 2, 3),
+    temperature: float = 1.0,
+    inherited: Progress | None = None,
+) -> Request:
     return Request(
         id=name,
         tokens=np.array(prompt, np.int32),
-        temperature=1.0,
+        temperature=temperature,
         top_p=1.0,
         max_tokens=length,
         stop_tokens=frozenset(),
         stop=(),
         seed=seed,
+        inherited=inherited,
     )
 
 
@@ -191,6 +215,89 @@ async def test_weights_that_do_not_verify_change_nothing(engine: Engine) -> None
     assert engine.version == 0
     engine.submit([ask("a", 3)])
     assert versions((await gather(engine, 1))["a"]) == [0, 0, 0]
+
+
+def upto(done: EngineEvent, tokens: int) -> Progress:
+    """A response as it was when it had so many tokens."""
+    assert isinstance(done, Completed)
+    return Progress(done.id, done.tokens[:tokens], done.logprobs[:tokens], done.versions[:tokens])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_another_engine_goes_on_as_if_nothing_had_happened(
+    engine: Engine, successor: Engine, temperature: float
+) -> None:
+    length = 60
+    await engine.swap(0, None, "Update")
+    engine.submit([ask(str(n), length, seed=n, temperature=temperature) for n in range(SLOTS)])
+    whole = await gather(engine, SLOTS)
+    stops = dict(zip(map(str, range(SLOTS)), [0, 1, length // 2, length - 1], strict=True))
+    for name, tokens in stops.items():
+        made = upto(whole[name], tokens)
+        successor.submit([ask(name, length, seed=int(name), temperature=temperature, inherited=made)])
+    for name, done in (await gather(successor, SLOTS)).items():
+        before = whole[name]
+        assert isinstance(before, Completed)
+        assert isinstance(done, Completed)
+        tokens = stops[name]
+        assert done.tokens.tolist() == before.tokens.tolist()
+        assert done.logprobs[:tokens].tolist() == before.logprobs[:tokens].tolist()
+        np.testing.assert_allclose(done.logprobs, before.logprobs, atol=1e-4)
+        assert versions(done) == [0] * tokens + [3] * (length - tokens)
+        assert (done.tokens.dtype, done.logprobs.dtype, done.versions.dtype) == (
+            np.int32,
+            np.float32,
+            np.int32,
+        )
+
+
+async def test_what_is_generating_tells_how_far_it_has_come(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    requests = [ask(str(number), 400, seed=number) for number in range(SLOTS + 1)]
+    engine.submit(requests)
+    await generating(engine)
+    await engine.swap(1, None, "Update")
+    found = {p.id: p for p in await engine.progress({r.id: 1 for r in requests} | {"unknown": 1})}
+    assert set(found) == set(map(str, range(SLOTS)))  # one has no slot yet
+    assert await engine.progress({"0": 400, "1": len(found["1"].tokens) + 1000}) == []
+    done = await gather(engine, SLOTS + 1)
+    for name, made in found.items():
+        size = len(made.tokens)
+        assert 0 < size < 400
+        for column in ("tokens", "logprobs", "versions"):
+            assert getattr(made, column).tolist() == getattr(done[name], column)[:size].tolist()
+    assert await engine.progress({r.id: 0 for r in requests}) == []
+
+
+async def test_nothing_is_lost_of_an_engine_that_is_closed(engine: Engine, successor: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("a", 500, seed=5), ask("b", 500, seed=6)])
+    await generating(engine)
+    await engine.close()
+    left = await engine.progress({"a": 1, "b": 1})
+    assert sum(len(made.tokens) for made in left) == engine.load().tokens
+    assert [made.id for made in left] == ["a", "b"]
+    generated = engine.load().tokens
+    successor.submit([ask(made.id, 500, seed=5 + n, inherited=made) for n, made in enumerate(left)])
+    done = await gather(successor, 2)
+    assert successor.load().tokens == 2 * 500 - generated
+    for made in left:
+        event = done[made.id]
+        assert isinstance(event, Completed)
+        assert event.tokens[: len(made.tokens)].tolist() == made.tokens.tolist()
+
+
+async def test_a_request_that_inherits_all_that_it_may_have_fails_alone(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("whole", 4)])
+    made = upto((await gather(engine, 1))["whole"], 4)
+    engine.submit([ask("none left", 4, inherited=made), ask("good", 4)])
+    done = await gather(engine, 2)
+    event = done["none left"]
+    assert isinstance(event, Stopped)
+    assert event.failure
+    assert event.reason.startswith("NothingLeft: ")
+    assert versions(done["good"]) == [0] * 4
 
 
 async def test_an_empty_request_fails_alone(engine: Engine) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from rljob_core.errors import Fenced, StoreFull, StoreUnavailable
-from rljob_core.ports import Channel, Message, MessageStore, Queue
+from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
+from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore, Queue, first_sequence
 from rljob_runtime.nats_server import EmbeddedServer
 from rljob_runtime.nats_store import NatsStore
 
@@ -32,6 +33,14 @@ async def collect(messages: AsyncIterator[Sequence[Message]], count: int) -> lis
     return found
 
 
+def without_id(message: Message | None) -> Message:
+    """A message without the id that every one has."""
+    assert message is not None
+    headers = dict(message.headers)
+    assert headers.pop(MESSAGE_ID)
+    return replace(message, headers=headers)
+
+
 async def fetch(queue: Queue, *, messages: int = 100, timeout: float = SECONDS):
     return await queue.fetch(messages=messages, max_bytes=1 << 20, timeout=timeout)
 
@@ -43,9 +52,8 @@ async def test_a_message_is_stored_and_comes_back_whole(store: MessageStore) -> 
     data = bytes(range(256))
     sequence = await store.publish(Channel.REWARDS, "a.b", data, headers={"Key": "value", "Other": "x: y"})
     assert sequence == 1
-    assert await store.get(Channel.REWARDS, [1]) == [
-        Message(1, "a.b", data, {"Key": "value", "Other": "x: y"}, 256)
-    ]
+    (found,) = await store.get(Channel.REWARDS, [1])
+    assert without_id(found) == Message(1, "a.b", data, {"Key": "value", "Other": "x: y"}, 256)
 
 
 async def test_an_empty_message_is_a_message(store: MessageStore) -> None:
@@ -56,6 +64,17 @@ async def test_an_empty_message_is_a_message(store: MessageStore) -> None:
 async def test_sequences_count_up_per_channel(store: MessageStore) -> None:
     assert [await store.publish(Channel.LEDGER, "r", b"") for _ in range(3)] == [1, 2, 3]
     assert await store.publish(Channel.REWARDS, "r", b"") == 1
+
+
+@pytest.mark.parametrize("channel", Channel)
+async def test_an_empty_channel_is_at_0_and_then_at_its_first_sequence(
+    store: MessageStore, channel: Channel
+) -> None:
+    assert await store.last_sequence(channel) == 0
+    assert await store.publish(channel, "r", b"", expected_sequence=0) == first_sequence(channel)
+    assert await store.last_sequence(channel) == first_sequence(channel)
+    with pytest.raises(Fenced):
+        await store.publish(channel, "r", b"", expected_sequence=0)
 
 
 async def test_concurrent_publishes_are_all_stored(store: MessageStore) -> None:
@@ -102,6 +121,36 @@ async def test_a_repetition_with_its_expected_sequence_is_not_fenced(store: Mess
     assert await store.publish(Channel.LEDGER, "r", b"a", message_id="1", expected_sequence=0) == 1
 
 
+async def test_the_expected_id_fences_where_sequences_agree(connect: Connect) -> None:
+    old, new = await connect(), await connect()
+    await old.publish(Channel.LEDGER, "r", b"a", message_id="a", expected_sequence=0)
+    await new.publish(Channel.LEDGER, "r", b"b", message_id="b", expected_sequence=1, expected_id="a")
+    for expected in ({"expected_sequence": 2}, {}):
+        with pytest.raises(Fenced):
+            await old.publish(Channel.LEDGER, "r", b"c", expected_id="a", **expected)
+    with pytest.raises(Fenced):
+        await old.publish(Channel.LEDGER, "r", b"c", expected_sequence=1, expected_id="b")
+    assert await new.last_sequence(Channel.LEDGER) == 2
+    assert await new.publish(Channel.LEDGER, "r", b"c", expected_sequence=2, expected_id="b") == 3
+    newest = await new.last(Channel.LEDGER)
+    assert newest is not None
+    assert newest.headers[MESSAGE_ID] not in {"", "b"}
+    assert await old.publish(Channel.LEDGER, "r", b"d", expected_id=newest.headers[MESSAGE_ID]) == 4
+
+
+async def test_an_empty_channel_has_no_id_to_expect(store: MessageStore) -> None:
+    with pytest.raises(Fenced):
+        await store.publish(Channel.LEDGER, "r", b"a", expected_id="a")
+    with pytest.raises(ValueError, match="empty"):
+        await store.publish(Channel.LEDGER, "r", b"a", expected_id="")
+
+
+async def test_a_repetition_with_its_expected_id_is_not_fenced(store: MessageStore) -> None:
+    await store.publish(Channel.LEDGER, "r", b"a", message_id="1")
+    for _ in range(2):
+        assert await store.publish(Channel.LEDGER, "r", b"b", message_id="2", expected_id="1") == 2
+
+
 async def test_a_full_channel_refuses_and_takes_again_once_something_is_deleted(
     store: MessageStore, limit: int
 ) -> None:
@@ -112,7 +161,26 @@ async def test_a_full_channel_refuses_and_takes_again_once_something_is_deleted(
         await store.publish(Channel.TRAJECTORIES, "p", half)
     assert (await store.depths())["trajectories"] == 2
     await store.delete(Channel.TRAJECTORIES, [first])
-    assert await store.publish(Channel.TRAJECTORIES, "p", half) == 3
+    assert await store.publish(Channel.TRAJECTORIES, "p", half) == first + 2
+
+
+async def test_a_channel_that_grows_takes_more_and_never_shrinks(
+    store: MessageStore, connect: Connect, limit: int
+) -> None:
+    half = bytes(limit // 2 - 1000)
+    first = await store.publish(Channel.TRAJECTORIES, "p", half)
+    await store.publish(Channel.TRAJECTORIES, "p", half)
+    await store.grow(Channel.TRAJECTORIES, 2 * limit)
+    other = await connect()  # which opens it with the old limit
+    await other.grow(Channel.TRAJECTORIES, limit)
+    await other.grow(Channel.LEDGER, limit)  # has none, and gets none
+    assert await store.publish(Channel.TRAJECTORIES, "p", half) == first + 2
+    assert await other.publish(Channel.TRAJECTORIES, "p", half) == first + 3
+    with pytest.raises(StoreFull):
+        await store.publish(Channel.TRAJECTORIES, "p", half)
+    for number in range(5):
+        await other.publish(Channel.LEDGER, "r", half, expected_sequence=number)
+    assert [m.data for m in await store.get(Channel.TRAJECTORIES, [first, first + 3]) if m] == [half] * 2
 
 
 async def test_of_versions_the_newest_is_kept(store: MessageStore) -> None:
@@ -169,7 +237,7 @@ async def test_reading_can_be_limited_to_a_suffix(store: MessageStore) -> None:
 async def test_headers_can_be_read_without_payloads(store: MessageStore) -> None:
     await store.publish(Channel.TRAJECTORIES, "p", bytes(5000), headers={"Rljob-Summary": "[1]"})
     (message,) = await collect(store.read(Channel.TRAJECTORIES, headers_only=True), 1)
-    assert message == Message(1, "p", b"", {"Rljob-Summary": "[1]"}, 5000)
+    assert without_id(message) == Message(2, "p", b"", {"Rljob-Summary": "[1]"}, 5000)
 
 
 async def test_each_reader_gets_everything(connect: Connect) -> None:
@@ -204,6 +272,19 @@ async def test_the_last_sequence_stays_when_messages_go(store: MessageStore) -> 
     assert await store.last_sequence(Channel.REWARDS) == 3
 
 
+async def test_the_newest_message_of_a_suffix(store: MessageStore) -> None:
+    assert await store.last(Channel.LEDGER) is None
+    for suffix, data in (("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3"), ("b.x", b"4")):
+        await store.publish(Channel.LEDGER, suffix, data, message_id=data.decode())
+    found = [await store.last(Channel.LEDGER, suffix) for suffix in (">", "a.>", "a.x", "*.x", "c")]
+    assert [m and m.data for m in found] == [b"4", b"3", b"1", b"4", None]
+    assert found[1] == Message(3, "a.y", b"3", {MESSAGE_ID: "3"}, 1)
+    await store.delete(Channel.LEDGER, [4])
+    newest = await store.last(Channel.LEDGER)
+    assert newest is not None
+    assert newest.data == b"3"
+
+
 # ----------------------------------------------------------------------------------------------- queues
 
 
@@ -226,7 +307,7 @@ async def test_a_fetch_returns_as_soon_as_there_is_a_message(store: MessageStore
     assert not waiting.done()
     await store.publish(Channel.WORK, "trainer", b"go", headers={"K": "v"})
     (delivery,) = await waiting
-    assert delivery.message == Message(1, "trainer", b"go", {"K": "v"}, 2)
+    assert without_id(delivery.message) == Message(2, "trainer", b"go", {"K": "v"}, 2)
 
 
 async def test_a_fetch_of_an_empty_queue_returns_nothing(store: MessageStore) -> None:
@@ -343,7 +424,7 @@ async def test_work_that_is_acknowledged_is_gone(store: MessageStore) -> None:
     # An acknowledgement has no answer, but is dealt with in order.
     assert await fetch(queue, timeout=0.1) == []
     assert (await store.depths())["work"] == 0
-    assert await store.get(Channel.WORK, [1]) == [None]
+    assert await store.get(Channel.WORK, [delivery.message.sequence]) == [None]
 
 
 async def test_elsewhere_an_acknowledged_message_stays(store: MessageStore) -> None:
@@ -354,14 +435,35 @@ async def test_elsewhere_an_acknowledged_message_stays(store: MessageStore) -> N
     assert (await store.depths())["trajectories"] == 1
 
 
+@pytest.mark.parametrize(("channel", "other"), [(Channel.EVENTS, 0), (Channel.TRAJECTORIES, 1)])
+async def test_what_a_queue_has_yet_to_deal_with(store: MessageStore, channel: Channel, other: int) -> None:
+    for _ in range(3):
+        await store.publish(channel, "p", b"x")
+    await asyncio.gather(*(store.publish(channel, "another", b"x") for _ in range(other)))
+    assert await store.unacknowledged(channel, "q") == 3 + other
+    queue = await store.queue(channel, "p", name="q")
+    assert await store.unacknowledged(channel, "q") == 3
+    first, second = await fetch(queue, messages=2)
+    assert await store.unacknowledged(channel, "q") == 3
+    await second.retry(60)
+    (third,) = await fetch(queue)
+    for acknowledged, left in ((first, 2), (third, 1), (second, 0)):
+        await acknowledged.ack()
+        async with asyncio.timeout(SECONDS):
+            # An acknowledgement has no answer; before it is dealt with, the message counts.
+            while (found := await store.unacknowledged(channel, "q")) > left:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert found == left
+
+
 async def test_what_is_deleted_is_not_delivered(store: MessageStore) -> None:
     queue = await store.queue(Channel.TRAJECTORIES, "p", name="reward", ack_wait=0.5)
     for _ in range(3):
         await store.publish(Channel.TRAJECTORIES, "p", b"x")
     (taken,) = await fetch(queue, messages=1)
-    assert taken.message.sequence == 1
-    await store.delete(Channel.TRAJECTORIES, [1, 2])
-    assert [d.message.sequence for d in await fetch(queue)] == [3]
+    assert taken.message.sequence == 2
+    await store.delete(Channel.TRAJECTORIES, [2, 3])
+    assert [d.message.sequence for d in await fetch(queue)] == [4]
 
 
 # -------------------------------------------------------------------------------- get, delete and purge
@@ -411,6 +513,20 @@ async def test_depths_count_what_is_stored(store: MessageStore) -> None:
     await store.publish(Channel.METRICS, "m", b"")
     await store.publish(Channel.LEDGER, "r", b"")
     assert await store.depths() == {channel.value: 0 for channel in Channel} | {"metrics": 1, "ledger": 1}
+
+
+async def test_which_suffixes_there_are(store: MessageStore) -> None:
+    assert await store.suffixes(Channel.WEIGHTS, ">") == {}
+    for suffix in ("chunk.v1", "chunk.v1", "chunk.v2", "manifest.v1"):
+        await store.publish(Channel.WEIGHTS, suffix, b"x")
+    await store.publish(Channel.METRICS, "steps", b"x")
+    everything = {"chunk.v1": 2, "chunk.v2": 1, "manifest.v1": 1}
+    assert await store.suffixes(Channel.WEIGHTS, ">") == everything
+    assert await store.suffixes(Channel.WEIGHTS, "*.v1") == {"chunk.v1": 2, "manifest.v1": 1}
+    assert await store.suffixes(Channel.WEIGHTS, "chunk.*") == {"chunk.v1": 2, "chunk.v2": 1}
+    assert await store.suffixes(Channel.WEIGHTS, "part.*") == {}
+    await store.purge(Channel.WEIGHTS, "chunk.v1")
+    assert await store.suffixes(Channel.WEIGHTS, "*.v1") == {"manifest.v1": 1}
 
 
 # ---------------------------------------------------------------------------------------------- signals
@@ -680,9 +796,18 @@ async def test_a_reader_notices_that_the_server_lost_what_was_read(
         file.unlink()
     await own_server.start()
     async with asyncio.timeout(SECONDS):
-        with pytest.raises(StoreUnavailable, match="lost"):
+        with pytest.raises(StreamCut, match="lost") as cut:
             async for _ in reader:
                 pass
+    assert cut.value.last == 0
+    await store.close()
+
+
+async def test_a_channel_does_not_grow_past_what_the_server_has(own_server: EmbeddedServer) -> None:
+    store = await open_on(own_server, trajectory_bytes=1 << 20)
+    with pytest.raises(StoreFull, match="storage"):
+        await store.grow(Channel.TRAJECTORIES, 2 << 40)
+    await store.grow(Channel.TRAJECTORIES, 2 << 20)
     await store.close()
 
 

@@ -16,7 +16,7 @@ import pytest
 from tiny_models import tiny_model
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import StoreUnavailable
+from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_SIGNAL,
@@ -117,9 +117,11 @@ _SUFFIXES = {
     Channel.WORK: "engine.pod-0.ab12",
     Channel.TRAINING: "trainer.1",
     Channel.TRAJECTORIES: "payload",
+    Channel.PROGRESS: "g0.0",
     Channel.REWARDS: "results",
     Channel.VERSIONS: "policy",
     Channel.METRICS: "steps",
+    Channel.WEIGHTS: "chunk.v1",
 }
 _QUEUES = {
     "take work": (Channel.WORK, "engine.pod-0.ab12", "engine-pod-0-ab12"),
@@ -132,17 +134,26 @@ ALLOWED: dict[Holder, set[str]] = {
         "write ledger", "write work", "write training", "write versions", "write metrics",
         "event of coordinator", "signal coordinator", "signal engine.pod-0.ab12",
         "read ledger", "read trajectories", "read rewards", "read signals",
-        "get ledger", "get trajectories", "get rewards", "delete trajectories", "delete rewards",
-        "purge work", "take events",
+        "get ledger", "get trajectories", "get rewards", "get versions", "delete trajectories", "delete rewards",
+        "last ledger", "last trajectories", "last rewards", "last versions", "count trajectories",
+        "get progress", "last progress", "list progress", "purge progress",
+        "purge work", "take events", "get weights", "last weights", "list weights",
     },
     Holder.ROLLOUT: {
+        "write progress", "get progress", "last progress", "delete progress",
         "write trajectories", "event of rollout", "signal engine.pod-0.ab12", "read versions", "take work",
+        "get weights", "last weights",
     },
-    Holder.REWARD: {"write rewards", "event of reward", "take trajectories", "get trajectories"},
-    Holder.TRAINER: {"event of trainer", "take training", "get trajectories"},
+    Holder.REWARD: {"write rewards", "event of reward", "take trajectories", "get trajectories", "last trajectories"},
+    Holder.TRAINER: {
+        "event of trainer", "take training", "get trajectories", "last trajectories",
+        "write weights", "get weights", "last weights", "list weights", "purge weights",
+    },
     Holder.READER: {
         "read ledger", "read trajectories", "read rewards", "read versions", "read metrics", "read signals",
         "get ledger", "get trajectories", "get rewards", "get versions", "get metrics", "depths",
+        "last ledger", "last trajectories", "last rewards", "last versions", "last metrics",
+        "get weights", "last weights", "list weights", "list progress",
     },
 }  # fmt: skip
 
@@ -166,6 +177,7 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
         if channel not in WORK_QUEUES:
             known[f"read {channel}"] = lambda c=channel: first(store.read(c))
         known[f"get {channel}"] = lambda c=channel: store.get(c, [999])
+        known[f"last {channel}"] = lambda c=channel: store.last(c)
         known[f"delete {channel}"] = lambda c=channel: store.delete(c, [999])
         known[f"purge {channel}"] = lambda c=channel: store.purge(c, "engine.none.ab12")
     for role in ("coordinator", "rollout", "reward", "trainer"):
@@ -173,7 +185,11 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
         known[f"event of {role}"] = lambda r=role, e=event: store.publish(Channel.EVENTS, r, e)
     for key in ("coordinator", "engine.pod-0.ab12"):
         known[f"signal {key}"] = lambda k=key: store.put_signal(k, b"x")
+    for name, (channel, _, queue) in _QUEUES.items():
+        known[name.replace("take", "count")] = lambda c=channel, q=queue: store.unacknowledged(c, q)
     known["read signals"] = lambda: first(store.watch_signals())
+    known["list progress"] = lambda: store.suffixes(Channel.PROGRESS, ">")
+    known["list weights"] = lambda: store.suffixes(Channel.WEIGHTS, ">")
     for name, queue in _QUEUES.items():
         known[name] = lambda q=queue: take(*q)
     return known
@@ -221,6 +237,7 @@ async def test_another_jobs_streams_are_out_of_reach(site: Site, filled: str, ho
     "request_",
     [
         "STREAM.CREATE.{ledger}", "STREAM.UPDATE.{ledger}", "STREAM.DELETE.{ledger}", "STREAM.PURGE.{ledger}",
+        "STREAM.UPDATE.{trajectories}",
         "STREAM.MSG.DELETE.{ledger}", "STREAM.MSG.GET.{ledger}", "STREAM.SNAPSHOT.{ledger}",
         "STREAM.RESTORE.{ledger}", "STREAM.NAMES", "STREAM.LIST", "INFO", "CONSUMER.LIST.{training}",
         "CONSUMER.NAMES.{training}", "CONSUMER.CREATE.{ledger}", "CONSUMER.CREATE.{trajectories}.x",
@@ -501,16 +518,9 @@ async def test_the_streams_role_makes_them_as_a_process_of_its_own(site: Site, t
         assert await reader.depths() == {channel.value: 0 for channel in Channel}
 
 
-async def test_the_operator_reads_how_much_each_engine_has_to_do(
-    site: Site, uid: str, tmp_path: Path
-) -> None:
-    credentials = tmp_path / "operator.creds"
-    credentials.write_text(operator_credentials(ISSUER))
-    feed = FiguresFeed(site.server.url, credentials=str(credentials))
-    connected = asyncio.Event()
-    feed.on_outage = connected.set
-    running = asyncio.create_task(feed.run())
-    job = RLJob.model_validate(
+def asking_job(uid: str) -> RLJob:
+    """The job of the site's streams."""
+    return RLJob.model_validate(
         {
             "apiVersion": "rljob.dev/v1alpha1",
             "kind": "RLJob",
@@ -523,14 +533,59 @@ async def test_the_operator_reads_how_much_each_engine_has_to_do(
             },
         }
     )
+
+
+async def test_the_operator_reads_how_much_each_engine_has_to_do(
+    site: Site, uid: str, tmp_path: Path
+) -> None:
+    credentials = tmp_path / "operator.creds"
+    credentials.write_text(operator_credentials(ISSUER))
+    feed = FiguresFeed(site.server.url, credentials=str(credentials))
+    connected = asyncio.Event()
+    feed.on_outage = connected.set
+    running = asyncio.create_task(feed.run())
+    job = asking_job(uid)
     try:
         assert await feed.loads(job) == {}
         async with site.opened(Holder.ROLLOUT, uid) as engines:
             for pod, load in (("a-0", 3), ("b-1", 0)):
-                signal = EngineSignal(f"{pod}.1f", "cpu", 1, 8, load, 1, 0, 1.0)
+                signal = EngineSignal(f"{pod}.1f", "cpu", 1, 1, load, 8, load, 1, 0)
                 await engines.put_signal(f"{ENGINE_SIGNALS}{pod}.1f", ENGINE_SIGNAL.dump_json(signal))
             await asyncio.wait_for(connected.wait(), 20)
             assert await feed.loads(job) == {"a-0": 4, "b-1": 1}
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch(
+    site: Site, uid: str, tmp_path: Path
+) -> None:
+    credentials = tmp_path / "operator.creds"
+    credentials.write_text(operator_credentials(ISSUER))
+    feed = FiguresFeed(site.server.url, credentials=str(credentials))
+    job = asking_job(uid)
+    assert not await feed.make_room(job, 5 << 30), "it is not connected"
+    running = asyncio.create_task(feed.run())
+    await asyncio.wait_for(feed.known(), 20)
+    wanted = 5 << 30
+    try:
+        async with (
+            site.opened(Holder.COORDINATOR, uid) as coordinator,
+            site.opened(Holder.STREAMS, uid) as streams,
+        ):
+            with pytest.raises(StoreFull, match="4096 MB as yet"):
+                await coordinator.grow(Channel.TRAJECTORIES, wanted)
+            assert not await feed.make_room(asking_job("none"), wanted), "it has no streams as yet"
+            assert not await feed.make_room(job, 2 << 40), "the server has 1 TB"
+            with pytest.raises(StoreFull):
+                await coordinator.grow(Channel.TRAJECTORIES, wanted)
+            assert await feed.make_room(job, wanted)
+            await coordinator.grow(Channel.TRAJECTORIES, wanted)
+            assert await feed.make_room(job, wanted - 1), "it is large enough"
+            await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
+            await streams.grow(Channel.TRAJECTORIES, wanted + 1)  # as its pod does at its start
+            await coordinator.grow(Channel.TRAJECTORIES, wanted + 1)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -541,6 +596,8 @@ async def test_the_operator_hears_figures_and_removes_streams(site: Site, uid: s
     heard: asyncio.Queue[bytes] = asyncio.Queue()
     async with site.operator() as operator, site.opened(Holder.COORDINATOR, uid) as coordinator:
         await operator._client.listen("rljob.*.*.*.metrics.>", lambda message: heard.put_nowait(message.data))
+        # Once this is answered, the server knows of the subscription: another connection's messages may overtake it.
+        await operator.call(f"STREAM.INFO.{names.stream(Channel.METRICS)}", {})
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
         assert await asyncio.wait_for(heard.get(), 10) == b"{}"
         for stream in names.all_streams:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics
-from rljob_core.ports import WORK_QUEUES, Channel, Message
+from rljob_core.ports import WORK_QUEUES, Channel, Message, WeightStore
+from rljob_core.spec import PipelineSpec
 from rljob_runtime.backends import create_backend
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.coordinator import Coordinator
@@ -64,12 +65,12 @@ class Slow(CheckpointStore):
         super().__init__(config.checkpoint_uri, model_path=model)
         self._slow, self._begun = version, begun
 
-    def write(self, *, version: int, attempt: int, save: Callable[[str], None]) -> str:
+    def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
         if (version, attempt) == (self._slow, 1):
             self._begun()
             time.sleep(0.5)
             raise SystemExit
-        return super().write(version=version, attempt=attempt, save=save)
+        return super().write(version=version, manifest=manifest, attempt=attempt, save=save)
 
 
 class Roles:
@@ -79,6 +80,7 @@ class Roles:
         kind: of the store that coordinator, engines and trainer use.
         trainer_kind: of the trainer's, if it is another one.
         checkpoints: the trainer's, if they are special.
+        weights: gives an engine's weight store by its pod, if they are special.
     """
 
     def __init__(
@@ -89,14 +91,17 @@ class Roles:
         kind: type[MemoryStore] = MemoryStore,
         trainer_kind: type[MemoryStore] | None = None,
         checkpoints: CheckpointStore | None = None,
+        weights: Callable[[str], WeightStore] | None = None,
     ) -> None:
         self.config, self.model = config, model
         self.kind, self.trainer_kind = kind, trainer_kind or kind
         self.checkpoints = checkpoints or CheckpointStore(config.checkpoint_uri, model_path=model)
+        self.weights = weights or (lambda pod: FilesWeightStore(config.weights_uri))
         self.server = MemoryServer()
         self.stop = asyncio.Event()
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.attempt = 0
+        self._told: list[asyncio.Queue[PipelineSpec]] = []
         self.store = MemoryStore(self.server, subject=self.config.subject)
 
     def connect(self) -> MemoryStore:
@@ -107,24 +112,38 @@ class Roles:
         role = Coordinator(
             self.config,
             self.connect(),
+            FilesWeightStore(self.config.weights_uri),
             lambda prompt, evaluation: (held_out if evaluation else training).text(prompt),
             instance=instance,
+            changes=self._changes(),
         )
         self.tasks["coordinator"] = asyncio.create_task(role.run())
 
-    def rollout(self, pod: str) -> None:
+    def change(self, pipeline: PipelineSpec) -> None:
+        """The configuration of all running roles has another `spec.pipeline`."""
+        for told in self._told:
+            told.put_nowait(pipeline)
+
+    async def _changes(self) -> AsyncIterator[PipelineSpec]:
+        told: asyncio.Queue[PipelineSpec] = asyncio.Queue()
+        self._told.append(told)
+        while True:
+            yield await told.get()
+
+    def rollout(self, pod: str, *, ready: Callable[[], None] = lambda: None) -> None:
         name = self.config.spec.rollout.engine.name
         engine = create_engine(name, model_path=self.model, options=self.config.engine_options("a"))
         role = Rollout(
             self.config,
             self.connect(),
-            FilesWeightStore(self.config.weights_uri),
+            self.weights(pod),
             engine,
             Tokenizer(self.model),
             pod=pod,
             pool="a",
+            changes=self._changes(),
         )
-        self.tasks[pod] = asyncio.create_task(role.run(self.stop))
+        self.tasks[pod] = asyncio.create_task(role.run(self.stop, ready))
 
     def reward(self) -> None:
         self.tasks["reward"] = asyncio.create_task(

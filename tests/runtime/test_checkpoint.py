@@ -45,7 +45,7 @@ def saving(text: str) -> Callable[[str], None]:
 
 
 def write(store: CheckpointStore, version: int, *, attempt: int = 1, text: str = "state") -> str:
-    return store.write(version=version, attempt=attempt, save=saving(text))
+    return store.write(version=version, manifest="m", attempt=attempt, save=saving(text))
 
 
 def names(root: Path) -> list[str]:
@@ -58,7 +58,7 @@ def test_transformers_loads_what_a_backend_saved(store: CheckpointStore, root: P
     trainer.begin_step(0)
     trainer.accumulate(random_samples(8))
     trainer.finish_step()
-    key = store.write(version=1, attempt=3, save=trainer.save)
+    key = store.write(version=1, manifest="m1", attempt=3, save=trainer.save)
     assert key == "step-000001"
     assert (store.info(key).version, store.info(key).attempt) == (1, 3)
 
@@ -92,12 +92,27 @@ def test_the_newest_two_are_kept_and_latest_is_the_newest(store: CheckpointStore
     assert names(root) == ["latest", "step-000010", "step-1000000"]
 
 
+def test_those_that_were_revoked_are_forgotten(store: CheckpointStore, root: Path) -> None:
+    for version in (5, 10):
+        write(store, version)
+    store.forget(after=10)
+    assert names(root) == ["latest", "step-000005", "step-000010"]
+    store.forget(after=9)
+    assert names(root) == ["latest", "step-000005"]
+    assert (root / "latest").readlink() == Path("step-000005")
+    write(store, 6)  # not taken for older than what was revoked
+    assert store.keys() == ["step-000005", "step-000006"]
+    store.forget(after=0)
+    assert names(root) == []
+
+
 def test_one_of_the_same_version_stands_beside_it(store: CheckpointStore, root: Path) -> None:
     """A step done again under a new coordinator must not change what an earlier record points to."""
     keys = [write(store, 3, attempt=attempt, text=f"state {attempt}") for attempt in (1, 2, 3)]
     assert keys == store.keys() == ["step-000003", "step-000003-2", "step-000003-3"]
     assert [(store.folder(k) / "optimizer.pt").read_text()[-1] for k in keys] == ["1", "2", "3"]
     assert (root / "latest").readlink() == Path(keys[2])
+    assert [store.newest(version) for version in (2, 3, 9)] == [None, (3, keys[2]), (3, keys[2])]
     write(store, 4)
     assert len(store.keys()) == 4
     write(store, 5)
@@ -111,7 +126,7 @@ from rljob_runtime.checkpoint import CheckpointStore
 def save(folder):
     (Path(folder) / "optimizer.pt").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
-CheckpointStore(sys.argv[1], model_path=Path(sys.argv[2])).write(version=2, attempt=1, save=save)
+CheckpointStore(sys.argv[1], model_path=Path(sys.argv[2])).write(version=2, manifest="m", attempt=1, save=save)
 """
 
 
@@ -160,7 +175,7 @@ def test_a_disk_that_takes_no_more_is_reported_and_earlier_ones_stay(
             written.extend(names(Path(folder)))
 
     with files_of_at_most(limit), pytest.raises(StorageRefused, match="version 2") as caught:
-        store.write(version=2, attempt=1, save=save)
+        store.write(version=2, manifest="m", attempt=1, save=save)
     assert str(root / "step-000002") in str(caught.value)
     assert ("optimizer.pt" in written) is (file == "optimizer.pt")  # it was this write that failed
     assert names(root) == ["latest", "step-000001"]
@@ -174,7 +189,7 @@ def test_an_error_of_our_own_is_not_taken_for_the_disk_s(store: CheckpointStore,
         raise RuntimeError("shapes differ")
 
     with pytest.raises(RuntimeError, match="shapes differ"):
-        store.write(version=2, attempt=1, save=save)
+        store.write(version=2, manifest="m", attempt=1, save=save)
     assert names(root) == ["latest", "step-000001"]
 
 

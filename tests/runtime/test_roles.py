@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rljob_core.config import JobConfig
 from rljob_core.ports import Channel
 from rljob_core.records import (
     FED,
+    CheckpointSaved,
     Evaluated,
     GroupAborted,
     GroupReserved,
@@ -23,6 +25,7 @@ from rljob_core.records import (
 )
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.memory_store import MemoryStore
+from rljob_runtime.trainer import RECOVERY_VERSIONS
 from rljob_runtime.weights_files import FilesWeightStore
 
 
@@ -31,7 +34,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def job(tmp_path: Path, model: Path, *, micro_batch_tokens: int = 200, **pipeline: object) -> JobConfig:
+def job(
+    tmp_path: Path, model: Path, *, micro_batch_tokens: int = 200, every_steps: int = 3, **pipeline: object
+) -> JobConfig:
     return JobConfig(
         namespace="default",
         job="roles",
@@ -57,7 +62,7 @@ def job(tmp_path: Path, model: Path, *, micro_batch_tokens: int = 200, **pipelin
                 "trainer": {
                     "backend": "Emulated",
                     "microBatchTokens": micro_batch_tokens,
-                    "checkpoint": {"everySteps": 3},
+                    "checkpoint": {"everySteps": every_steps},
                 },
             }
         ),
@@ -112,6 +117,17 @@ async def test_a_job_runs_to_its_end(tmp_path, model, pipeline):
         assert line.trajectories["consumed"] == 48
         await asyncio.wait_for(roles.tasks["trainer"], 10)
     await check(roles)
+
+
+async def test_old_weights_go_and_their_manifests_stay(tmp_path, model):
+    config = job(tmp_path, model, mode="Streaming")
+    weights = FilesWeightStore(config.weights_uri)
+    (tmp_path / "weights" / ".v00000001-a0-e1-r1.writing").mkdir(parents=True)  # of an attempt that died
+    async with Roles(config, model) as roles:
+        await finish(roles)
+    assert [m.version for m in weights.manifests()] == list(range(6 - RECOVERY_VERSIONS, 7))
+    assert [m.version for m in weights.proposals(0)] == list(range(1, 7))
+    assert not list((tmp_path / "weights").glob(".*"))
 
 
 @pytest.mark.parametrize("victim", ["coordinator", "trainer", "reward", "a-0"])
@@ -170,6 +186,20 @@ async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_t
     assert slow.keys()
 
 
+async def test_a_trainer_goes_on_from_the_newest_state_where_the_named_one_is_gone(tmp_path, model, caplog):
+    """A ledger that lost its end names an older checkpoint than there are, which was removed for newer ones."""
+    config = job(tmp_path, model, every_steps=1, mode="Streaming")
+    async with Roles(config, model) as roles:
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 3), 60)
+        await roles.kill("trainer")
+        named = [r for r in await ledger(roles.store) if isinstance(r, CheckpointSaved)][-1]
+        shutil.rmtree(roles.checkpoints.folder(named.key))
+        roles.trainer()
+        await finish(roles)
+    await check(roles)
+    assert f"the checkpoint {named.key} is gone: going on from step-0000" in caplog.text
+
+
 async def test_a_coordinator_that_dies_while_it_evaluates_is_followed_by_one_that_does_so_again(
     tmp_path, model
 ):
@@ -193,3 +223,13 @@ async def test_what_was_stored_with_altered_bytes_is_generated_again(tmp_path, m
     await check(roles)
     resets = [r for r in await ledger(roles.store) if isinstance(r, SiblingReset)]
     assert {r.reason for r in resets} <= {"PayloadCorrupt"}
+
+
+async def test_an_engine_that_is_told_to_stop_before_there_are_weights_stops(tmp_path, model):
+    async with Roles(job(tmp_path, model, mode="Streaming"), model) as roles:
+        roles.rollout("early")
+        await asyncio.sleep(0.05)  # nobody has announced a version
+        assert not roles.tasks["early"].done()
+        roles.stop.set()
+        async with asyncio.timeout(20):
+            await roles.tasks["early"]

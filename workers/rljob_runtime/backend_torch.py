@@ -124,6 +124,9 @@ class TorchBackend:
             random = torch.load(Path(folder) / RANDOM, weights_only=True)
             names = saved["param_groups"][0]["param_names"]
         except Exception as error:
+            of_the_moment = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+            if of_the_moment or isinstance(error, torch.OutOfMemoryError):
+                raise  # another attempt may have more luck
             raise JobFailed(f"checkpoint {folder} does not load: {error}") from error
         if names != current["param_groups"][0]["param_names"]:
             raise JobFailed(f"checkpoint {folder} holds the optimizer state of another model")

@@ -27,6 +27,7 @@ from rljob_runtime.models import local_path
 LATEST = "latest"
 INFO = "checkpoint.json"
 KEPT = 2
+_WRITING = ".writing"
 _KEY = re.compile(r"step-\d{6,}(-\d+)?")
 #: Files of a model's folder that are not copied: the checkpoint has its own, or they are other forms of the weights.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
@@ -42,6 +43,8 @@ class CheckpointInfo(BaseModel):
 
     version: int
     """Policy version of the weights."""
+    manifest: str = ""
+    """Digest of that version's manifest."""
     attempt: int
     """Trainer attempt that wrote it."""
     model: str
@@ -63,13 +66,14 @@ class CheckpointStore:
         self._root = local_path(root_uri, field="spec.trainer.checkpoint.uri")
         self._model_path = model_path
 
-    def write(self, *, version: int, attempt: int, save: Callable[[str], None]) -> str:
+    def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
         """Write a checkpoint and point `latest` to it; its key.
 
         A key is never written twice (`step-000120`, then `step-000120-2`): what the ledger names stays what it was.
 
         Args:
             version: policy version of the weights.
+            manifest: digest of its manifest.
             attempt: of the trainer.
             save: writes model, optimizer and random state into an empty folder (`TrainerBackend.save`).
 
@@ -79,19 +83,24 @@ class CheckpointStore:
         name = f"step-{version:06d}"
         keys = chain([name], (f"{name}-{number}" for number in count(2)))
         key = next(key for key in keys if not (self._root / key).exists())
-        folder, aside = self._root / key, self._root / f".{key}.writing"
+        folder, aside = self._root / key, self._root / f".{key}.{attempt}{_WRITING}"
         try:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             save(str(aside))
             self._copy_tokenizer(aside)
-            info = CheckpointInfo(version=version, attempt=attempt, model=model_identity(self._model_path))
+            info = CheckpointInfo(
+                version=version,
+                manifest=manifest,
+                attempt=attempt,
+                model=model_identity(self._model_path),
+            )
             (aside / INFO).write_text(info.model_dump_json())
             sync_tree(aside)
             aside.rename(folder)
             sync_folder(self._root)
             self._point_latest(key)
-            self._prune()
+            self._prune(attempt)
         except Exception as error:
             if not _is_of_storage(error):
                 raise
@@ -103,6 +112,16 @@ class CheckpointStore:
             shutil.rmtree(aside, ignore_errors=True)
         return key
 
+    def forget(self, *, after: int) -> None:
+        """Remove the checkpoints of later versions, which were revoked; `latest` names the newest that is left."""
+        for key in [key for key in self.keys() if _order(key)[0] > after]:
+            (self._root / key).rename(self._root / f".{key}.removed")
+        if left := self.keys():
+            self._point_latest(left[-1])
+        else:
+            (self._root / LATEST).unlink(missing_ok=True)
+        self._sweep()
+
     def folder(self, key: str) -> Path:
         """The folder of a checkpoint."""
         return self._root / key
@@ -113,6 +132,14 @@ class CheckpointStore:
             return []
         found = [p.name for p in self._root.iterdir() if _KEY.fullmatch(p.name) and (p / INFO).is_file()]
         return sorted(found, key=_order)
+
+    def newest(self, version: int) -> tuple[int, str] | None:
+        """Version and key of the newest checkpoint of no later a version than this; None if there is none."""
+        found = [(_order(key), key) for key in self.keys() if _order(key)[0] <= version]
+        if not found:
+            return None
+        (newest, _), key = max(found)
+        return newest, key
 
     def info(self, key: str) -> CheckpointInfo:
         """What a checkpoint says about itself.
@@ -153,15 +180,21 @@ class CheckpointStore:
         aside.replace(self._root / LATEST)
         sync_folder(self._root)
 
-    def _prune(self) -> None:
+    def _prune(self, attempt: int) -> None:
         """Remove all but the newest versions, hidden first so that none is half-removed; and what was left aside."""
         keys = self.keys()
         kept = sorted({_order(key)[0] for key in keys})[-KEPT:]
         for key in keys:
             if _order(key)[0] not in kept:
                 (self._root / key).rename(self._root / f".{key}.removed")
+        self._sweep(attempt)
+
+    def _sweep(self, attempt: int | None = None) -> None:
+        """Remove what is hidden, but not what a newer attempt than this one is writing."""
         for path in self._root.glob(".step-*"):
-            shutil.rmtree(path, ignore_errors=True)
+            writer = path.name.removesuffix(_WRITING).rpartition(".")[2]
+            if attempt is None or not writer.isdecimal() or int(writer) <= attempt:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_of_storage(error: Exception) -> bool:

@@ -1,6 +1,7 @@
 """What changes in the configuration while a role runs.
 
-Only `spec.pipeline` reaches a running coordinator; whatever else a role reads makes the operator start it again.
+Only `spec.pipeline` reaches a running coordinator, and its `inflight` running engines; whatever else a role reads makes
+the operator start it again.
 """
 
 from __future__ import annotations

@@ -21,28 +21,41 @@ from itertools import groupby
 from rljob_core.actions import (
     Action,
     Announce,
+    CheckRewards,
     DeletePayloads,
     DeleteRewards,
+    DropProgress,
+    FindProgress,
+    ListProgress,
     Observation,
     OwnHeartbeat,
+    PayloadAbsent,
     PayloadSeen,
-    PipelineChanged,
+    ProgressFound,
+    ProgressListed,
     PublishMetrics,
     RetireEngine,
+    RewardsComplete,
     RewardsSeen,
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    StoresRead,
     Summary,
 )
 from rljob_core.config import JobConfig
+from rljob_core.errors import Fenced, StorageRefused
+from rljob_core.job_state import JobState
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     COORDINATOR_SIGNAL,
     ENGINE_SIGNAL,
     ENGINE_SIGNALS,
     ENGINE_WORK,
+    MARK,
+    MARK_HEADER,
     REWARD_BATCH,
+    REWARD_QUEUE,
     STEP_METRICS,
     TRAINER_WORK,
     VERSION_ANNOUNCED,
@@ -55,16 +68,18 @@ from rljob_core.messages import (
     RoleFailed,
     VersionAnnounced,
 )
-from rljob_core.planner import Decision, Planner
-from rljob_core.ports import Channel, Delivery, MessageStore
-from rljob_core.records import Record, RecordBatch, Writer, decode_batch, encode_batch
+from rljob_core.planner import Decision, Planner, live_change
+from rljob_core.ports import Channel, Delivery, MessageStore, WeightStore
 from rljob_core.spec import PipelineSpec
 from rljob_core.trajectory import is_evaluation
-from rljob_runtime.trajectory_store import TrajectoryStore
+from rljob_runtime.decision_log import DecisionLog
+from rljob_runtime.ledger import Ledger
+from rljob_runtime.live_change import make_room, take_over
+from rljob_runtime.progress_store import ProgressStore
+from rljob_runtime.trajectory_store import Absence, LocatedSummary, TrajectoryStore
 
 log = logging.getLogger(__name__)
 
-RECORDS_PER_MESSAGE = 256
 HEARTBEAT_SECONDS = 1.0
 #: Of one message of an engine's work, at most; what an item takes beside its text. JSON may double a text.
 WORK_BYTES, ITEM_BYTES = 400_000, 300
@@ -80,36 +95,43 @@ class Coordinator:
         self,
         config: JobConfig,
         store: MessageStore,
+        weights: WeightStore,
         render: Render,
         *,
         instance: str,
         prefetch: float = 0.25,
         changes: AsyncIterator[PipelineSpec] | None = None,
+        decisions: DecisionLog | None = None,
     ) -> None:
         """
         Args:
+            weights: whose manifests tell of commits that the ledger may have lost.
             changes: of `spec.pipeline` while the job runs.
+            decisions: where all that is seen and decided is written down, to be replayed.
         """
+        self._config = config
         self._changes = changes
         self._store = store
+        self._weights = weights
         self._render = render
         self._instance = instance
         self._planner = Planner(config, prefetch=prefetch)
+        self._ledger = Ledger(store, job=config.uid, instance=instance)
+        self._decisions = decisions
+        self._refused = False
         self._trajectories = TrajectoryStore(store)
+        self._progress = ProgressStore(store)
         self._inbox: asyncio.Queue[tuple[Observation, Delivery | None]] = asyncio.Queue()
-        self._sequence = 0
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Recover from the ledger, claim an epoch, go on for ever.
 
         Raises:
             Fenced: another coordinator has claimed a newer epoch.
+            CorruptLedger: the ledger does not decode, or is another job's.
             StoreUnavailable: the message store is away for too long.
         """
-        now = asyncio.get_running_loop().time
-        await self._replay()
-        await self._perform(self._planner.start(self._instance, now()))
-        log.info("writer epoch %d at version %d", self._planner.epoch, self._planner.state.version)
+        await self._take_charge()
         ready()
         async with asyncio.TaskGroup() as group:
             for reader in (
@@ -125,33 +147,59 @@ class Coordinator:
                 batch = [await self._inbox.get()]
                 while not self._inbox.empty() and len(batch) < 1024:
                     batch.append(self._inbox.get_nowait())
-                await self._perform(self._planner.decide([o for o, _ in batch], now()))
+                await self._decide([o for o, _ in batch])
                 await asyncio.gather(*(d.ack() for _, d in batch if d is not None))
+                await self._ledger.snapshot_if_due(self._planner.state)
 
-    # ------------------------------------------------------------------------------------------ ledger
+    # ------------------------------------------------------------------------------------------ decisions
 
-    async def _replay(self) -> None:
-        last = await self._store.last_sequence(Channel.LEDGER)
-        if last:
-            async for messages in self._store.read(Channel.LEDGER):
-                self._planner.state.replay(decode_batch(m.data) for m in messages if m.sequence <= last)
-                self._sequence = messages[-1].sequence
-                if self._sequence >= last:
-                    break
-        # A zombie may have appended since; the claim below then fails as it must.
-        self._sequence = last
+    async def _take_charge(self) -> None:
+        """Replay the ledger, claim the next epoch, take back what the ledger has lost."""
+        state = await self._ledger.replay()
+        config = await self._with_room(state)
+        now = asyncio.get_running_loop().time()
+        if self._decisions is not None:
+            state = self._decisions.begin(config, state, now, prefetch=self._planner.prefetch)
+        self._planner.spec, self._planner.state = config.spec, state
+        claimed = self._planner.start(self._instance, now)
+        await self._ledger.claim(state.writer, claimed.records)
+        # Only now: whatever a coordinator before this one has committed is in the stores by now.
+        await self._decide([await read_stores(self._store, self._weights, state.version)])
+        log.info("writer epoch %d at version %d", state.writer.count, state.version)
 
-    async def _append(self, records: Sequence[Record]) -> None:
-        writer = Writer(self._planner.epoch, self._instance)
-        for start in range(0, len(records), RECORDS_PER_MESSAGE):
-            data = encode_batch(RecordBatch(writer, tuple(records[start : start + RECORDS_PER_MESSAGE])))
-            self._sequence = await self._store.publish(
-                Channel.LEDGER, "records", data, expected_sequence=self._sequence
-            )
+    async def _with_room(self, state: JobState) -> JobConfig:
+        """The configuration to begin with: of a running job whose new pipeline gets no room, the one it had.
 
-    async def _perform(self, decision: Decision) -> None:
-        if decision.records:
-            await self._append(decision.records)
+        Raises:
+            StorageRefused: there is no room for a new job.
+        """
+        try:
+            await make_room(self._store, self._config)
+        except StorageRefused as error:
+            if state.pipeline is None:
+                raise
+            log.warning("spec.pipeline stays as it was: %s", error)
+            self._refused = True
+            spec = self._config.spec.model_copy(update={"pipeline": live_change.pipeline_of(state.pipeline)})
+            return self._config.model_copy(update={"spec": spec})
+        return self._config
+
+    async def _decide(self, observations: Sequence[Observation]) -> None:
+        now = asyncio.get_running_loop().time()
+        try:
+            decision = self._planner.decide(observations, now)
+        except Fenced as error:
+            if self._decisions is not None:
+                self._decisions.end(observations, now, str(error))
+            raise
+        if self._decisions is not None:
+            self._decisions.write(observations, now, decision)
+        if decision.records or decision.actions:
+            # Also without records: only who can append is in charge, and may delete, announce or send.
+            await self._ledger.append(self._planner.state.writer, decision.records)
+        await self._act_on(decision)
+
+    async def _act_on(self, decision: Decision) -> None:
         # In order towards each receiver, side by side between receivers.
         lanes: dict[str, list[Action]] = {}
         for action in decision.actions:
@@ -173,17 +221,35 @@ class Coordinator:
                 data = TRAINER_WORK.dump_json(action.message)
                 await store.publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
             case Announce():
-                announced = VersionAnnounced(action.version, action.key, action.manifest, action.final)
-                await store.publish(Channel.VERSIONS, "policy", VERSION_ANNOUNCED.dump_json(announced))
+                await publish_version(store, action)
             case DeletePayloads():
                 await self._trajectories.delete(action.sequences)
             case DeleteRewards():
                 await store.delete(Channel.REWARDS, action.sequences)
+            case FindProgress():
+                asked = zip(action.trajectories, action.attempts, strict=True)
+                await asyncio.gather(*(self._find_progress(*one) for one in asked))
+            case ListProgress():
+                await self._inbox.put((ProgressListed(await self._progress.trajectories()), None))
+            case DropProgress():
+                await self._progress.drop(action.trajectories)
+            case CheckRewards():
+                await self._check_rewards(action.number)
             case RetireEngine():
                 await store.purge(Channel.WORK, f"engine.{action.engine}")
                 await store.delete_signal(ENGINE_SIGNALS + action.engine)
             case PublishMetrics():
-                await store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(action.metrics))
+                await publish_metrics(store, action)
+
+    async def _find_progress(self, trajectory: str, attempt: int) -> None:
+        found = ProgressFound(trajectory, attempt, await self._progress.newest(trajectory))
+        await self._inbox.put((found, None))
+
+    async def _check_rewards(self, number: int) -> None:
+        """If reward workers have nothing left to do, put a mark behind all that they have said."""
+        if not await self._store.unacknowledged(Channel.TRAJECTORIES, REWARD_QUEUE):
+            mark = {MARK_HEADER: f"{self._instance}/{number}"}
+            await self._store.publish(Channel.REWARDS, MARK, b"", headers=mark)
 
     def _with_text(self, work: EngineWork) -> EngineWork:
         if isinstance(work, Generate):
@@ -195,16 +261,18 @@ class Coordinator:
     async def _read_payloads(self) -> None:
         # From the first message that is left: after a restart this takes back what survived.
         async for located in self._trajectories.summaries():
-            for sequence, message in groupby(located, key=lambda found: found.sequence):
-                summaries = tuple(
-                    Summary(s.trajectory, s.attempt, s.span, s.tokens, s.response_tokens, s.digest)
-                    for s in (found.summary for found in message)
-                )
-                await self._inbox.put((PayloadSeen(sequence, summaries), None))
+            for sequence, found in groupby(located, key=lambda found: found.sequence):
+                await self._inbox.put((_seen(sequence, list(found)), None))
 
     async def _read_rewards(self) -> None:
         async for messages in self._store.read(Channel.REWARDS):
             for message in messages:
+                if message.suffix == MARK:
+                    instance, _, number = message.headers.get(MARK_HEADER, "").rpartition("/")
+                    # Of one that is not this coordinator's, it says nothing.
+                    check = int(number) if instance == self._instance else 0
+                    await self._inbox.put((RewardsComplete(check, message.sequence), None))
+                    continue
                 results = REWARD_BATCH.validate_json(message.data).results
                 await self._inbox.put((RewardsSeen(message.sequence, results), None))
 
@@ -228,20 +296,33 @@ class Coordinator:
                     await delivery.ack()
 
     async def _read_changes(self) -> None:
-        if self._changes is None:
-            return
-        async for pipeline in self._changes:
-            log.info(
-                "spec.pipeline is now %s with maxStaleness %d, for the buffers that are opened from now on",
-                pipeline.mode,
-                pipeline.bound,
-            )
-            await self._inbox.put((PipelineChanged(pipeline), None))
+        def tell(observation: Observation) -> None:
+            self._inbox.put_nowait((observation, None))
+
+        await take_over(self._store, self._config, self._pipelines(), tell)
+
+    async def _pipelines(self) -> AsyncIterator[PipelineSpec]:
+        """What `spec.pipeline` is to be, as it changes."""
+        if self._refused:
+            yield self._config.spec.pipeline
+        if self._changes is not None:
+            async for pipeline in self._changes:
+                yield pipeline
 
     async def _beat(self) -> None:
         while True:
             await self._store.put_signal(COORDINATOR_SIGNAL, self._instance.encode())
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+def _seen(sequence: int, found: Sequence[LocatedSummary | Absence]) -> PayloadSeen | PayloadAbsent:
+    summaries = []
+    for one in found:
+        if isinstance(one, Absence):
+            return PayloadAbsent(sequence, one.engine, one.trajectory, one.attempt)
+        s = one.summary
+        summaries.append(Summary(s.trajectory, s.attempt, s.span, s.tokens, s.response_tokens, s.digest))
+    return PayloadSeen(sequence, tuple(summaries))
 
 
 def _messages(items: Sequence[EngineWork]) -> Iterator[tuple[EngineWork, ...]]:
@@ -280,6 +361,27 @@ def _sender(event: CoordinatorEvent) -> str:
             return "rollout"
         case _:
             return "trainer"
+
+
+async def read_stores(store: MessageStore, weights: WeightStore, version: int) -> StoresRead:
+    """What outlives a ledger whose newest version is `version`."""
+    manifests = await asyncio.to_thread(weights.proposals, version)
+    proposals = tuple(replace(m.proposal, manifest=m.digest) for m in manifests if m.proposal is not None)
+    announced = await store.last(Channel.VERSIONS)
+    return StoresRead(
+        proposals, VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else ""
+    )
+
+
+async def publish_version(store: MessageStore, action: Announce) -> None:
+    """Tell engines of the newest version."""
+    announced = VersionAnnounced(action.epoch, action.version, action.key, action.manifest, action.final)
+    await store.publish(Channel.VERSIONS, "policy", VERSION_ANNOUNCED.dump_json(announced))
+
+
+async def publish_metrics(store: MessageStore, action: PublishMetrics) -> None:
+    """Tell people where the job stands."""
+    await store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(action.metrics))
 
 
 async def publish_event(store: MessageStore, event: CoordinatorEvent) -> None:

@@ -11,6 +11,11 @@ def sync_folder(folder: Path) -> None:
     _sync(folder)
 
 
+def sync_file(file: Path) -> None:
+    """Sync a file's content."""
+    _sync(file)
+
+
 def sync_tree(folder: Path) -> None:
     """Sync every file below a folder, and the folders, the inner ones first."""
     for parent, _, files in os.walk(folder, topdown=False):

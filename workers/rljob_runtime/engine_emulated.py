@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_core.ports import Completed, EngineEvent, EngineLoad, Request, Stopped
+from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import Finish
-from rljob_runtime.engine_events import EngineEvents
+from rljob_runtime.engine_events import EngineEvents, nothing_to_generate
 from rljob_runtime.engine_options import EmulatedOptions, LengthOptions
 
 
@@ -48,7 +48,7 @@ def _normal(*key: int | bytes) -> float:
 
 @dataclass(slots=True)
 class _Response:
-    """One response; `first` is the step of its first token."""
+    """One response; `first` is the step of its first token that is not inherited."""
 
     request: Request
     prompt: NDArray[np.int32]
@@ -60,7 +60,11 @@ class _Response:
     @property
     def end(self) -> int:
         """Step after its last token's."""
-        return self.first + self.length
+        return self.first + self.length - self.request.inherited_tokens
+
+    def tokens(self, step: int) -> int:
+        """How many it has before a step, inherited ones included."""
+        return self.request.inherited_tokens + step - self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +110,12 @@ class EmulatedEngine:
         self.cancel([request.id for request in requests])
         for request in requests:
             prompt = np.asarray(request.tokens, np.int32)
-            if not len(prompt) or request.max_tokens < 1:
-                reason = "EmptyRequest: prompt and maxTokens must be at least one token"
-                self._events.put([Stopped(id=request.id, reason=reason, failure=True)])
+            if problem := nothing_to_generate(request):
+                self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
                 continue
+            # One more token at least: engines with other lengths may have generated what it inherits.
             length = response_length(self._options.lengths, prompt, request.seed)
+            length = max(length, request.inherited_tokens + 1)
             finish = Finish.STOP if length <= request.max_tokens else Finish.LENGTH
             self._waiting.append(_Response(request, prompt, min(length, request.max_tokens), finish))
         if self._waiting and len(self._running) < self.slots:
@@ -152,18 +157,32 @@ class EmulatedEngine:
 
     def load(self) -> EngineLoad:
         """How busy it is; `tokens` counts those generated since the start."""
-        tokens = self._generated
-        if self._running:
-            done = int(self._steps(asyncio.get_running_loop().time() - self._since))
-            tokens += min(done, self._remaining()) * len(self._running)
+        tokens = self._generated + self._begun() * len(self._running)
         return EngineLoad(len(self._running), len(self._waiting), tokens)
+
+    async def progress(self, least: Mapping[str, int]) -> Sequence[Progress]:
+        """How far those of these requests have come that have so many tokens at least."""
+        end = self._step + self._begun()
+        return [
+            self._made(response, end)
+            for response in self._running
+            if not response.cancelled and response.tokens(end) >= least.get(response.request.id, math.inf)
+        ]
 
     async def close(self) -> None:
         """Stop."""
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
+            begun = self._begun()
             self._task.cancel()
             await asyncio.wait([self._task])
+            self._advance(begun)
         self._events.end(None)
+
+    def _begun(self) -> int:
+        """Steps of the running responses that are over and were not accounted for yet."""
+        if not self._running or self._task is None or self._task.done():
+            return 0
+        return min(int(self._steps(asyncio.get_running_loop().time() - self._since)), self._remaining())
 
     # ------------------------------------------------------------------------------------------ the steps
 
@@ -192,7 +211,7 @@ class EmulatedEngine:
         while not self._swaps and self._waiting and len(self._running) < self.slots:
             response = self._waiting.popleft()
             response.first = self._step
-            self._context += len(response.prompt)
+            self._context += len(response.prompt) + response.tokens(self._step)
             self._running.append(response)
 
     def _use(self, swap: _Swap) -> None:
@@ -221,18 +240,31 @@ class EmulatedEngine:
 
     def _leave(self, response: _Response) -> None:
         self._running.remove(response)
-        self._context -= len(response.prompt) + self._step - response.first
+        self._context -= len(response.prompt) + response.tokens(self._step)
 
     def _completed(self, response: _Response) -> Completed:
+        made = self._made(response, response.end)
+        return Completed(made.id, made.tokens, made.logprobs, made.versions, response.finish)
+
+    def _made(self, response: _Response, end: int) -> Progress:
+        """A response up to step `end`."""
         starts, versions = zip(*self._versions, strict=True)
-        steps = np.arange(response.first, response.end)
-        return Completed(
+        steps = np.arange(response.first, end)
+        before, length = response.request.inherited_tokens, response.tokens(end)
+        made = Progress(
             id=response.request.id,
-            tokens=np.resize(response.prompt, response.length),
-            logprobs=np.full(response.length, -1.0, np.float32),
-            versions=np.array(versions, np.int32)[np.searchsorted(starts, steps, side="right") - 1],
-            finish=response.finish,
+            tokens=np.resize(response.prompt, length),
+            logprobs=np.full(length, -1.0, np.float32),
+            versions=np.empty(length, np.int32),
         )
+        made.versions[before:] = np.array(versions, np.int32)[
+            np.searchsorted(starts, steps, side="right") - 1
+        ]
+        if (inherited := response.request.inherited) is not None:
+            made.tokens[:before] = inherited.tokens
+            made.logprobs[:before] = inherited.logprobs
+            made.versions[:before] = inherited.versions
+        return made
 
     def _seconds(self, steps: int) -> float:
         """Duration of the next steps of the running responses."""

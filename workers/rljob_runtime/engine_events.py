@@ -6,7 +6,18 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from rljob_core.errors import GenerationFailed
-from rljob_core.ports import EngineEvent
+from rljob_core.ports import EngineEvent, Request
+
+
+def nothing_to_generate(request: Request) -> str:
+    """Why a request asks for no token, or gives none to begin with; empty if it is well."""
+    if not len(request.tokens) or request.max_tokens < 1:
+        return "EmptyRequest: prompt and maxTokens must be at least one token"
+    if request.inherited_tokens >= request.max_tokens:
+        return (
+            f"NothingLeft: {request.inherited_tokens} tokens are inherited, maxTokens is {request.max_tokens}"
+        )
+    return ""
 
 
 class EngineEvents:

@@ -8,16 +8,17 @@ and the log-probability of the weights that really produced it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rljob_core.ports import EngineEvent, EngineLoad, Request
+from rljob_core.errors import GenerationFailed
+from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request
 from rljob_runtime.engine_events import EngineEvents
 from rljob_runtime.engine_options import TorchOptions
-from rljob_runtime.engine_torch_commands import Close, Submit, Swap, Withdraw
+from rljob_runtime.engine_torch_commands import Close, Report, Submit, Swap, Withdraw
 from rljob_runtime.engine_torch_stops import Decode
 from rljob_runtime.engine_torch_worker import Worker
 
@@ -50,6 +51,7 @@ class TorchEngine:
         self._loop: asyncio.AbstractEventLoop
         self._started: asyncio.Future[None]
         self._pending: set[asyncio.Future[None]] = set()
+        self._reports: set[asyncio.Future[Sequence[Progress]]] = set()
         self._numbers = count()
         self._tickets: dict[str, int] = {}
         self._events = EngineEvents()
@@ -123,6 +125,20 @@ class TorchEngine:
         running = self._worker.running
         return EngineLoad(running, max(0, len(self._tickets) - running), self._worker.tokens)
 
+    async def progress(self, least: Mapping[str, int]) -> Sequence[Progress]:
+        """How far those of these requests have come that have so many tokens at least."""
+        asked = {self._tickets[name]: tokens for name, tokens in least.items() if name in self._tickets}
+        if not self._worker.thread.is_alive():
+            return self._worker.progress(asked)
+        done: asyncio.Future[Sequence[Progress]] = self._loop.create_future()
+        self._reports.add(done)
+        done.add_done_callback(self._reports.discard)
+        self._worker.post(Report(asked, lambda found: self._call(self._told, done, found)))
+        try:
+            return await done
+        except GenerationFailed:  # its thread ended before it came to that
+            return self._worker.progress(asked)
+
     async def close(self) -> None:
         """Stop computing and free the memory."""
         if self._worker.thread.is_alive():
@@ -148,6 +164,11 @@ class TorchEngine:
             self.version = version
         self._settle(done, error)
 
+    @staticmethod
+    def _told(done: asyncio.Future[Sequence[Progress]], found: Sequence[Progress]) -> None:
+        if not done.done():
+            done.set_result(found)
+
     def _settle(self, future: asyncio.Future[None], error: BaseException | None) -> None:
         if future.done():
             return
@@ -160,6 +181,9 @@ class TorchEngine:
         failure = self._events.end(error)
         for future in list(self._pending):
             self._settle(future, failure)
+        for report in list(self._reports):
+            if not report.done():
+                report.set_exception(failure)
 
     def _decoder(self) -> Decode:
         if self._decode is not None:

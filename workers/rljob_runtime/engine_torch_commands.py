@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_core.ports import Request
+from rljob_core.ports import Progress, Request
 
 #: Called once something is done, with the error that forbade it, if any.
 Settle = Callable[[BaseException | None], None]
@@ -27,6 +27,14 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """Tell, in the engine's thread, how far those of these tickets have come that have so many tokens at least."""
+
+    least: Mapping[int, int]
+    answer: Callable[[Sequence[Progress]], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Swap:
     """Take new weights (None: go on with those loaded) as `version`.
 
@@ -44,4 +52,4 @@ class Close:
     """End the thread."""
 
 
-Command = Submit | Withdraw | Swap | Close
+Command = Submit | Withdraw | Report | Swap | Close

@@ -24,7 +24,7 @@ class Sequenced:
     Attributes:
         ticket: tells apart requests of the same id.
         request: what is asked.
-        tokens: int64 [p], its prompt.
+        tokens: int64 [p], its prompt and what it goes on from.
         ending: row of the stop table (`engine_torch_stops`).
     """
 
@@ -78,17 +78,20 @@ class Rows:
         return int(self.start[: self.used].min(initial=self.column + 1))
 
     def place(self, arrivals: Sequence[Sequenced]) -> list[int]:
-        """Give arrivals a row each, holes first; their prompts end in the current column."""
+        """Give arrivals a row each, holes first; what they begin with ends in the current column."""
         holes = [row for row in range(self.used) if row not in self.holder]
         rows = [*holes, *range(self.used, self.slots)][: len(arrivals)]
         for row, arrival in zip(rows, arrivals, strict=True):
             request = arrival.request
             self.holder[row] = arrival
+            inherited = request.inherited_tokens
             self.start[row] = self.column + 1 - len(arrival.tokens)
-            self.first[row] = self.column + 1
-            self.last[row] = self.column + request.max_tokens
-            self.tokens[row, self.start[row] : self.first[row]] = arrival.tokens
-            self.random[row] = stream(request.seed)
+            self.first[row] = self.column + 1 - inherited
+            self.last[row] = self.column + request.max_tokens - inherited
+            self.tokens[row, self.start[row] : self.column + 1] = arrival.tokens
+            if request.inherited is not None:
+                self.logprobs[row, self.first[row] : self.column + 1] = request.inherited.logprobs
+            self.random[row] = stream(request.seed, inherited)
             self.ending[row] = arrival.ending
             self.temperature[row] = request.temperature
             self.top_p[row] = request.top_p
@@ -142,8 +145,11 @@ class Rows:
     def response(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]:
         """Copies of tokens, log-probabilities and versions [n] of a row's response so far."""
         seen = slice(int(self.first[row]), self.column + 1)
-        return (
-            self.tokens[row, seen].astype(np.int32),
-            self.logprobs[row, seen].copy(),
-            self.versions[seen].copy(),
-        )
+        versions = self.versions[seen].copy()
+        if (inherited := self.holder[row].request.inherited) is not None:
+            versions[: len(inherited.versions)] = inherited.versions
+        return self.tokens[row, seen].astype(np.int32), self.logprobs[row, seen].copy(), versions
+
+    def length(self, row: int) -> int:
+        """Tokens of a row's response so far."""
+        return self.column + 1 - int(self.first[row])

@@ -23,9 +23,10 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return state ^ (state >> np.uint64(31))
 
 
-def stream(seed: int) -> np.uint64:
-    """The state of the stream of a seed, mixed so that neighbouring seeds start far apart."""
-    return np.uint64(_mix(np.array([seed % 2**64], np.uint64) + _GAMMA)[0])
+def stream(seed: int, drawn: int = 0) -> np.uint64:
+    """The state of the stream of a seed after so many draws, mixed so that neighbouring seeds start far apart."""
+    state = _mix(np.array([seed % 2**64], np.uint64) + _GAMMA)
+    return np.uint64((state + np.array([drawn], np.uint64) * _GAMMA)[0])
 
 
 def draw(states: NDArray[np.uint64]) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ import numpy as np
 import torch
 
 from rljob_core.errors import WeightsRejected
-from rljob_core.ports import Completed, EngineEvent, Request, Stopped
+from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import Finish
+from rljob_runtime.engine_events import nothing_to_generate
 from rljob_runtime.engine_options import TorchOptions
-from rljob_runtime.engine_torch_commands import Close, Command, Settle, Submit, Swap, Withdraw
+from rljob_runtime.engine_torch_commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engine_torch_model import SlotModel
 from rljob_runtime.engine_torch_rows import Rows, Sequenced
 from rljob_runtime.engine_torch_sampler import draw, sample
@@ -87,6 +88,18 @@ class Worker:
         """Give the thread something to do between two tokens."""
         self._commands.put(command)
 
+    def progress(self, least: Mapping[int, int]) -> list[Progress]:
+        """How far the running ones of these tickets have come that have so many tokens.
+
+        Called in the thread, or once it has ended.
+        """
+        rows = self._rows
+        return [
+            Progress(held.request.id, *rows.response(row))
+            for row, held in sorted(rows.holder.items())
+            if held.ticket in least and rows.length(row) >= least[held.ticket]
+        ]
+
     def initial(self) -> dict[str, Any]:
         """The weights in the model's folder; called in any thread."""
         return self._model.initial()
@@ -134,6 +147,8 @@ class Worker:
                     for row in self._rows.live:
                         if self._rows.holder[row].ticket in tickets:
                             self._rows.release(row)
+                case Report(least, answer):
+                    answer(self.progress(least))
                 case Swap() as swap:
                     self._swaps.append(swap)
                 case Close():
@@ -164,16 +179,10 @@ class Worker:
 
     def _take(self, ticket: int, request: Request) -> None:
         tokens = np.asarray(request.tokens, np.int64)
-        if not len(tokens) or request.max_tokens < 1:
-            problem = "EmptyRequest: prompt and maxTokens must be at least one token"
-        elif len(tokens) + request.max_tokens > self._longest:
-            problem = (
-                f"PromptTooLong: a prompt of {len(tokens)} tokens and maxTokens {request.max_tokens} pass the "
-                f"{self._longest} tokens that the model's context and the engine's maxLength allow"
-            )
-        elif tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
-            problem = f"UnknownToken: the model's token ids are 0 to {self._model.vocabulary - 1}"
-        else:
+        problem = nothing_to_generate(request) or self._misfit(request)
+        if request.inherited is not None:
+            tokens = np.concatenate([tokens, np.asarray(request.inherited.tokens, np.int64)])
+        if not problem:
             try:
                 ending = self._stops.ending(request.stop_tokens, request.stop)
             except Exception as error:  # the tokenizer's
@@ -182,6 +191,18 @@ class Worker:
                 self._waiting.append(Sequenced(ticket, request, tokens, ending))
                 return
         self._events.append((ticket, Stopped(id=request.id, reason=problem, failure=True)))
+
+    def _misfit(self, request: Request) -> str:
+        """Why the model cannot take a request; empty if it can."""
+        tokens = np.asarray(request.tokens)
+        if len(tokens) + request.max_tokens > self._longest:
+            return (
+                f"PromptTooLong: a prompt of {len(tokens)} tokens and maxTokens {request.max_tokens} pass the "
+                f"{self._longest} tokens that the model's context and the engine's maxLength allow"
+            )
+        if tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
+            return f"UnknownToken: the model's token ids are 0 to {self._model.vocabulary - 1}"
+        return ""
 
     def _step(self) -> None:
         rows = self._rows

@@ -18,11 +18,13 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import (
+    CorruptLedger,
     Fenced,
     JobFailed,
     NotThere,
@@ -33,7 +35,7 @@ from rljob_core.errors import (
 )
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
-from rljob_core.stream_names import inbox_of
+from rljob_core.spec import PipelineSpec
 from rljob_runtime.lifeline import die_with_parent
 from rljob_runtime.models import model_folder
 
@@ -52,27 +54,49 @@ Role = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Aw
 
 
 async def _streams(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+    config: JobConfig,
+    store: MessageStore,
+    stop: asyncio.Event,  # noqa: ARG001  as any role
+    ready: Callable[[], None],  # noqa: ARG001
 ) -> None:
-    """They are there once the store is open."""
+    """They are there once the store is open; of a job that was there before they may be too small by now."""
+    from rljob_runtime.live_change import make_room
+
+    await make_room(store, config)
 
 
 async def _coordinator(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    from rljob_runtime.config_watch import pipeline_changes
     from rljob_runtime.coordinator import Coordinator
     from rljob_runtime.data import open_prompts
+    from rljob_runtime.decision_log import DecisionLog
+    from rljob_runtime.weights import create_weights
 
     training, held_out = open_prompts(config)
-    pod = os.environ.get("RLJOB_POD", "coordinator")
+    instance = f"{os.environ.get('RLJOB_POD', 'coordinator')}.{secrets.token_hex(4)}"
+    log_folder = os.environ.get("RLJOB_DECISIONS")
 
     def render(prompt: int, evaluation: bool) -> str:
         return (held_out if evaluation else training).text(prompt)
 
-    changes = pipeline_changes(Path(os.environ["RLJOB_CONFIG"]), config.spec.pipeline)
-    role = Coordinator(config, store, render, instance=f"{pod}.{secrets.token_hex(4)}", changes=changes)
-    await _until(stop, role.run(ready))
+    weights = create_weights(config, "coordinator")
+    with ExitStack() as opened:
+        opened.enter_context(closing(weights))
+        decisions = None
+        if log_folder:
+            decisions = DecisionLog(Path(log_folder), instance=instance)
+            opened.enter_context(closing(decisions))
+        role = Coordinator(
+            config,
+            store,
+            weights,
+            render,
+            instance=instance,
+            changes=_pipeline_changes(config),
+            decisions=decisions,
+        )
+        await _until(stop, role.run(ready))
 
 
 async def _rollout(
@@ -81,7 +105,7 @@ async def _rollout(
     from rljob_runtime.engines import create_engine
     from rljob_runtime.rollout import Rollout
     from rljob_runtime.tokenizer import Tokenizer
-    from rljob_runtime.weights_files import FilesWeightStore
+    from rljob_runtime.weights import create_weights
 
     pool = os.environ["RLJOB_POOL"]
     folder = model_folder(config)
@@ -92,16 +116,19 @@ async def _rollout(
         options=config.engine_options(pool),
         decode=tokenizer.decode,
     )
+    weights = create_weights(config, "rollout")
     role = Rollout(
         config,
         store,
-        FilesWeightStore(config.weights_uri),
+        weights,
         engine,
         tokenizer,
         pod=os.environ["RLJOB_POD"],
         pool=pool,
+        changes=_pipeline_changes(config),
     )
-    await role.run(stop, ready)
+    with closing(weights):
+        await role.run(stop, ready)
 
 
 async def _reward(
@@ -129,6 +156,12 @@ ROLES: dict[str, Role] = {
 }
 
 
+def _pipeline_changes(config: JobConfig) -> AsyncIterator[PipelineSpec]:
+    from rljob_runtime.config_watch import pipeline_changes
+
+    return pipeline_changes(Path(os.environ["RLJOB_CONFIG"]), config.spec.pipeline)
+
+
 async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
     """Run `work` until it ends or `stop` is set."""
     task = asyncio.ensure_future(work)
@@ -143,24 +176,14 @@ async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
 
 async def run_role(name: str, config: JobConfig) -> None:
     """Connect to the job's streams and run one role until it ends or SIGTERM."""
-    from rljob_runtime.nats_store import NatsStore
-    from rljob_runtime.streams_budget import trajectory_stream_bytes
+    from rljob_runtime.message_store import message_store
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    credentials = os.environ.get("RLJOB_NATS_CREDENTIALS")
-    store = NatsStore(
-        os.environ["RLJOB_NATS_URL"],
-        subject=config.subject,
-        stream_prefix=config.stream_prefix,
-        trajectory_bytes=trajectory_stream_bytes(config),
-        credentials=credentials or None,
-        inbox=inbox_of(config.uid, name),
-        create=not credentials or name == "streams",
-        connect=_CONNECT_SECONDS,
-    )
+    create = not os.environ.get("RLJOB_NATS_CREDENTIALS") or name == "streams"
+    store = message_store(config, name, create=create, connect=_CONNECT_SECONDS)
     await store.open()
     try:
         await ROLES[name](config, store, stop, _ready)
@@ -177,7 +200,8 @@ async def _tell(store: MessageStore, role: str, message: str) -> None:
     from rljob_runtime.coordinator import publish_event
 
     with contextlib.suppress(Exception):
-        await publish_event(store, RoleFailed(role, message))
+        attempt = int(os.environ["RLJOB_ATTEMPT"]) if role == "trainer" else 0
+        await publish_event(store, RoleFailed(role, message, attempt))
 
 
 def _ready() -> None:
@@ -226,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, NotThere | StoreUnavailable | StorageRefused):
             _terminate("Unavailable", str(error))
             return EXIT_UNAVAILABLE
-        if isinstance(error, SpecError | JobFailed):
+        if isinstance(error, SpecError | JobFailed | CorruptLedger):
             _terminate("UserError", str(error))
             return EXIT_USER_ERROR
         if isinstance(error, Fenced):

@@ -1,108 +1,20 @@
 """The message store in one process, on asyncio alone: for tests under a virtual clock, with the same contract.
 
-Time is the event loop's (`loop.time()`), so that acknowledgement timers run on whatever clock drives the loop.
+Time is the event loop's (`loop.time()`), so that acknowledgement timers run on whatever clock drives the loop. Every
+call costs what is new for it, and the same calls have the same effects in the same order: jobs are simulated on it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-from rljob_core.errors import Fenced, StoreFull, StoreUnavailable
-from rljob_core.ports import WORK_QUEUES, Channel, Message
+from rljob_core.errors import Fenced, StoreUnavailable, StreamCut
+from rljob_core.ports import MESSAGE_ID, NEWEST_ONLY, WORK_QUEUES, Channel, Message, first_sequence
+from rljob_runtime.memory_streams import Consumer, Stream, matches
 
-_DUPLICATE_WINDOW = 300.0
-
-
-def _matches(pattern: str, suffix: str) -> bool:
-    """Whether a suffix falls under a NATS pattern (`*`: one token, `>`: one or more)."""
-    wanted, words = pattern.split("."), suffix.split(".")
-    for position, word in enumerate(wanted):
-        if word == ">":
-            return len(words) > position
-        if position >= len(words) or word not in {"*", words[position]}:
-            return False
-    return len(wanted) == len(words)
-
-
-class _Changes:
-    """Wakes everybody who waits, at every change."""
-
-    def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
-
-    def notify(self) -> None:
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def wait(self, until: float | None = None) -> None:
-        """Return at the next change, or at event loop time `until`."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            async with asyncio.timeout_at(until):
-                await future
-        except TimeoutError:
-            return
-        finally:
-            self._waiting.discard(future)
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A message given to a reader: when it comes again, and how often it was given out."""
-
-    due: float
-    deliveries: int
-
-
-@dataclass(slots=True)
-class _Consumer:
-    """The durable state of a queue."""
-
-    suffix: str
-    ack_wait: float
-    max_pending: int
-    delivered: int = 0
-    pending: dict[int, _Pending] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Stream:
-    limit: int | None
-    work_queue: bool
-    last_per_suffix: bool
-    last: int = 0
-    size: int = 0
-    messages: dict[int, Message] = field(default_factory=dict)
-    identities: dict[str, tuple[int, float]] = field(default_factory=dict)
-    consumers: dict[str, _Consumer] = field(default_factory=dict)
-    changes: _Changes = field(default_factory=_Changes)
-
-    def add(self, suffix: str, data: bytes, headers: Mapping[str, str]) -> int:
-        if self.limit is not None and self.size + _stored_size(data, headers) > self.limit:
-            raise StoreFull(f"a message of {len(data)} bytes passes the limit of {self.limit}")
-        if self.last_per_suffix:
-            self.remove([sequence for sequence, message in self.messages.items() if message.suffix == suffix])
-        self.last += 1
-        self.size += _stored_size(data, headers)
-        self.messages[self.last] = Message(self.last, suffix, data, dict(headers), len(data))
-        self.changes.notify()
-        return self.last
-
-    def remove(self, sequences: Sequence[int]) -> None:
-        for sequence in sequences:
-            message = self.messages.pop(sequence, None)
-            if message is not None:
-                self.size -= _stored_size(message.data, message.headers)
-            for consumer in self.consumers.values():
-                consumer.pending.pop(sequence, None)
-
-
-def _stored_size(data: bytes, headers: Mapping[str, str]) -> int:
-    return len(data) + sum(len(key) + len(value) for key, value in headers.items())
+_REMOVED = "KV-Operation"
 
 
 class MemoryServer:
@@ -114,26 +26,50 @@ class MemoryServer:
 
     def __init__(self, *, trajectory_bytes: int | None = None) -> None:
         self._trajectory_bytes = trajectory_bytes
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, MemoryJob] = {}
 
-    def job(self, subject: str) -> _Job:
+    def job(self, subject: str) -> MemoryJob:
         """The streams of the job with that subject, made when first asked for."""
         if subject not in self._jobs:
-            self._jobs[subject] = _Job(self._trajectory_bytes)
+            self._jobs[subject] = MemoryJob(self._trajectory_bytes)
         return self._jobs[subject]
 
 
-class _Job:
+class MemoryJob:
+    """One job's streams, and what the death of their server's machine does to them."""
+
     def __init__(self, trajectory_bytes: int | None) -> None:
         self.streams = {
-            channel: _Stream(
+            channel: Stream(
+                channel.value,
+                first=first_sequence(channel),
                 limit=trajectory_bytes if channel is Channel.TRAJECTORIES else None,
                 work_queue=channel in WORK_QUEUES,
-                last_per_suffix=channel is Channel.VERSIONS,
+                last_per_suffix=channel in NEWEST_ONLY,
             )
             for channel in Channel
         }
-        self.signals = _Stream(limit=None, work_queue=False, last_per_suffix=True)
+        self.signals = Stream("signals", last_per_suffix=True)
+
+    def restart(self) -> None:
+        """The server dies and comes back, and forgets what it does not write down: ids of messages that are gone."""
+        for stream in (*self.streams.values(), self.signals):
+            stream.restart()
+
+    def cut(self, channel: Channel, last: int, *, undone: int = 0, queues: bool = False) -> None:
+        """The server comes back on files whose ends are lost, so that a channel ends at sequence `last`.
+
+        What was deleted or acknowledged after message `last + 1` was stored, or was replaced then, is back.
+
+        Args:
+            undone: so many more of the newest deletions and acknowledgements are lost.
+            queues: whether the state of the channel's queues is lost as well, so that they give out all anew.
+        """
+        self.streams[channel].cut(last, undone=undone, queues=queues)
+
+    def cut_signals(self, last: int) -> None:
+        """The same for the bucket of signals."""
+        self.signals.cut(last)
 
 
 class MemoryStore:
@@ -165,59 +101,97 @@ class MemoryStore:
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
         expected_sequence: int | None = None,
+        expected_id: str | None = None,
     ) -> int:
         """Store a message; its sequence.
 
         Raises:
-            Fenced: `expected_sequence` is not the channel's last sequence.
+            Fenced: `expected_sequence` is not the channel's last sequence, or `expected_id` not its newest
+                message's id.
             StoreFull: the channel is at its limit.
+            ValueError: `expected_id` is empty.
         """
         stream = self._stream(channel)
-        now = asyncio.get_running_loop().time()
-        if message_id is not None:
-            sequence, stored = stream.identities.get(message_id, (0, 0.0))
-            if sequence and now - stored < _DUPLICATE_WINDOW:
-                return sequence
+        if expected_sequence is not None:
+            expected_sequence = max(expected_sequence, first_sequence(channel) - 1)
+        if expected_id == "":
+            raise ValueError("expected_id is empty, which the server would take for none")
+        if message_id is not None and (sequence := stream.duplicate_of(message_id)):
+            return sequence
+        wrong = ""
         if expected_sequence is not None and expected_sequence != stream.last:
-            raise Fenced(f"{channel.value}: wrong last sequence: {stream.last}, not {expected_sequence}")
-        sequence = stream.add(suffix, bytes(data), headers or {})
-        if message_id is not None:
-            stream.identities[message_id] = (sequence, now)
-        return sequence
+            wrong = f"wrong last sequence: {stream.last}, not {expected_sequence}"
+        elif expected_id is not None and expected_id != stream.last_id:
+            wrong = f"wrong last message id: {stream.last_id}, not {expected_id}"
+        if wrong:
+            before = stream.newest(">") if expected_sequence is None else stream.get(expected_sequence + 1)
+            # Its first acknowledgement was lost, and its id is forgotten.
+            if message_id is not None and before and before.headers[MESSAGE_ID] == message_id:
+                return before.sequence
+            raise Fenced(f"{channel.value}: {wrong}")
+        return stream.add(suffix, bytes(data), headers or {}, message_id)
+
+    async def grow(self, channel: Channel, size: int) -> None:
+        """Let a channel hold that many bytes, if it holds less as yet."""
+        stream = self._stream(channel)
+        if stream.limit is not None:
+            stream.limit = max(stream.limit, size)
 
     async def read(
         self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False
-    ) -> AsyncIterator[Sequence[Message]]:
-        """Messages in order from sequence `start`, then new ones as they come, in batches, without end."""
+    ) -> AsyncGenerator[Sequence[Message], None]:
+        """Messages in order from sequence `start`, then new ones as they come, in batches, without end.
+
+        Raises:
+            StreamCut: messages that were read are gone, and their sequences are given to others.
+        """
         stream = self._stream(channel)
-        following = start
+        following, passed, cuts = start, 0, len(stream.cuts)
         while True:
-            batch = []
-            for sequence in range(following, stream.last + 1):
-                message = stream.messages.get(sequence)
-                if message is not None and _matches(suffix, message.suffix):
-                    batch.append(_without_data(message) if headers_only else message)
+            if len(stream.cuts) > cuts:
+                kept = min(stream.cuts[cuts:])
+                if kept < passed:
+                    raise StreamCut(channel.value, passed=passed, last=stream.last)
+                following, cuts = max(min(following, kept + 1), start), len(stream.cuts)
+            batch = [message for message in stream.since(following) if matches(suffix, message.suffix)]
             following = max(following, stream.last + 1)
             if batch:
-                yield batch
-            self._stream(channel)
-            if following > stream.last:
-                await stream.changes.wait()
+                passed = batch[-1].sequence
+                yield [_without_data(message) for message in batch] if headers_only else batch
+            self._check()
+            if following > stream.last and len(stream.cuts) == cuts:
+                await stream.changes.wait(suffix)
+
+    async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
+        """The newest message of a suffix that is stored; None if there is none."""
+        return self._stream(channel).newest(suffix)
 
     async def last_sequence(self, channel: Channel) -> int:
         """Sequence of the newest message ever stored; 0 if none was."""
-        return self._stream(channel).last
+        last = self._stream(channel).last
+        return last if last >= first_sequence(channel) else 0
 
     async def queue(
         self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
     ) -> MemoryQueue:
         """The durable queue `name` over the messages of `suffix` (created if it does not exist)."""
-        return MemoryQueue(self._stream(channel), name, lambda: _Consumer(suffix, ack_wait, max_pending))
+        return MemoryQueue(self, self._stream(channel), name, lambda: Consumer(suffix, ack_wait, max_pending))
+
+    async def unacknowledged(self, channel: Channel, name: str) -> int:
+        """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
+        stream = self._stream(channel)
+        consumer = stream.consumers.get(name)
+        return len(stream) if consumer is None else consumer.unacknowledged(stream)
 
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
         """Messages by sequence; None for one that is gone."""
-        messages = self._stream(channel).messages
-        return [messages.get(sequence) for sequence in sequences]
+        stream = self._stream(channel)
+        return [stream.get(sequence) for sequence in sequences]
+
+    async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
+        """The suffixes under a pattern that have messages, and how many."""
+        found = (m.suffix for m in self._stream(channel).since(1))
+        return Counter(suffix for suffix in found if matches(pattern, suffix))
 
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         """Delete messages; those that are gone are passed over."""
@@ -226,7 +200,7 @@ class MemoryStore:
     async def purge(self, channel: Channel, suffix: str) -> None:
         """Delete all messages of a suffix, and the queues over it."""
         stream = self._stream(channel)
-        stream.remove([s for s, message in stream.messages.items() if _matches(suffix, message.suffix)])
+        stream.remove([m.sequence for m in stream.since(1) if matches(suffix, m.suffix)])
         for name in [name for name, consumer in stream.consumers.items() if consumer.suffix == suffix]:
             del stream.consumers[name]
 
@@ -236,32 +210,34 @@ class MemoryStore:
 
     async def delete_signal(self, key: str) -> None:
         """Remove a key of the signal bucket."""
-        self._check().signals.add(key, b"", {"removed": ""})
+        self._check().signals.add(key, b"", {_REMOVED: "DEL"})
 
-    async def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
+    async def watch_signals(self) -> AsyncGenerator[tuple[str, bytes | None], None]:
         """All keys with their values, then every change as it comes (None: removed), without end."""
         stream = self._check().signals
-        following = 1
+        following, cuts = 1, len(stream.cuts)
         while True:
-            for sequence in range(following, stream.last + 1):
-                following = sequence + 1
-                message = stream.messages.get(sequence)
-                if message is not None:
-                    yield message.suffix, None if message.headers else message.data
+            if len(stream.cuts) > cuts:
+                following, cuts = 1, len(stream.cuts)
+            fresh = stream.since(following)
+            for message in fresh:
+                following = message.sequence + 1
+                if stream.get(message.sequence) is message:
+                    yield message.suffix, None if _REMOVED in message.headers else message.data
             self._check()
-            if following > stream.last:
-                await stream.changes.wait()
+            if not fresh and len(stream.cuts) == cuts:
+                await stream.changes.wait(">")
 
     async def depths(self) -> dict[str, int]:
         """Messages stored per channel."""
-        return {channel.value: len(stream.messages) for channel, stream in self._check().streams.items()}
+        return {channel.value: len(stream) for channel, stream in self._check().streams.items()}
 
-    def _check(self) -> _Job:
+    def _check(self) -> MemoryJob:
         if self._closed:
             raise StoreUnavailable("this store is closed")
         return self._job
 
-    def _stream(self, channel: Channel) -> _Stream:
+    def _stream(self, channel: Channel) -> Stream:
         return self._check().streams[channel]
 
 
@@ -270,30 +246,34 @@ def _without_data(message: Message) -> Message:
 
 
 class MemoryDelivery:
-    """A message of a queue."""
+    """A message of a queue. Of one that a server gave out before it was cut, the sequence may be another's now."""
 
-    def __init__(self, queue: MemoryQueue, message: Message, deliveries: int) -> None:
+    __slots__ = ("_cuts", "_queue", "deliveries", "message")
+
+    def __init__(self, queue: MemoryQueue, message: Message, *, deliveries: int, cuts: int) -> None:
         self._queue = queue
+        self._cuts = cuts
         self.message = message
         self.deliveries = deliveries
 
     async def ack(self) -> None:
         """It is dealt with."""
-        self._queue.settle(self.message.sequence)
+        self._queue.settle(self.message.sequence, self._cuts)
 
     async def retry(self, delay: float) -> None:
         """Deliver it again after `delay` seconds."""
-        self._queue.postpone(self.message.sequence, delay)
+        self._queue.postpone(self.message.sequence, self._cuts, delay)
 
     async def in_progress(self) -> None:
         """Restart its acknowledgement timer."""
-        self._queue.postpone(self.message.sequence, None)
+        self._queue.postpone(self.message.sequence, self._cuts, None)
 
 
 class MemoryQueue:
     """A durable queue over a stream."""
 
-    def __init__(self, stream: _Stream, name: str, create: Callable[[], _Consumer]) -> None:
+    def __init__(self, store: MemoryStore, stream: Stream, name: str, create: Callable[[], Consumer]) -> None:
+        self._store = store
         self._stream = stream
         self._name = name
         self._create = create
@@ -304,55 +284,27 @@ class MemoryQueue:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            taken = self._take(messages, max_bytes, loop.time())
-            if taken or loop.time() >= deadline:
-                return taken
-            due = (pending.due for pending in self._consumer().pending.values())
-            await self._stream.changes.wait(min([deadline, *due]))
+            self._store._check()
+            consumer, now, cuts = self._consumer(), loop.time(), len(self._stream.cuts)
+            taken = consumer.take(self._stream, messages, max_bytes, now)
+            if taken or now >= deadline:
+                return [
+                    MemoryDelivery(self, message, deliveries=count, cuts=cuts) for message, count in taken
+                ]
+            await self._stream.changes.wait(consumer.suffix, min(deadline, consumer.next_due()))
 
-    def settle(self, sequence: int) -> None:
+    def settle(self, sequence: int, cuts: int) -> None:
         """An acknowledgement; a late one counts too."""
-        self._consumer().pending.pop(sequence, None)
-        if self._stream.work_queue:
-            self._stream.remove([sequence])
-        self._stream.changes.notify()
+        if cuts == len(self._stream.cuts):
+            self._consumer().settle(self._stream, sequence)
 
-    def postpone(self, sequence: int, delay: float | None) -> None:
+    def postpone(self, sequence: int, cuts: int, delay: float | None) -> None:
         """Deliver a message again after `delay` seconds (None: after its acknowledgement time)."""
-        consumer = self._consumer()
-        pending = consumer.pending.get(sequence)
-        if pending is not None:
-            wait = consumer.ack_wait if delay is None else delay
-            pending.due = asyncio.get_running_loop().time() + wait
-            self._stream.changes.notify()
+        if cuts == len(self._stream.cuts):
+            self._consumer().postpone(self._stream, sequence, delay, asyncio.get_running_loop().time())
 
-    def _take(self, messages: int, max_bytes: int, now: float) -> list[MemoryDelivery]:
-        consumer = self._consumer()
-        taken: list[MemoryDelivery] = []
-        size = 0
-        for sequence in self._candidates(consumer, now):
-            message = self._stream.messages[sequence]
-            size += message.size
-            if len(taken) == messages or (taken and size > max_bytes):
-                break
-            deliveries = consumer.pending[sequence].deliveries + 1 if sequence in consumer.pending else 1
-            consumer.pending[sequence] = _Pending(now + consumer.ack_wait, deliveries)
-            consumer.delivered = max(consumer.delivered, sequence)
-            taken.append(MemoryDelivery(self, message, deliveries))
-        return taken
-
-    def _candidates(self, consumer: _Consumer, now: float) -> list[int]:
-        """Sequences to deliver now: those whose time is over, then new ones."""
-        again = [sequence for sequence, pending in consumer.pending.items() if pending.due <= now]
-        free = consumer.max_pending - len(consumer.pending)
-        new = [
-            sequence
-            for sequence in range(consumer.delivered + 1, self._stream.last + 1)
-            if sequence in self._stream.messages
-            and _matches(consumer.suffix, self._stream.messages[sequence].suffix)
-        ]
-        return sorted(again) + new[: max(free, 0)]
-
-    def _consumer(self) -> _Consumer:
+    def _consumer(self) -> Consumer:
         """The queue's state, made again after a purge."""
-        return self._stream.consumers.setdefault(self._name, self._create())
+        if self._name not in self._stream.consumers:
+            self._stream.consumers[self._name] = self._create()
+        return self._stream.consumers[self._name]

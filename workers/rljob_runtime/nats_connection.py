@@ -235,6 +235,11 @@ class Connection:
             await self._client.forget(subscription)
 
     @property
+    def server(self) -> str:
+        """Id of the server's process: another one's files may lack what this one had acknowledged."""
+        return str(self._client._server_info.get("server_id", ""))
+
+    @property
     def max_payload(self) -> int:
         """Bytes of a message, headers included."""
         return self._client.max_payload

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from nats.aio.msg import Msg
 
-from rljob_core.errors import Fenced, StoreFull, StoreUnavailable
-from rljob_core.ports import Channel, Message
+from rljob_core.errors import StoreFull, StoreUnavailable, StreamCut
+from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
 from rljob_runtime.nats_connection import Connection, Refused, Window, parsed
-from rljob_runtime.nats_readers import NatsQueue, message_of, read_in_order
+from rljob_runtime.nats_publisher import NO_STORAGE, Publisher, get_request, last_request
+from rljob_runtime.nats_pulls import message_of
+from rljob_runtime.nats_queue import NatsQueue
+from rljob_runtime.nats_readers import read_in_order
 from rljob_runtime.nats_streams import DUPLICATE_WINDOW, TRAJECTORY_BYTES, JobStreams, queue_config
 
-_WRONG_SEQUENCE = 10071
-_STORE_FAILED = 10077
-_NO_STORAGE = (10023, 10047)
+log = logging.getLogger(__name__)
+
+#: Limits of the server, of the account, and of one stream of an account.
+_NO_ROOM = (*NO_STORAGE, 10002, 10122)
 _STREAM_EXISTS = 10058
 _NO_CONSUMER = 10014
-_HEADROOM = 1024
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
 
@@ -67,7 +73,9 @@ class NatsStore:
             url, patience=patience, attempt=attempt, credentials=credentials, inbox=inbox, connect=connect
         )
         self._create = create
-        self._published = Window(messages=window, size=window_bytes)
+        self._publisher = Publisher(
+            self._connection, self._streams, Window(messages=window, size=window_bytes)
+        )
         self._window = window
 
     async def open(self) -> None:
@@ -101,50 +109,50 @@ class NatsStore:
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
         expected_sequence: int | None = None,
+        expected_id: str | None = None,
     ) -> int:
         """Store a message; its sequence once it is acknowledged.
 
         Raises:
-            Fenced: `expected_sequence` is not the channel's last sequence.
+            Fenced: `expected_sequence` is not the channel's last sequence, or `expected_id` not its newest
+                message's id.
             StoreFull: the channel is at its limit.
-            ValueError: the message is larger than the server's limit.
+            ValueError: the message is larger than the server's limit, or `expected_id` is empty.
             StoreUnavailable: no acknowledgement in time.
         """
-        identity = message_id or uuid4().hex
-        head = {**(headers or {}), "Nats-Msg-Id": identity}
-        if expected_sequence is not None:
-            head["Nats-Expected-Last-Sequence"] = str(expected_sequence)
-        size = len(data) + sum(len(key) + len(value) + 4 for key, value in head.items())
-        # The server cuts the connection of a client that passes it.
-        if size + _HEADROOM > self._connection.max_payload:
-            raise ValueError(f"a message of {size} bytes passes the limit of {self._connection.max_payload}")
-        subject = self._streams.subject_of(channel, suffix)
+        return await self._publisher.publish(
+            channel,
+            suffix,
+            data,
+            headers=headers or {},
+            identity=message_id or uuid4().hex,
+            expected_sequence=expected_sequence,
+            expected_id=expected_id,
+        )
 
-        async def attempt() -> int:
-            answer = await self._connection.request(subject, data, head)
+    async def grow(self, channel: Channel, size: int) -> None:
+        """Let a channel hold that many bytes, if it holds less as yet.
+
+        Raises:
+            StoreFull: the server has not so much storage to give; or who may not create streams finds it too small.
+        """
+        stream = self._streams.stream(channel)
+
+        async def attempt() -> None:
+            info = await self._connection.call(f"STREAM.INFO.{stream}", {})
+            held = info["config"]["max_bytes"]
+            if not 0 < held < size:
+                return
+            if not self._create:
+                raise StoreFull(f"{stream} holds {held >> 20} MB as yet")
             try:
-                return int(parsed(answer.data)["seq"])
+                await self._connection.call(f"STREAM.UPDATE.{stream}", {**info["config"], "max_bytes": size})
             except Refused as error:
-                if error.err_code == _WRONG_SEQUENCE and expected_sequence is not None:
-                    return await self._stored_before(channel, expected_sequence + 1, identity, error)
-                full = error.err_code == _STORE_FAILED and "maximum" in error.description
-                if full or error.err_code in _NO_STORAGE:
-                    raise StoreFull(f"{self._streams.stream(channel)}: {error.description}") from error
+                if error.err_code in _NO_ROOM:
+                    raise StoreFull(error.description) from error
                 raise
 
-        await self._published.enter(size)
-        try:
-            return await self._connection.retried(attempt)
-        finally:
-            self._published.leave(size)
-
-    async def _stored_before(self, channel: Channel, sequence: int, identity: str, refusal: Refused) -> int:
-        """`sequence`, if what is there is this very message (its first acknowledgement was lost)."""
-        subject, (body,) = self._get_requests(channel, [sequence])
-        stored = await self._connection.request(subject, body)
-        if (stored.headers or {}).get("Nats-Msg-Id") != identity:
-            raise Fenced(f"{self._streams.stream(channel)}: {refusal.description}") from refusal
-        return sequence
+        await self._connection.retried(attempt)
 
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         """Delete messages; those that are gone are passed over."""
@@ -223,26 +231,65 @@ class NatsStore:
 
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
         """Messages by sequence; None for one that is gone."""
-        subject, bodies = self._get_requests(channel, sequences)
-        answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
-        return [
-            self._stored(channel, sequence, answer)
-            for sequence, answer in zip(sequences, answers, strict=True)
-        ]
-
-    def _get_requests(self, channel: Channel, sequences: Sequence[int]) -> tuple[str, list[bytes]]:
         subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        return subject, [b'{"seq":%d}' % sequence for sequence in sequences]
+        bodies = [get_request(sequence) for sequence in sequences]
+        answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
+        return [self._stored(channel, answer) for answer in answers]
 
-    def _stored(self, channel: Channel, sequence: int, answer: Msg) -> Message | None:
-        subject = (answer.headers or {}).get("Nats-Subject")
-        if subject is None:
+    async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
+        """The newest message of a suffix that is stored; None if there is none."""
+        subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
+        body = last_request(self._streams.subject_of(channel, suffix))
+        (answer,) = await self._connection.requests(subject, [body], window=1)
+        return self._stored(channel, answer)
+
+    async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
+        """The suffixes under a pattern that have messages, and how many."""
+        stream, subject = self._streams.stream(channel), self._streams.subject_of(channel, pattern)
+        found: dict[str, int] = {}
+        total = 1
+        while len(found) < total:
+            body = {"subjects_filter": subject, "offset": len(found)}
+            page = await self._connection.retried(
+                partial(self._connection.call, f"STREAM.INFO.{stream}", body)
+            )
+            counts = page["state"].get("subjects") or {}
+            # More than 100,000 come in pages.
+            total = int(page.get("total", 0)) if counts else 0
+            found |= {self._streams.suffix_of(channel, name): count for name, count in counts.items()}
+        return found
+
+    def _stored(self, channel: Channel, answer: Msg) -> Message | None:
+        headers = answer.headers or {}
+        if "Nats-Subject" not in headers:
             return None
-        return message_of(answer, suffix=self._streams.suffix_of(channel, subject), sequence=sequence)
+        suffix = self._streams.suffix_of(channel, headers["Nats-Subject"])
+        return message_of(answer, suffix=suffix, sequence=int(headers["Nats-Sequence"]))
+
+    async def unacknowledged(self, channel: Channel, name: str) -> int:
+        """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
+
+        async def attempt() -> dict[str, Any] | None:
+            try:
+                return await self._connection.call(f"CONSUMER.INFO.{stream}.{name}", {})
+            except Refused as error:
+                if error.err_code != _NO_CONSUMER:
+                    raise
+                return None
+
+        stream = self._streams.stream(channel)
+        info = await self._connection.retried(attempt)
+        if info is None:
+            return int((await self._state(channel))["messages"])
+        # The server counts a message a moment after it has acknowledged it.
+        newest = await self.last(channel, self._streams.suffix_of(channel, info["config"]["filter_subject"]))
+        uncounted = newest is not None and newest.sequence > info["delivered"]["stream_seq"]
+        return max(int(info["num_pending"]) + int(info["num_ack_pending"]), int(uncounted))
 
     async def last_sequence(self, channel: Channel) -> int:
         """Sequence of the newest message ever stored; 0 if none was."""
-        return int((await self._state(channel))["last_seq"])
+        last = int((await self._state(channel))["last_seq"])
+        return last if last >= first_sequence(channel) else 0
 
     async def depths(self) -> dict[str, int]:
         """Messages stored per channel."""
@@ -266,7 +313,7 @@ class NatsStore:
 
     async def _signal(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
         subject = f"{self._streams.signal_subject}{key}"
-        head = {**headers, "Nats-Msg-Id": uuid4().hex}
+        head = {**headers, MESSAGE_ID: uuid4().hex}
 
         async def attempt() -> None:
             parsed((await self._connection.request(subject, value, head)).data)
@@ -276,14 +323,18 @@ class NatsStore:
     async def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
         """All keys with their values, then every change as it comes (None: removed), without end."""
         subject = self._streams.signal_subject
-        batches = read_in_order(
-            self._connection,
-            stream=self._streams.signal_stream,
-            subject=f"{subject}>",
-            suffix_of=lambda full: full[len(subject) :],
-            start=1,
-            last_per_subject=True,
-        )
-        async for batch in batches:
-            for message in batch:
-                yield message.suffix, None if "KV-Operation" in message.headers else message.data
+        while True:
+            batches = read_in_order(
+                self._connection,
+                stream=self._streams.signal_stream,
+                subject=f"{subject}>",
+                suffix_of=lambda full: full[len(subject) :],
+                start=1,
+                last_per_subject=True,
+            )
+            try:
+                async for batch in batches:
+                    for message in batch:
+                        yield message.suffix, None if "KV-Operation" in message.headers else message.data
+            except StreamCut as cut:
+                log.warning("%s", cut)

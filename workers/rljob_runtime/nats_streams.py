@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from nats.js.api import (
     AckPolicy,
@@ -14,7 +15,7 @@ from nats.js.api import (
     StreamConfig,
 )
 
-from rljob_core.ports import WORK_QUEUES, Channel
+from rljob_core.ports import NEWEST_ONLY, WORK_QUEUES, Channel, first_sequence
 from rljob_core.stream_names import StreamNames
 
 #: Seconds within which a repeated message id is stored once: longer than any publish is retried.
@@ -53,14 +54,14 @@ class JobStreams(StreamNames):
             discard=DiscardPolicy.NEW,
             duplicate_window=self.duplicate_window,
             num_replicas=self.replicas,
+            first_seq=first_sequence(channel),
             allow_direct=True,
         )
         if channel in WORK_QUEUES:
             return config.evolve(retention=RetentionPolicy.WORK_QUEUE)
         if channel is Channel.TRAJECTORIES:
             return config.evolve(max_bytes=self.trajectory_bytes)
-        if channel is Channel.VERSIONS:
-            # Engines need the newest version only; it makes the old one go.
+        if channel in NEWEST_ONLY:
             return config.evolve(max_msgs_per_subject=1)
         return config
 
@@ -98,6 +99,23 @@ def reader_config(
         inactive_threshold=300.0,
         headers_only=headers_only or None,
     )
+
+
+def probe_config(name: str, subject: str, *, after: int) -> dict[str, object]:
+    """A consumer of which nothing is ever asked: where it would begin says what was stored after a time.
+
+    Args:
+        after: nanoseconds since 1970.
+    """
+    seconds, nanoseconds = divmod(after + 1, 1_000_000_000)
+    moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return {
+        **reader_config(name, subject, start=1, headers_only=True, last_per_subject=False)
+        .evolve(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_seq=None, inactive_threshold=5.0)
+        .as_dict(),
+        # nats-py would round it to microseconds.
+        "opt_start_time": f"{moment}.{nanoseconds:09d}Z",
+    }
 
 
 def queue_config(name: str, subject: str, *, ack_wait: float, max_pending: int) -> ConsumerConfig:

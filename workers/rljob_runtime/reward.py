@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreFull
-from rljob_core.messages import REWARD_BATCH, RewardBatch, RewardResult
+from rljob_core.messages import REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
 from rljob_runtime.models import model_folder
@@ -29,8 +29,6 @@ from rljob_runtime.tokenizer import Tokenizer
 from rljob_runtime.trajectory_store import TrajectoryDelivery, TrajectoryStore
 from rljob_runtime.wire import PayloadSummary
 
-QUEUE = "reward"
-"""Name of the durable queue that reward workers share."""
 SUFFIX = "results"
 """Suffix of result messages."""
 
@@ -70,7 +68,7 @@ async def run_reward(
     pool = RewardPool(config, workers=workers)
     try:
         await pool.start()
-        queue = await TrajectoryStore(store).queue(QUEUE, ack_wait=_ACK_WAIT)
+        queue = await TrajectoryStore(store).queue(REWARD_QUEUE, ack_wait=_ACK_WAIT)
         publisher = ResultPublisher(store)
         in_hand = dict[asyncio.Task[None], TrajectoryDelivery]()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from rljob_core.config import JobConfig
@@ -14,7 +15,7 @@ from rljob_runtime.backends import create_backend
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.models import local_path, model_folder
 from rljob_runtime.trainer import Trainer
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.weights import create_weights
 
 
 async def run_rank_zero(
@@ -30,16 +31,18 @@ async def run_rank_zero(
 
         await asyncio.to_thread(join)
         backend = gang = GangBackend(backend)
+    weights = create_weights(config, "trainer")
     role = Trainer(
         config,
         store,
-        FilesWeightStore(config.weights_uri),
+        weights,
         CheckpointStore(config.checkpoint_uri, model_path=folder),
         backend,
         attempt=int(os.environ["RLJOB_ATTEMPT"]),
         log_folder=local_path(config.trainer_log_uri),
     )
-    await role.run(stop, ready)
+    with closing(weights):
+        await role.run(stop, ready)
     if gang is not None:
         await asyncio.to_thread(gang.close)
 

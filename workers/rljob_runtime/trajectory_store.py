@@ -1,8 +1,7 @@
 """Trajectories on a message store: batching, chunking, summaries in headers, dead letters.
 
 A message holds one or more trajectories and, in its header `Rljob-Summary`, what the coordinator needs of each.
-A trajectory above the payload limit is cut: its chunks are stored first, and the message that makes it visible
-names their sequences in the header `Rljob-Chunks` and carries the last chunk; so it is there whole, or not at all.
+A trajectory above the payload limit is cut (`chunks`).
 """
 
 from __future__ import annotations
@@ -10,24 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import xxhash
 
 from rljob_core.errors import CorruptPayload
 from rljob_core.ports import Channel, Delivery, Message, MessageStore, Queue
 from rljob_core.trajectory import Trajectory
-from rljob_runtime import wire
+from rljob_runtime import chunks, wire
+from rljob_runtime.chunks import PAYLOAD_BYTES
 from rljob_runtime.wire import Packed, PayloadSummary
 
 SUMMARY_HEADER = "Rljob-Summary"
-CHUNKS_HEADER = "Rljob-Chunks"
 _OWNER_HEADER = "Rljob-Trajectory"
 _ATTEMPT_HEADER = "Rljob-Attempt"
+_ENGINE_HEADER = "Rljob-Engine"
 _PAYLOAD = "payload"
 _CHUNK = "chunk"
+_ABSENT = "absent"
 
-#: Bytes of a message's payload: headers fit beside it below NATS' default limit of 1 MB.
-PAYLOAD_BYTES = (1 << 20) - (64 << 10)
 #: A header block ends at 64 KB, and a summary takes up to about 300 bytes.
 _MESSAGE_TRAJECTORIES = 128
 
@@ -39,6 +39,16 @@ class LocatedSummary:
     summary: PayloadSummary
     sequence: int
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """An engine says that it has nothing (more) of this; what it has stored of it came before."""
+
+    trajectory: str
+    attempt: int
+    engine: str
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +101,10 @@ class TrajectoryStore:
         """Per trajectory: attempt by sequence."""
         self.dead_letters = 0
 
-    async def put(self, trajectories: Sequence[Trajectory]) -> None:
+    async def put(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories, as few messages as the payload limit allows; all are acknowledged on return.
 
-        The same trajectories and attempts put again are stored once.
+        Returns the last sequence. The same trajectories and attempts put again are stored once.
 
         Raises:
             StoreFull: the stream is at its limit; some may have been stored.
@@ -103,24 +113,36 @@ class TrajectoryStore:
         packed = [wire.pack(trajectory) for trajectory in trajectories]
         batches = self._batches(packed)
         if len(batches) == 1:
-            await self._put(batches[0])
-        else:
-            await asyncio.gather(*map(self._put, batches))
+            return await self._put(batches[0])
+        return max(await asyncio.gather(*map(self._put, batches)), default=0)
 
-    async def summaries(self, start: int = 1) -> AsyncIterator[list[LocatedSummary]]:
+    async def put_absence(self, trajectory: str, attempt: int, *, engine: str) -> None:
+        """Store, after all that was stored before, that an engine has nothing (more) of this.
+
+        Raises:
+            StoreFull: the stream is at its limit.
+            StoreUnavailable: the server cannot be reached.
+        """
+        headers = {_OWNER_HEADER: trajectory, _ATTEMPT_HEADER: str(attempt), _ENGINE_HEADER: engine}
+        await self._store.publish(Channel.TRAJECTORIES, _ABSENT, b"", headers=headers)
+
+    async def summaries(self, start: int = 1) -> AsyncIterator[list[LocatedSummary | Absence]]:
         """What is stored from sequence `start` and then what comes, in order, from headers alone.
 
         Messages without a readable header are counted as dead letters.
         """
         async for messages in self._store.read(Channel.TRAJECTORIES, start=start, headers_only=True):
-            located = []
+            located: list[LocatedSummary | Absence] = []
             for message in messages:
-                if message.suffix == _CHUNK:
+                if message.suffix != _PAYLOAD:
                     owner = message.headers.get(_OWNER_HEADER, "")
-                    attempt = message.headers.get(_ATTEMPT_HEADER, "")
-                    self._chunks.setdefault(owner, {})[message.sequence] = (
-                        int(attempt) if attempt.isdecimal() else 0
-                    )
+                    said = message.headers.get(_ATTEMPT_HEADER, "")
+                    attempt = int(said) if said.isdecimal() else 0
+                    if message.suffix == _CHUNK:
+                        self._chunks.setdefault(owner, {})[message.sequence] = attempt
+                    else:
+                        engine = message.headers.get(_ENGINE_HEADER, "")
+                        located.append(Absence(owner, attempt, engine, message.sequence))
                     continue
                 try:
                     found = wire.decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
@@ -165,16 +187,16 @@ class TrajectoryStore:
         Goes with them: the chunks of their attempts that `summaries` has seen, and of earlier ones, some of which
         may never have become whole.
         """
-        chunks = []
+        cut = []
         for summary in (summary for sequence in sequences for summary in self._members.pop(sequence, ())):
             owned = self._chunks.get(summary.trajectory, {})
             done = [sequence for sequence, attempt in owned.items() if attempt <= summary.attempt]
-            chunks += done
+            cut += done
             for sequence in done:
                 del owned[sequence]
             if not owned:
                 self._chunks.pop(summary.trajectory, None)
-        await self._store.delete(Channel.TRAJECTORIES, [*sequences, *chunks])
+        await self._store.delete(Channel.TRAJECTORIES, [*sequences, *cut])
 
     # ------------------------------------------------------------------------------------- messages
 
@@ -189,54 +211,30 @@ class TrajectoryStore:
             room -= item.size
         return batches
 
-    async def _put(self, batch: Sequence[Packed]) -> None:
+    async def _put(self, batch: Sequence[Packed]) -> int:
         data = wire.join(batch)
         headers = {SUMMARY_HEADER: wire.encode_summaries([wire.summarize(item) for item in batch])}
         # With digests: the same attempt generated again, under other weights, is another payload.
         names = "/".join(f"{i.trajectory.id}@{i.trajectory.attempt}:{i.digest}" for i in batch)
         identity = xxhash.xxh3_128_hexdigest(names.encode())
-        if len(data) > self._payload_bytes:
+        pieces, data = chunks.cut(data, self._payload_bytes)
+        if pieces:
             (item,) = batch
-            cuts = range(0, len(data), self._payload_bytes)
-            *pieces, data = (data[cut : cut + self._payload_bytes] for cut in cuts)
-            chunks = await asyncio.gather(
-                *(
-                    self._store.publish(
-                        Channel.TRAJECTORIES,
-                        _CHUNK,
-                        piece,
-                        headers={
-                            _OWNER_HEADER: item.trajectory.id,
-                            _ATTEMPT_HEADER: str(item.trajectory.attempt),
-                        },
-                        message_id=f"{identity}/{number}",
-                    )
-                    for number, piece in enumerate(pieces)
-                )
-            )
-            headers[CHUNKS_HEADER] = ",".join(map(str, chunks))
-        await self._store.publish(Channel.TRAJECTORIES, _PAYLOAD, data, headers=headers, message_id=identity)
+            owner = {_OWNER_HEADER: item.trajectory.id, _ATTEMPT_HEADER: str(item.trajectory.attempt)}
+            put = partial(self._store.publish, Channel.TRAJECTORIES, _CHUNK, headers=owner)
+            puts = (put(piece, message_id=f"{identity}/{n}") for n, piece in enumerate(pieces))
+            headers |= chunks.naming(await asyncio.gather(*puts))
+        return await self._store.publish(
+            Channel.TRAJECTORIES, _PAYLOAD, data, headers=headers, message_id=identity
+        )
 
     async def _decode(self, message: Message) -> list[tuple[Trajectory, str]] | None:
         """Trajectories and digests of a message; None, and a dead letter counted, if there is no telling."""
         try:
-            return wire.decode_verified(await self._whole(message))
+            return wire.decode_verified(await chunks.whole(self._store, Channel.TRAJECTORIES, message))
         except CorruptPayload:
             self.dead_letters += 1
             return None
-
-    async def _whole(self, message: Message) -> bytes:
-        listed = message.headers.get(CHUNKS_HEADER)
-        if listed is None:
-            return message.data
-        try:
-            sequences = [int(sequence) for sequence in listed.split(",")]
-        except ValueError as error:
-            raise CorruptPayload(f"message {message.sequence} names its chunks {listed!r}") from error
-        chunks = await self._store.get(Channel.TRAJECTORIES, sequences)
-        if not all(chunks):
-            raise CorruptPayload(f"chunks of message {message.sequence} are gone")
-        return b"".join([*(chunk.data for chunk in chunks if chunk), message.data])
 
 
 class TrajectoryQueue:

@@ -1,0 +1,94 @@
+"""Progress on the message stores, some of it larger than a message may be."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from test_trajectory_store import trajectory
+
+from rljob_core.actions import Stored
+from rljob_core.ports import Channel, MessageStore
+from rljob_core.trajectory import Finish
+from rljob_runtime import wire
+from rljob_runtime.progress_store import Made, ProgressStore
+
+CUT, WHOLE = 2_000, 1 << 20
+"""Payloads of one message: what is stored below takes several of the former."""
+
+
+def made(tokens: int, *, attempt: int = 1) -> Made:
+    whole = trajectory(7, tokens=tokens, attempt=attempt)
+    return Made(replace(whole, id="g7.1", finish=Finish.UNFINISHED), ((3, "m3"),))
+
+
+async def newest(store: ProgressStore) -> Stored:
+    found = await store.newest("g7.1")
+    assert found is not None
+    return found
+
+
+def same(one: Made | None, other: Made) -> bool:
+    return one is not None and wire.digest(one.trajectory) == wire.digest(other.trajectory)
+
+
+@pytest.mark.parametrize("size", [CUT, WHOLE])
+async def test_what_was_put_last_is_found_by_anybody(
+    connect: Callable[[], Awaitable[MessageStore]], size: int
+) -> None:
+    writer = ProgressStore(await connect(), payload_bytes=size)
+    reader = ProgressStore(await connect(), payload_bytes=size)
+    first = await writer.put(made(500), seed=1)
+    second = await writer.put(made(1000), seed=1, replaces=first)
+    found = await newest(reader)
+    assert (found.inherited.tokens, found.inherited.sequence, found.weights) == (1000, second, ((3, "m3"),))
+    assert same(await reader.get("g7.1", found.inherited), made(1000))
+    assert await reader.trajectories() == ("g7.1",)
+
+
+async def test_progress_that_is_cut_leaves_nothing_when_it_is_replaced_deleted_or_dropped(
+    store: MessageStore,
+) -> None:
+    progress = ProgressStore(store, payload_bytes=CUT)
+    first = await progress.put(made(500), seed=1)
+    assert len(await store.suffixes(Channel.PROGRESS, ">")) > 2
+    second = await progress.put(made(20), seed=1, replaces=first)
+    assert set(await store.suffixes(Channel.PROGRESS, ">")) == {"g7.1"}
+    third = await progress.put(made(600), seed=1, replaces=second)
+    await progress.delete([third])
+    assert not await store.suffixes(Channel.PROGRESS, ">")
+    await progress.put(made(700), seed=1)
+    await store.publish(Channel.PROGRESS, "g8.0", b"another's")
+    await ProgressStore(store).drop(["g7.1"])
+    assert set(await store.suffixes(Channel.PROGRESS, ">")) == {"g8.0"}
+
+
+async def test_whoever_goes_on_from_what_was_cut_deletes_it_whole(
+    connect: Callable[[], Awaitable[MessageStore]],
+) -> None:
+    store = await connect()
+    await ProgressStore(store, payload_bytes=CUT).put(made(500), seed=1)
+    successor = ProgressStore(await connect(), payload_bytes=CUT)
+    inherited = (await newest(successor)).inherited
+    assert same(await successor.get("g7.1", inherited), made(500))
+    await successor.put(made(900, attempt=2), seed=1, replaces=inherited.sequence)
+    found = await newest(successor)
+    assert same(await successor.get("g7.1", found.inherited), made(900, attempt=2))
+    await successor.delete([found.inherited.sequence])
+    assert not await store.suffixes(Channel.PROGRESS, ">")
+
+
+async def test_without_one_of_its_chunks_it_is_no_progress(store: MessageStore) -> None:
+    progress = ProgressStore(store, payload_bytes=CUT)
+    await progress.put(made(500), seed=1)
+    chunk = next(suffix for suffix in await store.suffixes(Channel.PROGRESS, ">") if suffix != "g7.1")
+    await store.purge(Channel.PROGRESS, chunk)
+    assert await progress.newest("g7.1") is None
+
+
+async def test_more_than_a_message_of_the_server_may_hold(store: MessageStore) -> None:
+    progress = ProgressStore(store)
+    await progress.put(made(300_000), seed=1)
+    found = await newest(progress)
+    assert same(await progress.get("g7.1", found.inherited), made(300_000))

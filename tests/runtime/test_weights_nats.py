@@ -1,0 +1,163 @@
+"""Weights as messages: whole or not at all, through a killed server, and beside roles that use the same stream."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
+from rljob_core.ports import Channel
+from rljob_runtime.loop_thread import LoopThread
+from rljob_runtime.memory_store import MemoryServer, MemoryStore
+from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.weights_nats import NatsWeightStore
+
+Open = Callable[..., NatsWeightStore]
+
+
+@pytest.fixture
+def job(nats_server: EmbeddedServer) -> Callable[..., NatsStore]:
+    """Makes message stores of one job."""
+    name = uuid4().hex
+    return partial(NatsStore, nats_server.url, subject=f"rljob.{name}", stream_prefix=f"RLJOB_{name}")
+
+
+@pytest.fixture
+def opened(job: Callable[..., NatsStore]) -> Iterator[Open]:
+    stores: list[NatsWeightStore] = []
+
+    def make(connect: Callable[[], NatsStore] = job, **options: int) -> NatsWeightStore:
+        stores.append(NatsWeightStore(connect, **options))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+def write(store: NatsWeightStore, version: int, size: int = 5_000_000):
+    tensors = [("a", np.arange(size, dtype=np.float32) + version), ("b", np.ones(3))]
+    return store.write(version=version, parent="", proposal=None, key=f"v{version}-a", tensors=tensors)
+
+
+def in_stream(job: Callable[..., NatsStore]) -> dict[str, int]:
+    async def ask() -> dict[str, int]:
+        store = job()
+        await store.open()
+        try:
+            return await store.suffixes(Channel.WEIGHTS, ">")
+        finally:
+            await store.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_deleted_version_leaves_its_manifest_alone(opened: Open, job: Callable[..., NatsStore]) -> None:
+    store = opened()
+    for version in (1, 2):
+        write(store, version)
+    assert in_stream(job) == {"chunk.v1-a": 21, "manifest.v1-a": 1, "chunk.v2-a": 21, "manifest.v2-a": 1}
+    store.delete("v1-a")
+    assert in_stream(job) == {"manifest.v1-a": 1, "chunk.v2-a": 21, "manifest.v2-a": 1}
+
+
+def test_messages_of_a_writer_that_died_are_replaced(opened: Open, job: Callable[..., NatsStore]) -> None:
+    dead = opened()
+    with dead._transport.writer("v1-a") as writer:
+        writer.write(bytes(3_000_000))
+    assert "manifest.v1-a" not in in_stream(job)
+    store = opened()
+    assert store.manifests() == []
+    manifest = write(store, 1)
+    assert in_stream(job) == {"chunk.v1-a": 21, "manifest.v1-a": 1}
+    assert len(list(opened().read(manifest))) == 2
+
+
+def test_a_manifest_longer_than_a_message(opened: Open, job: Callable[..., NatsStore]) -> None:
+    store = opened(chunk_bytes=200)
+    manifest = write(store, 1, 10)
+    assert in_stream(job)["part.v1-a"] > 1
+    assert opened().proposals(0) == [manifest]
+    assert len(list(opened().read(manifest))) == 2
+
+
+def test_chunks_that_are_gone_are_told(opened: Open) -> None:
+    manifest = write(opened(), 1)
+    reader = opened().read(manifest)
+    opened().delete("v1-a")
+    with pytest.raises(WeightsRejected, match="the tensors of v1-a are missing: message 1 is gone"):
+        next(reader)
+
+
+def test_a_server_that_is_killed_meanwhile(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "nats")
+    asyncio.run(server.start())
+    connect = partial(
+        NatsStore, server.url, subject="rljob.j", stream_prefix="RLJOB_j", patience=20.0, attempt=1.0
+    )
+    writer, reader = NatsWeightStore(connect), NatsWeightStore(connect)
+    manifest = write(writer, 1)
+    tensors = reader.read(manifest)
+    next(tensors)
+
+    def restart() -> None:
+        asyncio.run(server.kill())
+        asyncio.run(server.start())
+
+    again = threading.Thread(target=restart)
+    again.start()
+    second = write(writer, 2)
+    again.join()
+    assert next(tensors)[0] == "a"
+    assert len(list(reader.read(second))) == 2
+    asyncio.run(server.kill())
+    impatient = NatsWeightStore(partial(connect, patience=0.3))
+    for ask in (impatient.manifests, partial(impatient.manifest, "v1-a")):
+        with pytest.raises(StoreUnavailable):
+            ask()
+    for store in (writer, reader, impatient):
+        store.close()
+
+
+def test_a_full_stream_refuses() -> None:
+    server = MemoryServer()
+    server.job("j").streams[Channel.WEIGHTS].limit = 10_000_000
+    store = NatsWeightStore(lambda: MemoryStore(server, subject="j"))
+    write(store, 1, 1000)
+    with pytest.raises(StorageRefused, match="version 2"):
+        write(store, 2)
+    assert [m.version for m in store.proposals(0)] == [1]
+    store.close()
+
+
+def test_who_waits_is_let_go_when_the_store_is_closed() -> None:
+    loop = LoopThread("test")
+    begun = threading.Event()
+    ended: list[BaseException] = []
+
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        try:
+            loop.run(forever())
+        except CancelledError as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    begun.wait()
+    loop.close()
+    waiting.join()
+    assert len(ended) == 1
+    LoopThread("never used").close()

@@ -1,0 +1,156 @@
+"""Weights on an object store: a real S3 server, one that fails, and packages that are missing."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import torch
+from fsspec.implementations.memory import MemoryFileSystem
+
+from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable
+from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.weights_objects import ObjectTransport
+from rljob_runtime.weights_store import StoredWeights
+
+
+@pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
+def test_a_missing_package_is_told(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SpecError) as caught:
+        FilesWeightStore(f"{scheme}://bucket/weights")
+    assert str(caught.value) == (
+        f"spec.weights.uri: {scheme}:// needs the package {package}: run pip install 'rljob[{extra}]'"
+    )
+
+
+class Away(MemoryFileSystem):
+    """A file system that can be cut off."""
+
+    cachable = False
+    away = False
+
+    def _check(self) -> None:
+        if self.away:
+            raise RuntimeError("no route to host")  # as low-level as it comes
+
+    def cat_file(self, *arguments: Any, **options: Any) -> bytes:
+        self._check()
+        return super().cat_file(*arguments, **options)
+
+    def pipe_file(self, *arguments: Any, **options: Any) -> None:
+        self._check()
+        super().pipe_file(*arguments, **options)
+
+    def find(self, *arguments: Any, **options: Any) -> Any:
+        self._check()
+        return super().find(*arguments, **options)
+
+
+def test_a_store_that_does_not_answer() -> None:
+    files = Away()
+    store = StoredWeights(ObjectTransport(files, f"/{uuid4().hex}/weights"))
+    manifest = store.write(version=1, parent="", proposal=None, key="v1-a", tensors=[("a", torch.ones(3))])
+    files.away = True
+    for ask in (lambda: store.manifest("v1-a"), lambda: list(store.read(manifest)), store.manifests):
+        with pytest.raises(StoreUnavailable, match="no route to host"):
+            ask()
+    files.away = False
+    with store._transport.writer("v2-a") as writer:
+        writer.write(b"tensors")
+        files.away = True
+        with pytest.raises(StorageRefused, match="no route to host"):
+            writer.commit(b"manifest")
+    files.away = False
+    assert store.manifests() == store.proposals(0) == [manifest]
+    assert store._transport.listing() == {"v1-a": True}  # no manifest, no version
+    assert store._transport.unfinished() == ["v2-a"]
+    store.sweep(2)
+    assert store._transport.unfinished() == []
+    assert len(list(store.read(manifest))) == 1
+    store.close()
+
+
+# ------------------------------------------------------------------------------------------ a real server
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket on an S3 server."""
+    pytest.importorskip("s3fs")
+    server_of = pytest.importorskip("moto.server").ThreadedMotoServer
+    server = server_of(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        environment.setenv("AWS_ACCESS_KEY_ID", "id")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem().mkdir("models")
+        yield "s3://models/runs/weights"
+    server.stop()
+
+
+def test_versions_on_s3(bucket: str) -> None:
+    writer = FilesWeightStore(bucket, anchor_every=3)
+    assert writer.manifests() == writer.proposals(0) == []
+    tensors = {"large": torch.randn(4_500_000), "small": torch.randn(5)}  # more than one part
+    manifests = []
+    for version in range(4):
+        tensors["large"] = tensors["large"].clone()
+        tensors["large"][version::1000] += 1
+        manifests.append(
+            writer.write(
+                version=version,
+                parent=manifests[-1].digest if manifests else "",
+                proposal=None,
+                key=f"v0000000{version}-a",
+                tensors=tensors.items(),
+            )
+        )
+    assert [m.base is None for m in manifests] == [True, False, False, True]
+    reader = FilesWeightStore(bucket)
+    assert reader.manifests() == manifests
+    assert reader.proposals(1) == manifests[2:]
+    found = dict(reader.read(manifests[3]))
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert torch.equal(dict(reader.read(manifests[2]))["small"], tensors["small"])
+    writer.delete("v00000003-a")
+    writer.delete("v00000003-a")
+    assert reader.manifests() == manifests[:3]
+    assert reader.proposals(2) == manifests[3:]
+    writer.close()
+    reader.close()
+
+
+def test_a_writer_that_fails_leaves_no_object(bucket: str) -> None:
+    store = FilesWeightStore(f"{bucket}/failed")
+
+    def fail() -> None:
+        with store._transport.writer("v1-a") as writer:
+            writer.write(bytes(20 << 20))  # a part of it is there by now
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fail()
+    gc.collect()  # what is freed must not complete it
+    assert store._transport.unfinished() == []
+    assert store.manifests() == []
+    store.close()
+
+
+def test_a_bucket_that_is_not_there(bucket: str) -> None:
+    store = FilesWeightStore(bucket.replace("models", "others"))
+    assert store.manifests() == []
+    with pytest.raises(StorageRefused, match="others/runs/weights/v1-a"):
+        store.write(version=1, parent="", proposal=None, key="v1-a", tensors=[("a", torch.ones(3))])
+    store.close()

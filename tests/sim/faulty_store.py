@@ -1,0 +1,334 @@
+"""A message store whose network and server do what they may, driven by a random number generator.
+
+It is a client on a `MemoryServer`, as `MemoryStore` is, and keeps the port's contract as `NatsStore` does: what it does
+beyond `MemoryStore` is what a caller must be ready for. Made for an event loop under virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rljob_core.errors import StoreUnavailable
+from rljob_core.ports import Channel, Delivery, Message, Queue
+from rljob_runtime.memory_store import MemoryStore
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Probabilities, each per occasion, and how long things then take; what is 0 does not happen.
+
+    Attributes:
+        delay: that a call waits before its effect, or after it, or a batch before a reader gets it.
+        delay_seconds: shortest and longest; their logarithms are spread evenly.
+        lost_answer: that a call has its effect and its answer is lost, so that it is made again.
+        attempt: seconds until it is.
+        lost_ack: that an acknowledgement, or another word about a delivery, does not arrive.
+        lost_batch: that what a queue gave out does not arrive, so that it comes again.
+        repeat: that a delivery comes a second time, though it may be acknowledged by then.
+        disorder: that a queue gives out a batch in another order, and keeps a part of it for the next one.
+        split: that a reader gets a batch in parts.
+        cut_off: that a call finds the connection lost.
+        cut_off_seconds: shortest and longest time that it is lost.
+        patience: seconds of waiting after which `StoreUnavailable` is raised.
+        ghosts: that the effect of a call whose caller is cancelled meanwhile comes yet, when it would have.
+    """
+
+    delay: float = 0.0
+    delay_seconds: tuple[float, float] = (0.001, 3.0)
+    lost_answer: float = 0.0
+    attempt: float = 5.0
+    lost_ack: float = 0.0
+    lost_batch: float = 0.0
+    repeat: float = 0.0
+    disorder: float = 0.0
+    split: float = 0.0
+    cut_off: float = 0.0
+    cut_off_seconds: tuple[float, float] = (0.2, 20.0)
+    patience: float = 60.0
+    ghosts: float = 0.0
+
+
+class Line:
+    """The way to the server, and what becomes of what travels on it.
+
+    Args:
+        faults: of it.
+        chance: decides.
+    """
+
+    def __init__(self, faults: Faults, chance: random.Random) -> None:
+        self.faults = faults
+        self.chance = chance
+        self._back_at = 0.0
+        self._ghosts: dict[asyncio.Task[object], None] = {}
+
+    def happens(self, rate: float) -> bool:
+        """Whether it does this time."""
+        return rate > 0 and self.chance.random() < rate
+
+    def between(self, low: float, high: float) -> float:
+        """Seconds, spread evenly by their logarithm."""
+        return math.exp(self.chance.uniform(math.log(low), math.log(high)))
+
+    def cut_off(self, seconds: float) -> None:
+        """Lose the connection for so long."""
+        self._back_at = max(self._back_at, asyncio.get_running_loop().time() + seconds)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is lost now."""
+        return asyncio.get_running_loop().time() < self._back_at
+
+    async def delayed(self) -> None:
+        """Perhaps wait a while."""
+        if self.happens(self.faults.delay):
+            await asyncio.sleep(self.between(*self.faults.delay_seconds))
+
+    async def connected(self) -> None:
+        """Wait for the connection, which may be lost just now.
+
+        Raises:
+            StoreUnavailable: it takes longer than `patience`.
+        """
+        if self.happens(self.faults.cut_off):
+            self.cut_off(self.between(*self.faults.cut_off_seconds))
+        begun = now = asyncio.get_running_loop().time()
+        while now < self._back_at:
+            if now - begun >= self.faults.patience:
+                raise StoreUnavailable(f"the server is away for {now - begun:.0f} s")
+            await asyncio.sleep(min(self._back_at, begun + self.faults.patience) - now)
+            now = asyncio.get_running_loop().time()
+
+    async def call(self, effect: Callable[[], Awaitable[T]]) -> T:
+        """The result of a request, made again as long as its answers are lost.
+
+        Raises:
+            StoreUnavailable: there was no answer within `patience`; there may have been effects.
+        """
+        deadline = asyncio.get_running_loop().time() + self.faults.patience
+        while True:
+            await self.connected()
+            try:
+                await self.delayed()
+            except asyncio.CancelledError:
+                if self.happens(self.faults.ghosts):
+                    self._haunt(effect)
+                raise
+            result = await effect()
+            if self.happens(self.faults.lost_answer):
+                await asyncio.sleep(self.faults.attempt)
+            else:
+                await self.delayed()
+                if not self.lost:
+                    return result
+            if asyncio.get_running_loop().time() > deadline:
+                raise StoreUnavailable("the server does not answer")
+
+    def _haunt(self, effect: Callable[[], Awaitable[object]]) -> None:
+        """Nobody waits for its result; it happens, or is refused."""
+
+        async def later() -> None:
+            await asyncio.sleep(self.between(*self.faults.delay_seconds))
+            await asyncio.gather(effect(), return_exceptions=True)
+
+        task: asyncio.Task[object] = asyncio.create_task(later(), name="a late effect")
+        self._ghosts[task] = None
+        task.add_done_callback(self._ghosts.pop)
+
+
+class FaultyStore:
+    """A `MessageStore` on a `MemoryStore`; without faults it does the very same.
+
+    Args:
+        store: what it passes calls on to.
+        faults: how often what goes wrong.
+        chance: decides; equal ones lead to equal runs.
+
+    Attributes:
+        line: where faults can be caused from outside (`line.cut_off`).
+    """
+
+    def __init__(self, store: MemoryStore, faults: Faults, chance: random.Random) -> None:
+        self._store = store
+        self.line = Line(faults, chance)
+
+    async def open(self) -> None:
+        """See `MessageStore`, here and below."""
+        await self.line.call(self._store.open)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def publish(
+        self,
+        channel: Channel,
+        suffix: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        expected_sequence: int | None = None,
+        expected_id: str | None = None,
+    ) -> int:
+        # A publish that is made again must be known for what it is.
+        identity = message_id
+        if identity is None and self.line.faults.lost_answer + self.line.faults.cut_off > 0:
+            identity = f"{self.line.chance.getrandbits(64):016x}"
+        return await self.line.call(
+            lambda: self._store.publish(
+                channel,
+                suffix,
+                data,
+                headers=headers,
+                message_id=identity,
+                expected_sequence=expected_sequence,
+                expected_id=expected_id,
+            )
+        )
+
+    async def read(
+        self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False
+    ) -> AsyncIterator[Sequence[Message]]:
+        read = self._store.read(channel, suffix, start=start, headers_only=headers_only)
+        async with aclosing(read) as batches:
+            async for batch in batches:
+                left = batch
+                while left:
+                    cut = len(left)
+                    if cut > 1 and self.line.happens(self.line.faults.split):
+                        cut = self.line.chance.randrange(1, cut)
+                    await self.line.delayed()
+                    await self.line.connected()
+                    yield left[:cut]
+                    left = left[cut:]
+
+    async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
+        return await self.line.call(lambda: self._store.last(channel, suffix))
+
+    async def last_sequence(self, channel: Channel) -> int:
+        return await self.line.call(lambda: self._store.last_sequence(channel))
+
+    async def queue(
+        self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
+    ) -> FaultyQueue:
+        queue = await self.line.call(
+            lambda: self._store.queue(channel, suffix, name=name, ack_wait=ack_wait, max_pending=max_pending)
+        )
+        return FaultyQueue(queue, self.line)
+
+    async def unacknowledged(self, channel: Channel, name: str) -> int:
+        return await self.line.call(lambda: self._store.unacknowledged(channel, name))
+
+    async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
+        return await self.line.call(lambda: self._store.get(channel, sequences))
+
+    async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
+        await self.line.call(lambda: self._store.delete(channel, sequences))
+
+    async def purge(self, channel: Channel, suffix: str) -> None:
+        await self.line.call(lambda: self._store.purge(channel, suffix))
+
+    async def grow(self, channel: Channel, size: int) -> None:
+        await self.line.call(lambda: self._store.grow(channel, size))
+
+    async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
+        return await self.line.call(lambda: self._store.suffixes(channel, pattern))
+
+    async def put_signal(self, key: str, value: bytes) -> None:
+        await self.line.call(_once(lambda: self._store.put_signal(key, value)))
+
+    async def delete_signal(self, key: str) -> None:
+        await self.line.call(_once(lambda: self._store.delete_signal(key)))
+
+    async def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
+        async with aclosing(self._store.watch_signals()) as changes:
+            async for change in changes:
+                await self.line.delayed()
+                await self.line.connected()
+                yield change
+
+    async def depths(self) -> dict[str, int]:
+        return await self.line.call(self._store.depths)
+
+
+def _once(effect: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """An effect that its repetitions do not have: the server knows them by their message id."""
+    done = False
+
+    async def first() -> None:
+        nonlocal done
+        if not done:
+            done = True
+            await effect()
+
+    return first
+
+
+class FaultyDelivery:
+    """A delivery about which a word may be lost on its way, as it is when the connection is."""
+
+    __slots__ = ("_delivery", "_line", "deliveries", "message")
+
+    def __init__(self, delivery: Delivery, line: Line) -> None:
+        self._delivery = delivery
+        self._line = line
+        self.message = delivery.message
+        self.deliveries = delivery.deliveries
+
+    async def ack(self) -> None:
+        if self._arrives():
+            await self._delivery.ack()
+
+    async def retry(self, delay: float) -> None:
+        if self._arrives():
+            await self._delivery.retry(delay)
+
+    async def in_progress(self) -> None:
+        if self._arrives():
+            await self._delivery.in_progress()
+
+    def _arrives(self) -> bool:
+        return not self._line.lost and not self._line.happens(self._line.faults.lost_ack)
+
+
+class FaultyQueue:
+    """A queue that repeats, reorders and holds back."""
+
+    def __init__(self, queue: Queue, line: Line) -> None:
+        self._queue = queue
+        self._line = line
+        self._held: list[FaultyDelivery] = []
+
+    async def fetch(self, *, messages: int, max_bytes: int, timeout: float) -> Sequence[FaultyDelivery]:
+        deadline = asyncio.get_running_loop().time() + timeout
+        faults = self._line.faults
+        while True:
+            await self._line.connected()
+            await self._line.delayed()
+            if self._held:
+                batch, self._held = self._held[:messages], self._held[messages:]
+            else:
+                left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+                found = await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=left)
+                batch = [FaultyDelivery(delivery, self._line) for delivery in found]
+            if not batch:
+                return []
+            if self._line.happens(faults.lost_batch):
+                continue
+            if self._line.happens(faults.repeat):
+                self._held.append(self._line.chance.choice(batch))
+            if len(batch) > 1 and self._line.happens(faults.disorder):
+                self._line.chance.shuffle(batch)
+                kept = self._line.chance.randrange(1, len(batch) + 1)
+                self._held += batch[kept:]
+                del batch[kept:]
+            await self._line.delayed()
+            return batch

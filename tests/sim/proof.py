@@ -1,0 +1,173 @@
+"""What must hold of a simulated job, whatever happened to it; told from its ledger, manifests and trainer's logs.
+
+It knows what went wrong (`Job.happened`, `Job.suspects`), so it can ask for more than an audit can. Names in [brackets]
+are those of `rljob_core/STALENESS.md`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rljob_core.job_state import JobState
+from rljob_core.ports import Channel, Manifest
+from rljob_core.records import (
+    FED,
+    Dispatched,
+    FedMicroBatch,
+    Generated,
+    Inherited,
+    MicroBatchAssigned,
+    Record,
+    SiblingReset,
+)
+from rljob_core.trajectory import State, group_of
+from rljob_runtime.ledger import CLAIM, RECORDS, Chain, read_batch
+
+if TYPE_CHECKING:
+    from simulation import Job
+
+
+class Refuted(AssertionError):
+    """Something does not hold."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise `Refuted` unless it holds."""
+    if not holds:
+        raise Refuted(what)
+
+
+def prove(job: Job) -> bool:
+    """Check everything; False if there is nothing to check: the ledger's end was lost once the trainer had heard of it.
+
+    Raises:
+        Refuted: something does not hold.
+    """
+    state, assigned = _follow(job)
+    finished = state.finished
+    if finished is None and job.cut_after_end:
+        return False
+    require(
+        finished is not None and finished.outcome == "Succeeded", f"[progress] the job ended as {finished}"
+    )
+    require(state.version >= job.config.spec.steps, f"[progress] it ended at version {state.version}")
+    require(not state.groups, f"[lost] groups without an end: {', '.join(state.groups)}")
+    chain = _chain(job, state)
+    fed = list(_fed(job))
+    _check_consumed(job, chain, fed)
+    if "cut" not in job.happened:
+        for line in fed:
+            key = (line.step, line.micro_batch, line.attempt, line.epoch)
+            groups = tuple(dict.fromkeys(group_of(item.trajectory) for item in line.items))
+            require(groups in assigned.get(key, ()), f"[acted] {key} was fed and never assigned")
+    return True
+
+
+def _records(job: Job) -> Iterator[tuple[JobState, Record]]:
+    """Each record that counts, with the state before it."""
+    chain, state = Chain(), JobState()
+    for message in job.server.job(job.config.subject).streams[Channel.LEDGER].since(1):
+        counts = chain.admits(message)
+        require(counts or "cut" in job.happened, f"[fence] message {message.sequence} follows another one")
+        if not counts or message.suffix not in {CLAIM, RECORDS}:
+            continue
+        batch = read_batch(message)
+        in_charge = message.suffix == CLAIM or batch.writer == state.writer
+        require(in_charge or "cut" in job.happened, f"[fence] message {message.sequence} is a zombie's")
+        if in_charge:
+            for record in batch.records:
+                yield state, record
+                if message.suffix != CLAIM:
+                    state.apply(record)
+        if message.suffix == CLAIM:
+            state.replay([batch])
+
+
+def _follow(job: Job) -> tuple[JobState, dict[tuple[int, int, int, int], list[tuple[str, ...]]]]:
+    """The state at the end, and what was assigned."""
+    whole = "cut" not in job.happened
+    sent: dict[tuple[str, int], int] = {}
+    inherited: dict[tuple[str, int], Inherited | None] = {}
+    assigned: dict[tuple[int, int, int, int], list[tuple[str, ...]]] = {}
+    state = JobState()
+    for state, record in _records(job):
+        match record:
+            case Dispatched():
+                for key in zip(record.trajectories, record.attempts, strict=True):
+                    made = record.inherited.get(key[0])
+                    oldest = record.min_version if made is None else made.span.min
+                    sent[key] = min(record.min_version, oldest)
+                    inherited[key] = made
+            case Generated() if whole:
+                asked = sent[record.trajectory, record.attempt]
+                require(record.span.min >= asked, f"[min] {record.trajectory} started below version {asked}")
+                made = inherited[record.trajectory, record.attempt]
+                require(
+                    made is None
+                    or (record.span.min <= made.span.min and record.response_tokens > made.tokens),
+                    f"[inherited] {record.trajectory} did not go on from {made}",
+                )
+            case SiblingReset(reason="EngineLost"):
+                sibling = state.sibling(record.trajectory)
+                assert sibling is not None
+                if sibling.state is State.GENERATING and job.calm:
+                    require(sibling.engine in job.suspects, f"[lease] {sibling.engine} was alive")
+            case SiblingReset():
+                by_loss = record.reason in {"StalePayload", "RewardLost"}
+                require(
+                    not (by_loss and whole), f"[{record.reason}] {record.trajectory}, though nothing was lost"
+                )
+            case MicroBatchAssigned():
+                key = (record.step, record.micro_batch, record.attempt, record.epoch)
+                assigned.setdefault(key, []).append(record.groups)
+    return state, assigned
+
+
+def _chain(job: Job, state: JobState) -> list[Manifest]:
+    """Manifests of the versions that count, the oldest first."""
+    by_digest = {manifest.digest: manifest for manifest in job.weights().proposals(0)}
+    chain: list[Manifest] = []
+    digest = state.commit.manifest
+    while digest:
+        require(digest in by_digest, f"[chain] the manifest {digest} is not there")
+        chain.append(by_digest[digest])
+        digest = chain[-1].parent
+    require(
+        [m.version for m in reversed(chain)] == list(range(1, state.version + 1)),
+        "[chain] a version is missing",
+    )
+    return chain[::-1]
+
+
+def _fed(job: Job) -> Iterator[FedMicroBatch]:
+    for path in sorted((job.folder / "trainer").glob("attempt-*.jsonl")):
+        yield from map(FED.validate_json, path.read_bytes().splitlines())
+
+
+def _check_consumed(job: Job, chain: list[Manifest], fed: list[FedMicroBatch]) -> None:
+    consumed: Counter[str] = Counter()
+    for manifest in chain:
+        commit = manifest.proposal
+        assert commit is not None
+        ids = [trajectory for part in commit.micro_batches for trajectory in part]
+        consumed.update(ids)
+        sizes = set(Counter(map(group_of, ids)).values())
+        require(sizes == {job.config.spec.data.group_size}, f"[whole] step {commit.version - 1} took parts")
+        lines = [
+            line
+            for line in fed
+            if (line.step, line.attempt, line.epoch) == (commit.version - 1, commit.attempt, commit.epoch)
+        ]
+        starts = [place for place, line in enumerate(lines) if line.micro_batch == 0]
+        runs = [lines[a:b] for a, b in zip(starts, [*starts[1:], len(lines)], strict=True)]
+        made_of = [tuple(tuple(i.trajectory for i in line.items) for line in run) for run in runs]
+        require(
+            commit.micro_batches in made_of, f"[truth] version {commit.version} was not made of what it says"
+        )
+        for line in runs[made_of.index(commit.micro_batches)]:
+            for item in line.items:
+                stale = commit.version - 1 - item.span.min
+                require(stale <= commit.max_staleness, f"[bound] {item.trajectory} was {stale} versions old")
+    require(max(consumed.values()) == 1, "[once] a trajectory was trained twice")

@@ -1,0 +1,453 @@
+"""A whole job under virtual time: the classes that `rljob_runtime.main` starts, on a store with faults, killed at will.
+
+Coordinator, rollouts and trainer are the real ones, with the emulated engine and backend; the reward role is a loop
+that scores at once. One seed decides the job's shape, every fault and every moment of a death, so it gives one run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import virtual_time
+from faulty_store import Faults, FaultyStore
+from proof import prove, require
+from world import job_config
+
+from rljob_cli.audit import audit
+from rljob_cli.audit.read import collect
+from rljob_core.config import JobConfig
+from rljob_core.errors import Fenced, StoreUnavailable
+from rljob_core.messages import REWARD_QUEUE, RewardResult
+from rljob_core.ports import Channel, first_sequence
+from rljob_core.records import JobFinished
+from rljob_core.spec import PipelineSpec
+from rljob_runtime.backend_emulated import EmulatedBackend
+from rljob_runtime.backends import EmulatedOptions as BackendOptions
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.coordinator import Coordinator
+from rljob_runtime.engine_emulated import EmulatedEngine
+from rljob_runtime.engine_options import EmulatedOptions
+from rljob_runtime.ledger import RECORDS, read_batch
+from rljob_runtime.memory_store import MemoryServer, MemoryStore
+from rljob_runtime.reward import ResultPublisher
+from rljob_runtime.rollout import Rollout
+from rljob_runtime.trainer import Trainer
+from rljob_runtime.trajectory_store import TrajectoryStore
+from rljob_runtime.weights_memory import MemoryTransport
+from rljob_runtime.weights_store import StoredWeights
+
+LIMIT_SECONDS = 4 * 3600.0
+"""Virtual time within which every job must have ended."""
+HEALTHY = (Fenced, StoreUnavailable, asyncio.CancelledError)
+"""How a role may end that is started again."""
+
+
+class Tokenizer:
+    """Bytes are tokens."""
+
+    stop_tokens: frozenset[int] = frozenset()
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Mishaps:
+    """How often what goes wrong, and on which store.
+
+    Attributes:
+        deaths: kills of a role, whichever and whenever.
+        twins: a coordinator or trainer is taken for dead and replaced, and lives on.
+        freezes: a role stands still for a while, past every timeout.
+        drains: an engine is told to stop, and hands over what it has.
+        cuts: the server's machine dies, and the ends of its streams are lost.
+        change: of the pipeline by the user, once.
+        faults: of the network.
+    """
+
+    deaths: int = 0
+    twins: int = 0
+    freezes: int = 0
+    drains: int = 0
+    cuts: int = 0
+    change: PipelineSpec | None = None
+    faults: Faults = field(default_factory=Faults)
+
+
+class Job:
+    """One simulated job."""
+
+    def __init__(
+        self, chance: random.Random, config: JobConfig, mishaps: Mishaps, *, engines: int, folder: Path
+    ):
+        self.chance, self.config, self.mishaps = chance, config, mishaps
+        self.folder = folder
+        (folder / "model").mkdir()
+        self.checkpoints = CheckpointStore(str(folder / "checkpoints"), model_path=folder / "model")
+        self.server = MemoryServer()
+        self.stored = MemoryTransport()
+        self.store = MemoryStore(self.server, subject=config.subject)
+        self.tasks: dict[str, asyncio.Task[Any]] = {}
+        self.lines: dict[str, FaultyStore] = {}
+        self.zombies: list[asyncio.Task[Any]] = []
+        self.engines = engines
+        self.instances: Counter[str] = Counter()
+        self.stop = asyncio.Event()
+        self.drains: dict[str, asyncio.Event] = {}
+        self.changed = asyncio.Event()
+        self.done = asyncio.Event()
+        self.failure: BaseException | None = None
+        self.happened: Counter[str] = Counter()
+        self.cut_after_end = False
+        """Whether the last cut came when the ledger had the job's end: the trainer has been told, or is being told."""
+        self.suspects: set[str] = set()
+        """Engines that were killed, told to stop, or unheard for a while."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether the network itself never keeps anybody from being heard."""
+        return not self.mishaps.faults.cut_off and not self.mishaps.cuts
+
+    # ------------------------------------------------------------------------------------------ roles
+
+    def connect(self, role: str) -> FaultyStore:
+        memory = MemoryStore(self.server, subject=self.config.subject)
+        self.lines[role] = FaultyStore(
+            memory, self.mishaps.faults, random.Random(self.chance.getrandbits(64))
+        )
+        return self.lines[role]
+
+    def weights(self) -> StoredWeights:
+        return StoredWeights(self.stored, anchor_every=self.config.spec.weights.anchor_every)
+
+    def start(self, role: str) -> None:
+        """Start a role's next process."""
+        self.instances[role] += 1
+        task = asyncio.create_task(
+            self._process(role, self.instances[role]), name=f"{role}/{self.instances[role]}"
+        )
+        self.tasks[role] = task
+        task.add_done_callback(lambda done: self._ended(role, done))
+
+    async def _process(self, role: str, number: int) -> None:
+        await asyncio.sleep(self.chance.uniform(0.2, 2.0))  # a process takes its time to start
+        store = self.connect(role)
+        kind, _, _ = role.partition("-")
+        if kind == "coordinator":
+            coordinator = Coordinator(
+                self.config,
+                store,
+                self.weights(),
+                lambda prompt, _: f"prompt {prompt}",
+                instance=f"c{number}",
+                changes=self._changes(),
+            )
+            await coordinator.run()
+        elif kind == "rollout":
+            await self._rollout(role, store, number)
+        elif kind == "reward":
+            await self._reward(store)
+        else:
+            await self._trainer(store, number)
+
+    async def _rollout(self, role: str, store: FaultyStore, number: int) -> None:
+        options = EmulatedOptions.model_validate(self.config.engine_options("a"))
+        engine = EmulatedEngine(options)
+        rollout = Rollout(
+            self.config,
+            store,
+            self.weights(),
+            engine,
+            Tokenizer(),
+            pod=role,
+            pool="a",
+            nonce=str(number),
+            started=asyncio.get_running_loop().time(),
+            changes=self._changes(),
+        )
+        stop = self.drains[role] = asyncio.Event()
+        try:
+            await rollout.run(stop)
+        finally:
+            await engine.close()
+
+    async def _trainer(self, store: FaultyStore, attempt: int) -> None:
+        backend = EmulatedBackend(BackendOptions(), world_size=1, sleep=lambda _: None)
+        trainer = Trainer(
+            self.config,
+            store,
+            self.weights(),
+            self.checkpoints,
+            backend,
+            attempt=attempt,
+            log_folder=self.folder / "trainer",
+        )
+        await trainer.run(self.stop)
+        self.done.set()
+
+    async def _reward(self, store: FaultyStore) -> None:
+        queue = await TrajectoryStore(store).queue(REWARD_QUEUE, ack_wait=10.0)
+        publisher = ResultPublisher(store)
+        while True:
+            for delivery in await queue.fetch(messages=16, timeout=5.0):
+                for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
+                    reward = float(sum(trajectory.id.encode()) % 2)
+                    result = RewardResult(trajectory.id, trajectory.attempt, digest, reward, {}, "scored")
+                    await publisher.publish(result)
+                await delivery.ack()
+
+    async def _changes(self) -> AsyncIterator[PipelineSpec]:
+        if not self.changed.is_set() and self.mishaps.change is not None:
+            await self.changed.wait()
+            yield self.mishaps.change
+        await asyncio.Event().wait()
+
+    def _ended(self, role: str, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else _leaf(task.exception())
+        if self.done.is_set() or self.stop.is_set():
+            return
+        if error is not None and not isinstance(error, HEALTHY):
+            self.failure = error
+            self.done.set()
+        elif self.tasks.get(role) is task:
+            self.happened[f"{role.partition('-')[0]} {type(error).__name__ if error else 'killed'}"] += 1
+            self.start(role)
+
+    # ------------------------------------------------------------------------------------------ mishaps
+
+    async def _go_wrong(self) -> None:
+        """Everything that is to go wrong, at moments spread over the first minutes."""
+        kinds = {
+            self._die: self.mishaps.deaths,
+            self._twin: self.mishaps.twins,
+            self._freeze: self.mishaps.freezes,
+            self._drain: self.mishaps.drains,
+            self._cut: self.mishaps.cuts,
+            self._change: int(self.mishaps.change is not None),
+        }
+        plan = [what for what, times in kinds.items() for _ in range(times)]
+        self.chance.shuffle(plan)
+        for what in plan:
+            await asyncio.sleep(self.chance.expovariate(1 / 4.0))
+            what()
+
+    def _die(self) -> None:
+        role = self.chance.choice(sorted(self.tasks))
+        self.happened[f"death {role.partition('-')[0]}"] += 1
+        self._suspect(role)
+        self.tasks[role].cancel()
+
+    def _suspect(self, role: str) -> None:
+        self.suspects.add(f"{role}.{self.instances[role]}")
+
+    def _twin(self) -> None:
+        role = self.chance.choice(["coordinator", "trainer"])
+        self.happened[f"twin {role}"] += 1
+        self.zombies.append(self.tasks.pop(role))
+        self.start(role)
+
+    def _freeze(self) -> None:
+        if not self.lines:
+            return  # nobody has come so far
+        role = self.chance.choice(sorted(self.lines))
+        self.happened[f"freeze {role.partition('-')[0]}"] += 1
+        self._suspect(role)
+        self.lines[role].line.cut_off(self.chance.uniform(5.0, 50.0))
+
+    def _drain(self) -> None:
+        if running := sorted(role for role in self.drains if role in self.tasks):
+            self.happened["drain rollout"] += 1
+            role = self.chance.choice(running)
+            self._suspect(role)  # whether it is heard of that in time is chance
+            self.drains[role].set()
+
+    def _cut(self) -> None:
+        """The machine of the server dies; of each stream some of the newest messages are lost."""
+        self.happened["cut"] += 1
+        job = self.server.job(self.config.subject)
+        ledger = [m for m in job.streams[Channel.LEDGER].since(1) if m.suffix == RECORDS]
+        self.cut_after_end = any(isinstance(r, JobFinished) for m in ledger for r in read_batch(m).records)
+        for channel in Channel:
+            stream = job.streams[channel]
+            lost = self.chance.choice([0, 0, 1, 2, 5, 20])
+            left = max(stream.last - lost, first_sequence(channel) - 1)
+            job.cut(channel, left, undone=self.chance.choice([0, 0, 3]))
+        for store in self.lines.values():
+            store.line.cut_off(self.chance.uniform(0.5, 5.0))
+
+    def _change(self) -> None:
+        self.happened["change"] += 1
+        spec = self.config.spec.model_copy(update={"pipeline": self.mishaps.change})
+        self.config = self.config.model_copy(update={"spec": spec})
+        self.changed.set()
+
+    # ------------------------------------------------------------------------------------------ the whole
+
+    async def run(self) -> None:
+        """From the start until the trainer has heard that the job is over.
+
+        Raises:
+            Exception: what ended a role that should not have ended.
+        """
+        for role in ("coordinator", "reward", "trainer", *(f"rollout-{n}" for n in range(self.engines))):
+            self.start(role)
+        wrong = asyncio.create_task(self._go_wrong(), name="mishaps")
+        try:
+            await self.done.wait()
+        finally:
+            self.stop.set()
+            everything = [wrong, *self.tasks.values(), *self.zombies]
+            for task in everything:
+                task.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+        if wrong.done() and not wrong.cancelled() and (error := wrong.exception()) is not None:
+            raise error
+        if self.failure is not None:
+            raise self.failure
+
+
+def _leaf(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        others = [e for e in error.exceptions if not isinstance(_leaf(e), HEALTHY)]
+        error = (others or list(error.exceptions))[0]
+    return error
+
+
+def any_pipeline(chance: random.Random) -> PipelineSpec:
+    """Any mode, bound and way to take new weights."""
+    bound = chance.choice([0, 0, 1, 2, 3])
+    return PipelineSpec.model_validate(
+        {
+            "mode": "BoundedAsync" if bound else chance.choice(["Streaming", "Synchronous"]),
+            "maxStaleness": bound,
+            "inflight": chance.choice(["Update", "Keep", "Restart"]),
+        }
+    )
+
+
+def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
+    """A job of any shape, and what goes wrong with it."""
+    aside = random.Random(repr(chance.getstate()))
+    config = job_config(
+        steps=chance.randint(2, 4),
+        data={"promptsPerStep": chance.randint(1, 3), "groupSize": chance.randint(1, 3)},
+        pipeline=any_pipeline(chance).model_dump(by_alias=True, mode="json"),
+        algorithm={"dropUniformGroups": chance.random() < 0.3},
+        trainer={
+            "microBatchTokens": chance.choice([1, 40, 1000]),
+            "checkpoint": {"everySteps": chance.randint(1, 3)},
+        },
+        rollout={
+            "pools": [{"name": "a"}],
+            "progressTokens": aside.choice([0, 4, 20]),
+            "engine": {
+                "name": "Emulated",
+                "options": {
+                    "slots": chance.randint(1, 4),
+                    "stepSeconds": 0.05,
+                    "lengths": {"median": 20.0, "min": 2, "max": 200, "seed": chance.randrange(1000)},
+                },
+            },
+        },
+    )
+    rough = chance.random() < 0.5
+    rate = chance.choice([0.01, 0.05]) if rough else 0.0
+    faults = Faults(
+        delay=chance.choice([0.0, 0.1, 0.3]),
+        lost_answer=rate / 5,
+        lost_ack=rate,
+        lost_batch=rate,
+        repeat=rate,
+        disorder=rate,
+        split=rate,
+        cut_off=rate / 20,
+        ghosts=rate,
+    )
+    mishaps = Mishaps(
+        deaths=chance.randint(0, 4),
+        twins=chance.choice([0, 0, 1, 2]),
+        freezes=chance.choice([0, 0, 1, 2]),
+        drains=aside.choice([0, 0, 1, 3]),
+        cuts=chance.choice([0, 0, 0, 1, 2]),
+        change=any_pipeline(chance) if chance.random() < 0.6 else None,
+        faults=faults,
+    )
+    return config, mishaps, chance.randint(1, 3)
+
+
+def simulate(seed: int) -> Job:
+    """Run the job of a seed to its end and check all that can be checked of it.
+
+    Raises:
+        Exception: whatever is wrong with it.
+    """
+    chance = random.Random(seed)
+    config, mishaps, engines = any_job(chance)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+
+        async def whole() -> Job:
+            job = Job(chance, config, mishaps, engines=engines, folder=Path(folder))
+            await job.run()
+            if not prove(job):
+                return job
+            evidence = await collect(job.store, job.stored, job=config.uid, trainer=job.folder / "trainer")
+            findings = audit(evidence)
+            for check in findings.checks:
+                require(check.holds, f"[audit] {check.claim}: {check.violations[:3]}")
+            for what in ("resumed", "resumed_tokens"):
+                job.happened[what] += findings.counts[what]
+            return job
+
+        return virtual_time.run(whole(), limit=LIMIT_SECONDS)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Simulate seeds, in several processes; say which of them fail.
+
+    make soak SEED=17        # one seed, with what happened in it
+    make soak SEEDS=20000    # all seeds from 0 to 19,999
+    """
+    first, last = int(arguments[0]), int(arguments[-1]) if len(arguments) > 1 else int(arguments[0]) + 1
+    if last == first + 1:
+        sys.stdout.write(f"{dict(simulate(first).happened)}\n")
+        return 0
+    failed = 0
+    with ProcessPoolExecutor() as pool:
+        for done, (seed, error) in enumerate(pool.map(outcome, range(first, last), chunksize=20), start=1):
+            if error:
+                failed += 1
+                say(f"seed {seed}: {error}\n  replay: make soak SEED={seed}")
+            if done % 500 == 0:
+                say(f"{done} of {last - first} seeds, {failed} failed")
+    return int(failed > 0)
+
+
+def say(text: str) -> None:
+    """A line for whoever waits."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def outcome(seed: int) -> tuple[int, str]:
+    """A seed, and what is wrong with its job; empty if nothing is."""
+    try:
+        simulate(seed)
+    except Exception as error:
+        return seed, f"{type(error).__name__}: {error}"
+    return seed, ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""Payloads larger than a message may be: cut into chunks, which the message that makes them visible names.
+
+The chunks are stored first; that message has their sequences in a header, and carries the last chunk. So what was cut
+is there whole, or not at all.
+"""
+
+from __future__ import annotations
+
+from rljob_core.errors import CorruptPayload
+from rljob_core.ports import Channel, Message, MessageStore
+
+CHUNKS_HEADER = "Rljob-Chunks"
+
+#: Bytes of a message's payload: headers fit beside it below NATS' default limit of 1 MB.
+PAYLOAD_BYTES = (1 << 20) - (64 << 10)
+
+
+def cut(data: bytes, size: int) -> tuple[list[bytes], bytes]:
+    """Chunks of `size` bytes that are stored first, and the rest, of at most so many."""
+    *chunks, rest = (data[start : start + size] for start in range(0, max(len(data), 1), size))
+    return chunks, rest
+
+
+def naming(sequences: list[int]) -> dict[str, str]:
+    """The header of a message that carries the rest of what these messages hold; none if there are none."""
+    return {CHUNKS_HEADER: ",".join(map(str, sequences))} if sequences else {}
+
+
+def named(message: Message) -> list[int]:
+    """Sequences of a message's chunks.
+
+    Raises:
+        CorruptPayload: there is no telling.
+    """
+    listed = message.headers.get(CHUNKS_HEADER, "")
+    try:
+        return [int(sequence) for sequence in listed.split(",")] if listed else []
+    except ValueError as error:
+        raise CorruptPayload(f"message {message.sequence} names its chunks {listed!r}") from error
+
+
+async def whole(store: MessageStore, channel: Channel, message: Message) -> bytes:
+    """What was cut; the message's own payload if nothing was.
+
+    Raises:
+        CorruptPayload: chunks are gone, or there is no telling which they are.
+    """
+    sequences = named(message)
+    if not sequences:
+        return message.data
+    found = await store.get(channel, sequences)
+    if not all(found):
+        raise CorruptPayload(f"chunks of message {message.sequence} are gone")
+    return b"".join([*(chunk.data for chunk in found if chunk), message.data])

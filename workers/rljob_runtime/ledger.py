@@ -1,0 +1,248 @@
+"""The ledger on a message store: appended to by one writer, read back from its newest snapshot.
+
+A writer's append is stored only right after its own last message (expected sequence and message id), so that whoever
+was replaced can append nothing, not even when a lost tail makes sequence numbers meet again. Each message names the
+one before it; readers pass over one that does not, whatever the server let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from rljob_core import snapshot
+from rljob_core.errors import CorruptLedger, Fenced
+from rljob_core.job_state import JobState
+from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
+from rljob_core.records import EpochClaimed, Record, RecordBatch, Writer, decode_batch, encode_batch
+
+log = logging.getLogger(__name__)
+
+CLAIM, RECORDS, SNAPSHOT, PART = "claim", "records", "snapshot", "part"
+"""Suffixes of the ledger's messages: records that claim an epoch, and others; a snapshot, and the parts before it."""
+RECORDS_PER_MESSAGE = 256
+SNAPSHOT_RECORDS, RECORDS_PER_GROUP = 50_000, 4
+"""Records after which a snapshot is due; the more groups are open, the larger it is, and the rarer."""
+PART_BYTES = 900_000
+
+SILENCE_SECONDS = 60.0
+"""For so long a reader waits for a message that was there: longer than any connection is mended."""
+
+_AFTER = "Rljob-After"
+_PARTS = "Rljob-Parts"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A message of the ledger, by sequence and message id; (0, "") before the first."""
+
+    sequence: int = 0
+    id: str = ""
+
+
+class Ledger:
+    """One process's view of the ledger.
+
+    Args:
+        store: open.
+        job: UID of the job whose ledger it must be.
+        instance: of the coordinator that appends.
+    """
+
+    def __init__(self, store: MessageStore, *, job: str, instance: str) -> None:
+        self._store = store
+        self._job = job
+        self._instance = instance
+        self._end = Place()
+        self._appended = 0
+        self._since_snapshot = 0
+
+    async def replay(self, whole: JobState | None = None) -> JobState:
+        """The state that the ledger tells, up to the message that is its last now.
+
+        Args:
+            whole: a fresh state that all records are folded into; from the newest snapshot on if it is not given.
+
+        Raises:
+            Fenced: its end, which was there, does not come.
+            CorruptLedger: a message does not decode, or is of another job; it names the sequence.
+        """
+        last = await self._store.last(Channel.LEDGER)
+        state, start = (whole, 1) if whole is not None else await self._newest_snapshot()
+        if last is None:
+            return state
+        chain = Chain(start)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS) as silence:
+                async for messages in self._store.read(Channel.LEDGER, start=start):
+                    silence.reschedule(loop.time() + SILENCE_SECONDS)
+                    for message in messages:
+                        if message.sequence <= last.sequence and chain.admits(message):
+                            self._fold(state, message)
+                    if messages[-1].sequence >= last.sequence:
+                        break
+        except TimeoutError as error:
+            raise Fenced(f"the ledger was cut before message {last.sequence} was read") from error
+        # A zombie may have appended since; the claim then fails as it must.
+        self._end = _place(last)
+        return state
+
+    def _fold(self, state: JobState, message: Message) -> None:
+        if message.suffix in {CLAIM, RECORDS}:
+            batch = read_batch(message)
+            for record in batch.records:
+                if isinstance(record, EpochClaimed) and record.job != self._job:
+                    raise CorruptLedger(
+                        f"message {message.sequence} of the ledger is of the job {record.job}, not of {self._job}: "
+                        "name this job's own output folder or NATS account"
+                    )
+            state.replay([batch])
+            self._since_snapshot += len(batch.records)
+
+    async def append(self, writer: Writer, records: Sequence[Record]) -> None:
+        """Store records, in order; none: an empty message, by which a writer learns whether it still is one.
+
+        Raises:
+            Fenced: somebody else has appended.
+        """
+        for start in range(0, max(len(records), 1), RECORDS_PER_MESSAGE):
+            for data in _encoded(writer, records[start : start + RECORDS_PER_MESSAGE]):
+                await self._publish(RECORDS, data, {})
+        self._since_snapshot += len(records)
+
+    async def claim(self, writer: Writer, records: Sequence[Record]) -> None:
+        """Store the records that claim an epoch, right after what was replayed.
+
+        Raises:
+            Fenced: somebody else has appended, or what was replayed is not what is there.
+        """
+        replayed = self._end
+        batch = RecordBatch(writer, tuple(records))
+        # The server may have forgotten the id of its last message (they last as long as its duplicate window), so it
+        # is not asked for it here: it is compared once nobody else can append any more.
+        await self._publish(CLAIM, encode_batch(batch), {}, compare=False)
+        if replayed.sequence:
+            (before,) = await self._store.get(Channel.LEDGER, [replayed.sequence])
+            if before is None or _place(before) != replayed:
+                raise Fenced("the ledger was cut and written again while it was read")
+
+    async def snapshot_if_due(self, state: JobState) -> None:
+        """Store a snapshot if enough was appended since the last: reading from it is then bounded."""
+        if self._since_snapshot < max(SNAPSHOT_RECORDS, RECORDS_PER_GROUP * len(state.groups)):
+            return
+        data = snapshot.dump(state)
+        parts = [data[cut : cut + PART_BYTES] for cut in range(0, len(data), PART_BYTES)]
+        sequences = []
+        for part in parts[:-1]:
+            await self._publish(PART, part, {})
+            sequences.append(self._end.sequence)
+        await self._publish(SNAPSHOT, parts[-1], {_PARTS: ",".join(map(str, sequences))})
+        self._since_snapshot = 0
+        log.info("snapshot of the ledger at message %d, %d bytes", self._end.sequence, len(data))
+
+    async def _publish(
+        self, suffix: str, data: bytes, headers: dict[str, str], *, compare: bool = True
+    ) -> None:
+        self._appended += 1
+        identity = f"{self._instance}/{self._appended}"
+        sequence = await self._store.publish(
+            Channel.LEDGER,
+            suffix,
+            data,
+            headers={**headers, _AFTER: self._end.id},
+            message_id=identity,
+            expected_sequence=self._end.sequence,
+            expected_id=self._end.id if compare and self._end.id else None,
+        )
+        self._end = Place(sequence, identity)
+
+    async def _newest_snapshot(self) -> tuple[JobState, int]:
+        """The state that reading starts from, and the sequence that it starts at."""
+        message = await self._store.last(Channel.LEDGER, SNAPSHOT)
+        if message is None:
+            return JobState(), 1
+        if not await self._is_chained(message):
+            return JobState(), 1
+        sequences = parts_before(message)
+        parts = await self._store.get(Channel.LEDGER, sequences)
+        if not all(parts):
+            log.warning("the snapshot at message %d lacks a part: reading from the start", message.sequence)
+            return JobState(), 1
+        try:
+            state = snapshot.load(b"".join([*(part.data for part in parts if part), message.data]))
+        except ValueError as error:
+            log.warning("the snapshot at message %d: %s: reading from the start", message.sequence, error)
+            return JobState(), 1
+        if state.job != self._job:  # so is what leads to it, which says more
+            return JobState(), 1
+        return state, message.sequence
+
+    async def _is_chained(self, message: Message) -> bool:
+        (before,) = await self._store.get(Channel.LEDGER, [message.sequence - 1])
+        return before is not None and before.headers.get(MESSAGE_ID) == message.headers.get(_AFTER)
+
+
+class Chain:
+    """Which of a ledger's messages count, by their headers: those that were appended to the message that they name.
+
+    After one that was not (a zombie's, which a server that lost a tail let in) nothing counts until the next claim.
+
+    Args:
+        start: sequence of the first message that it is asked about; if it is not 1, that one is known to count.
+    """
+
+    def __init__(self, start: int = 1) -> None:
+        self._before: str | None = "" if start == 1 else None
+        self._broken = False
+
+    def admits(self, message: Message) -> bool:
+        """Whether the next message counts."""
+        chained = self._before is None or message.headers.get(_AFTER) == self._before
+        # Whatever is there, the next claim is appended to it.
+        self._before = message.headers.get(MESSAGE_ID, "")
+        self._broken = not chained or (self._broken and message.suffix != CLAIM)
+        return not self._broken
+
+
+def parts_before(message: Message) -> list[int]:
+    """Sequences of the messages that a snapshot's first parts are in, in order; the message itself has the last."""
+    return [int(sequence) for sequence in message.headers.get(_PARTS, "").split(",") if sequence]
+
+
+def read_batch(message: Message) -> RecordBatch:
+    """The records of a message.
+
+    Raises:
+        CorruptLedger: it does not decode.
+    """
+    try:
+        return decode_batch(message.data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        why = ": ".join(filter(None, (where, first["msg"])))
+        what = (
+            f"message {message.sequence} of the ledger was written by another release of rljob: use that one"
+            if where == "version"
+            else f"message {message.sequence} of the ledger is no batch of records ({why}): restore "
+            "the stream from a copy; `rljob audit` says what the rest of it holds"
+        )
+        raise CorruptLedger(what) from error
+
+
+def _encoded(writer: Writer, records: Sequence[Record]) -> list[bytes]:
+    """Records as payloads of messages, of one where that is not too large."""
+    data = encode_batch(RecordBatch(writer, tuple(records)))
+    if len(data) <= PART_BYTES or len(records) < 2:
+        return [data]
+    middle = len(records) // 2
+    return [*_encoded(writer, records[:middle]), *_encoded(writer, records[middle:])]
+
+
+def _place(message: Message) -> Place:
+    return Place(message.sequence, message.headers.get(MESSAGE_ID, ""))

@@ -1,0 +1,48 @@
+"""An event loop in a thread of its own, for blocking code that needs what is asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads, from its first use until `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run it; `cancel` of the future cancels it."""
+        if self._running is None:
+            loop = asyncio.new_event_loop()
+            self._running = loop, threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
+            self._running[1].start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running[0])
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it to its end."""
+        return self.start(coroutine).result()
+
+    def close(self) -> None:
+        """Cancel what runs, and end the thread. Whoever waits in `run` gets `concurrent.futures.CancelledError`."""
+        if self._running is None:
+            return
+        loop, thread = self._running
+        self.run(_cancel_others())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

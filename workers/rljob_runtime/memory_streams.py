@@ -1,0 +1,310 @@
+"""The streams under `memory_store`: messages by sequence, ids of the last minutes, queues' states, cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+
+from rljob_core.errors import StoreFull
+from rljob_core.ports import MESSAGE_ID, Message
+
+_DUPLICATE_WINDOW = 300.0
+#: Removals that a cut may undo, per stream.
+_REMEMBERED = 4096
+
+
+@lru_cache(maxsize=1 << 16)
+def matches(pattern: str, suffix: str) -> bool:
+    """Whether a suffix falls under a NATS pattern (`*`: one token, `>`: one or more)."""
+    wanted, words = pattern.split("."), suffix.split(".")
+    for position, word in enumerate(wanted):
+        if word == ">":
+            return len(words) > position
+        if position >= len(words) or word not in {"*", words[position]}:
+            return False
+    return len(wanted) == len(words)
+
+
+class Changes:
+    """Wakes those who wait for a suffix, first come first served."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[None], str] = {}
+
+    def notify(self, suffix: str | None = None) -> None:
+        """Wake those whose pattern the suffix falls under; None: everybody."""
+        for future, pattern in self._waiting.items():
+            if suffix is None or matches(pattern, suffix):
+                _wake(future)
+
+    async def wait(self, pattern: str, until: float = float("inf")) -> None:
+        """Return at the next change under a pattern, or at event loop time `until`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting[future] = pattern
+        timer = loop.call_at(until, _wake, future) if until < float("inf") else None
+        try:
+            await future
+        finally:
+            del self._waiting[future]
+            if timer is not None:
+                timer.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Removed:
+    message: Message
+    after: int
+    """The stream's last sequence when it went."""
+
+
+class Stream:
+    """Messages in the order of their sequences.
+
+    Args:
+        first: sequence of the first one.
+        limit: bytes of all messages.
+        work_queue: whether an acknowledged message goes.
+        last_per_suffix: whether a message makes the one before it, of its suffix, go.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        first: int = 1,
+        limit: int | None = None,
+        work_queue: bool = False,
+        last_per_suffix: bool = False,
+    ) -> None:
+        self.name = name
+        self.work_queue = work_queue
+        self.last = first - 1
+        self.last_id = ""
+        self.consumers: dict[str, Consumer] = {}
+        self.changes = Changes()
+        #: Where the stream ended after each restart of its server on other files than it had.
+        self.cuts: list[int] = []
+        self._first = first
+        self.limit = limit
+        self._last_per_suffix = last_per_suffix
+        self._size = 0
+        self._messages: dict[int, Message] = {}
+        self._newest: dict[str, int] = {}
+        self._identities: dict[str, tuple[int, float]] = {}
+        self._removed: deque[_Removed] = deque(maxlen=_REMEMBERED)
+        self._times: dict[int, float] = {}
+        self._made_up = count(1)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def get(self, sequence: int) -> Message | None:
+        """The message at a sequence."""
+        return self._messages.get(sequence)
+
+    def since(self, sequence: int) -> list[Message]:
+        """Messages from a sequence on."""
+        wanted = range(sequence, self.last + 1)
+        if len(wanted) > len(self._messages):
+            return [message for message in self._messages.values() if message.sequence >= sequence]
+        return [self._messages[position] for position in wanted if position in self._messages]
+
+    def newest(self, pattern: str) -> Message | None:
+        """The newest message under a pattern."""
+        for message in reversed(self._messages.values()):
+            if matches(pattern, message.suffix):
+                return message
+        return None
+
+    def add(self, suffix: str, data: bytes, headers: Mapping[str, str], identity: str | None = None) -> int:
+        """Store a message; its sequence.
+
+        Raises:
+            StoreFull: it does not fit.
+        """
+        size = _stored_size(data, headers)
+        if self.limit is not None and self._size + size > self.limit:
+            raise StoreFull(f"{self.name}: a message of {len(data)} bytes passes the limit of {self.limit}")
+        if self._last_per_suffix and suffix in self._newest:
+            self.remove([self._newest[suffix]], after=self.last + 1)
+        self.last += 1
+        self.last_id = identity or f"{self.name}/{next(self._made_up)}"
+        now = asyncio.get_running_loop().time()
+        message = Message(self.last, suffix, data, {**headers, MESSAGE_ID: self.last_id}, len(data))
+        self._size += size
+        self._messages[self.last] = message
+        self._times[self.last] = now
+        if self._last_per_suffix:
+            self._newest[suffix] = self.last
+        if identity is not None:
+            self._identities[identity] = (self.last, now)
+        self.changes.notify(suffix)
+        return self.last
+
+    def duplicate_of(self, identity: str) -> int:
+        """Sequence of the message that was stored under that id not long ago; 0 if none was."""
+        now = asyncio.get_running_loop().time()
+        while self._identities:
+            oldest, (_, stored) = next(iter(self._identities.items()))
+            if now - stored < _DUPLICATE_WINDOW:
+                break
+            del self._identities[oldest]
+        return self._identities.get(identity, (0, 0.0))[0]
+
+    def remove(self, sequences: Sequence[int], *, after: int | None = None) -> None:
+        """Take messages out.
+
+        Args:
+            after: the last sequence by whose loss they come back.
+        """
+        for sequence in sequences:
+            message = self._messages.pop(sequence, None)
+            if message is None:
+                continue
+            self._size -= _stored_size(message.data, message.headers)
+            self._removed.append(_Removed(message, self.last if after is None else after))
+            for consumer in self.consumers.values():
+                if consumer.pending.pop(sequence, None) is not None:
+                    self.changes.notify(consumer.suffix)  # there is room in it again
+
+    def restart(self) -> None:
+        """Forget ids of messages that are no longer stored."""
+        self._identities = {
+            message.headers[MESSAGE_ID]: (sequence, self._times[sequence])
+            for sequence, message in self._messages.items()
+        }
+        newest = self._messages.get(self.last)
+        self.last_id = newest.headers[MESSAGE_ID] if newest else ""
+
+    def cut(self, last: int, *, undone: int = 0, queues: bool = False) -> None:
+        """See `MemoryJob.cut`."""
+        if not self._first - 1 <= last <= self.last:
+            raise ValueError(f"{self.name} ends at {self.last}, and cannot be cut to {last}")
+        back = []
+        while self._removed and (self._removed[-1].after > last or undone > 0):
+            undone -= self._removed[-1].after <= last
+            back.append(self._removed.pop().message)
+        kept = {message.sequence: message for message in (*self._messages.values(), *back)}
+        self._messages = {s: kept[s] for s in sorted(kept) if s <= last}
+        self._size = sum(_stored_size(m.data, m.headers) for m in self._messages.values())
+        self._newest = (
+            {m.suffix: m.sequence for m in self._messages.values()} if self._last_per_suffix else {}
+        )
+        self.last = last
+        self.cuts.append(last)
+        self.restart()
+        if queues:
+            self.consumers.clear()
+        for consumer in self.consumers.values():
+            consumer.cut(last)
+            if self.work_queue:
+                self.remove([message.sequence for message in back if consumer.dealt_with(message)])
+        self.changes.notify()
+
+
+def _stored_size(data: bytes, headers: Mapping[str, str]) -> int:
+    return len(data) + sum(len(key) + len(value) for key, value in headers.items() if key != MESSAGE_ID)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A message that was given to a reader: when it comes again, and how often it was given out."""
+
+    due: float
+    deliveries: int
+
+
+@dataclass(slots=True)
+class Consumer:
+    """The durable state of a queue."""
+
+    suffix: str
+    ack_wait: float
+    max_pending: int
+    following: int = 1
+    """The first sequence that was not looked at for a first delivery."""
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    _timers: list[tuple[float, int]] = field(default_factory=list)
+    """(due, sequence), a heap; some are out of date."""
+
+    def next_due(self) -> float:
+        """When the next message comes again."""
+        while self._timers:
+            due, sequence = self._timers[0]
+            if (pending := self.pending.get(sequence)) is not None and pending.due == due:
+                return due
+            heapq.heappop(self._timers)
+        return float("inf")
+
+    def take(self, stream: Stream, messages: int, max_bytes: int, now: float) -> list[tuple[Message, int]]:
+        """What is given out now, with how often it was: messages whose time is over, then new ones."""
+        taken: list[tuple[Message, int]] = []
+        room = max_bytes
+        while len(taken) < messages:
+            message = self._candidate(stream, now)
+            if message is None or (taken and message.size > room):
+                break
+            room -= message.size
+            before = self.pending.get(message.sequence)
+            deliveries = before.deliveries + 1 if before else 1
+            self.following = max(self.following, message.sequence + 1)
+            self._give(message.sequence, now + self.ack_wait, deliveries)
+            taken.append((message, deliveries))
+        return taken
+
+    def _candidate(self, stream: Stream, now: float) -> Message | None:
+        if self.next_due() <= now:
+            return stream.get(self._timers[0][1])
+        if len(self.pending) >= self.max_pending:
+            return None
+        while self.following <= stream.last:
+            message = stream.get(self.following)
+            if message is not None and matches(self.suffix, message.suffix):
+                return message
+            self.following += 1
+        return None
+
+    def _give(self, sequence: int, due: float, deliveries: int) -> None:
+        self.pending[sequence] = _Pending(due, deliveries)
+        heapq.heappush(self._timers, (due, sequence))
+
+    def settle(self, stream: Stream, sequence: int) -> None:
+        """A message is dealt with."""
+        if self.pending.pop(sequence, None) is not None:
+            stream.changes.notify(self.suffix)
+        if stream.work_queue:
+            stream.remove([sequence])
+
+    def postpone(self, stream: Stream, sequence: int, delay: float | None, now: float) -> None:
+        """A message comes again after `delay` seconds, or `ack_wait`."""
+        if (pending := self.pending.get(sequence)) is not None:
+            self._give(sequence, now + (self.ack_wait if delay is None else delay), pending.deliveries)
+            stream.changes.notify(self.suffix)
+
+    def unacknowledged(self, stream: Stream) -> int:
+        """Messages that wait, or are given out."""
+        return len(self.pending) + sum(matches(self.suffix, m.suffix) for m in stream.since(self.following))
+
+    def dealt_with(self, message: Message) -> bool:
+        """Whether a message was acknowledged."""
+        return (
+            message.sequence < self.following
+            and message.sequence not in self.pending
+            and matches(self.suffix, message.suffix)
+        )
+
+    def cut(self, last: int) -> None:
+        """The stream ends at `last` now, and goes on from there with other messages."""
+        self.pending = {sequence: state for sequence, state in self.pending.items() if sequence <= last}
+        self.following = max(self.pending) + 1 if self.pending else min(self.following, last + 1)
