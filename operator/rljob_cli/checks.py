@@ -11,7 +11,8 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -19,8 +20,11 @@ from urllib.parse import urlparse
 from rljob_cli.manifest import InvalidManifest
 from rljob_cli.run_folder import Identity, RunFolder, fixed_differences
 from rljob_core.config import JobConfig
-from rljob_core.errors import RLJobError, SpecError
+from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.spec import RLJob
+from rljob_operator import local_pod
+from rljob_operator.desired import Targets, desired
+from rljob_operator.site import Site
 from rljob_runtime.models import local_path
 
 LEAST_FREE_BYTES = 64 << 20
@@ -114,16 +118,35 @@ def _runs_here(config: JobConfig) -> None:
 
 
 def _uris(config: JobConfig) -> None:
-    local_path(config.weights_uri, field="spec.weights.uri")
+    if config.spec.weights.transport == "Files":
+        from rljob_runtime.weights_files import files_transport
+
+        files_transport(config.weights_uri).close()
     local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
 
 
 _CHECKS = (_model, _engines, _backend, _data_and_rewards, _runs_here, _uris)
 
 
+def check_pods(job: RLJob, site: Site, environment: Mapping[str, str]) -> None:
+    """Every process of the job could be started here.
+
+    Raises:
+        SpecError: a template does not fit, or needs what only a cluster has.
+    """
+    for manifest in desired(job, site, Targets(attempt=1, failures=0, pools={})):
+        if (template := manifest.get("spec", {}).get("template")) is not None:
+            local_pod.check(template, environment)
+
+
 def allow_modules_beside(file: Path) -> str:
     """Let reward functions be imported from the manifest's folder; that folder, for PYTHONPATH."""
-    folder = str(file.resolve().parent)
+    return allow_modules_in(file.resolve().parent)
+
+
+def allow_modules_in(path: Path) -> str:
+    """Let reward functions be imported from a folder; that folder, for PYTHONPATH."""
+    folder = str(path)
     if folder not in sys.path:
         sys.path.append(folder)
     return os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
@@ -209,12 +232,26 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity) -> None:
 
 
 def _check_unused(job: RLJob) -> None:
-    for field, uri, pattern in (
-        ("spec.trainer.checkpoint.uri", job.spec.trainer.checkpoint.uri, "step-*"),
-        ("spec.weights.uri", job.spec.weights.uri, "*/manifest.json"),
+    for field, uri, holds_any in (
+        ("spec.trainer.checkpoint.uri", job.spec.trainer.checkpoint.uri, _holds_checkpoints),
+        ("spec.weights.uri", job.spec.weights.uri, _holds_weights),
     ):
-        if uri is not None and any(local_path(uri, field=field).glob(pattern)):
+        if uri is not None and holds_any(uri, field):
             raise SpecError(field, f"{uri} holds what another job stored: choose an empty or a new folder")
+
+
+def _holds_checkpoints(uri: str, field: str) -> bool:
+    return any(local_path(uri, field=field).glob("step-*"))
+
+
+def _holds_weights(uri: str, field: str) -> bool:
+    from rljob_runtime.weights_files import files_transport
+
+    with closing(files_transport(uri)) as transport:
+        try:
+            return any(transport.manifest(key) is not None for key in transport.listing())
+        except StoreUnavailable as error:
+            raise SpecError(field, str(error)) from error
 
 
 def _check_empty(path: Path) -> None:

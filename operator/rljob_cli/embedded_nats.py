@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from rljob_cli.run_folder import replace_text
@@ -32,6 +34,24 @@ async def start_nats(cluster: LocalCluster, folder: Path, *, port: int = 0) -> s
     url = await _until_listening(cluster, folder)
     _write(config, folder, int(url.rpartition(":")[2]))  # what a restart must listen on
     return url
+
+
+@asynccontextmanager
+async def streams_at_rest(
+    folder: Path, url: str | None, environment: Mapping[str, str]
+) -> AsyncIterator[str]:
+    """URL of a server that has a job's streams while none of its processes runs.
+
+    Args:
+        folder: of the embedded server, for whose streams one is started for as long as it takes.
+        url: of the user's own server, if the streams are there.
+    """
+    if url:
+        yield url
+        return
+    with tempfile.TemporaryDirectory(prefix="rljob-nats-") as scratch:
+        async with LocalCluster(Path(scratch), environment) as cluster:
+            yield await start_nats(cluster, folder)
 
 
 def _prepare(folder: Path, port: int) -> Path:

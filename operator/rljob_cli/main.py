@@ -1,4 +1,4 @@
-"""The `rljob` command line: run a job here, check a manifest, audit a run.
+"""The `rljob` command line: run a job here, change it while it runs, check a manifest, audit and replay a run.
 
 Exit codes: 0 all is well; 1 the job failed, or the audit or a check found a violation; 2 the input is wrong, and
 nothing was started; 130 after Ctrl-C.
@@ -10,8 +10,7 @@ import asyncio
 import shlex
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -21,16 +20,15 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from rljob_cli.crd_command import crd
-from rljob_cli.manifest import InvalidManifest, load_job
+from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes
+from rljob_cli.manifest import load_job
 from rljob_cli.nats_init import nats_init
+from rljob_cli.patch import kept_patches
+from rljob_cli.replay_command import replay
 from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core.config import JobConfig
-from rljob_core.errors import RLJobError, SpecError
+from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
-
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="rljob",
@@ -76,6 +74,8 @@ def _root(
 
         rljob run job.yaml --output runs/1  # run it
 
+        rljob patch runs/1 --set steps=400  # change it while it runs
+
         rljob audit runs/1                  # prove that nothing was lost, trained twice or too stale
     """
 
@@ -83,6 +83,7 @@ def _root(
 @app.command()
 def run(
     file: File,
+    *,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for results, state and logs.", show_default="runs/<job's name>"),
@@ -90,11 +91,27 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in the output folder.")
     ] = False,
+    from_version: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --resume: give up what came after this version, and go on from there (0: the initial model).",
+            show_default=False,
+        ),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006  typer's way
     nats_port: Annotated[
         int | None,
         typer.Option(min=1, max=65535, help="Port of the embedded nats-server.", show_default="any free one"),
     ] = None,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Write down all that the coordinator sees and decides, for `rljob replay`; it costs about 1.5 KB of "
+            "disk and 60 µs of the coordinator's time per trajectory.",
+        ),
+    ] = False,
 ) -> None:
     """Run a job on this machine until it is finished.
 
@@ -114,31 +131,79 @@ def run(
         rljob run job.yaml --set spec.rollout.pools.cpu.replicas=3 --set spec.algorithm.learningRate=1e-4
 
         rljob run job.yaml --output runs/sync --resume
+
+        rljob run job.yaml --output runs/sync --resume --from-version 40
     """
-    with _exit_codes():
+    with exit_codes():
         from rljob_cli.checks import allow_modules_beside, check_nats, check_output
 
-        job = load_job(file, overrides)
+        if from_version is not None and not resume:
+            raise SpecError("--from-version", "goes back in a run that is there: add --resume")
+        given = load_job(file, overrides)
         python_path = allow_modules_beside(file)
-        folder = RunFolder(output if output is not None else Path("runs") / job.metadata.name)
-        model = _checked(job, folder)
-        check_nats(job, nats_port)
-        check_output(folder, job, resume=resume, model=model)
-        with folder.locked():
-            known = check_output(folder, job, resume=resume, model=model)
-            if known is not None and _finished(folder, job):
-                return
-            identity = Identity(
-                name=job.metadata.name,
-                namespace=job.metadata.namespace,
-                uid=known.uid if known is not None else uuid.uuid4().hex[:12],
-                model=model,
-                nats_url=job.spec.nats.url or "",
-                manifest=job.model_dump(mode="json", by_alias=True),
-            )
-            folder.claim(identity)
-            code = _run(job, identity, folder, nats_port=nats_port or 0, python_path=python_path)
+        folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
+        with ExitStack() as held:
+            with folder.changing():
+                before = folder.identity() if resume else None
+                kept = kept_patches(before, given) if before is not None else []
+                job = load_job(file, [*overrides, *kept]) if kept else given
+                model = _checked(job, folder)
+                check_nats(job, nats_port)
+                check_output(folder, job, resume=resume, model=model)
+                held.enter_context(folder.locked())
+                known = check_output(folder, job, resume=resume, model=model)
+                if known is not None and from_version is None and _finished(folder, job):
+                    return
+                identity = _identity(job, given, known, kept, model=model, origin=file.resolve().parent)
+                if from_version is not None:
+                    from rljob_cli.going_back import go_back_to, told
+
+                    typer.echo(told(go_back_to(from_version, identity.stamp(job), folder)))
+                folder.claim(identity)
+            if kept:
+                typer.echo(f"kept from rljob patch: {', '.join(kept)}")
+            environment = {"PYTHONPATH": python_path}
+            if record:
+                environment["RLJOB_DECISIONS"] = str(folder.decisions)
+            code = _run(job, identity, folder, nats_port=nats_port or 0, environment=environment)
     raise typer.Exit(code)
+
+
+@app.command()
+def patch(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Output folder of a run, running or not.", show_default=False),
+    ],
+    overrides: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="path=value",
+            help="A field to change, as for `rljob run`; `spec.` may be left out. All of one command are one change.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Change a job while it runs, or before it goes on.
+
+    The whole spec is checked as `rljob run` does, and what a job keeps for good is refused. A running `rljob run` takes
+    the change over within seconds and restarts only the processes that read the field; of `pipeline` it restarts none:
+    buffers that are open keep their bound, those that open later get the new one. The change stays for `--resume`.
+
+    **Examples**
+
+        rljob patch runs/sums --set pipeline.mode=Streaming --set pipeline.maxStaleness=0
+
+        rljob patch runs/sums --set pipeline.maxStaleness=4
+
+        rljob patch runs/sums --set rollout.pools.cpu.replicas=3 --set steps=400
+    """
+    with exit_codes():
+        from rljob_cli.patch_told import tell
+
+        for line in tell(RunFolder(path), overrides):
+            typer.echo(line)
 
 
 @app.command()
@@ -153,7 +218,7 @@ def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  type
 
         rljob validate job.yaml --set spec.pipeline.mode=Streaming
     """
-    with _exit_codes():
+    with exit_codes():
         from rljob_cli.checks import allow_modules_beside
 
         job = load_job(file, overrides)
@@ -186,7 +251,7 @@ def audit(
 
         rljob audit runs/chain-sum --json | jq .verdict
     """
-    with _exit_codes():
+    with exit_codes():
         from rljob_cli.audit import audit as check
         from rljob_cli.audit.read import read_configured, read_folder
         from rljob_cli.audit.table import as_text, print_table
@@ -201,6 +266,7 @@ def audit(
     raise typer.Exit(0 if findings.holds else EXIT_FAILED)
 
 
+app.command()(replay)
 app.command()(crd)
 app.command()(nats_init)
 
@@ -227,6 +293,28 @@ def _checked(job: RLJob, folder: RunFolder) -> str:
     return model_identity(local_path(job.spec.model.uri))
 
 
+def _identity(
+    job: RLJob, given: RLJob, known: Identity | None, kept: list[str], *, model: str, origin: Path
+) -> Identity:
+    """What to write down of a job that starts, or goes on."""
+    manifest = job.model_dump(mode="json", by_alias=True)
+    generation = 1
+    if known is not None:
+        generation = known.generation + (manifest != known.manifest)
+    return Identity(
+        name=job.metadata.name,
+        namespace=job.metadata.namespace,
+        uid=known.uid if known is not None else uuid.uuid4().hex[:12],
+        model=model,
+        nats_url=job.spec.nats.url or "",
+        manifest=manifest,
+        generation=generation,
+        given=given.model_dump(mode="json", by_alias=True),
+        patches=kept,
+        origin=str(origin),
+    )
+
+
 def _finished(folder: RunFolder, job: RLJob) -> bool:
     """Whether there is nothing to go on with; says so.
 
@@ -249,17 +337,18 @@ def _finished(folder: RunFolder, job: RLJob) -> bool:
     return True
 
 
-def _run(job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, python_path: str) -> int:
+def _run(
+    job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
+) -> int:
     from rljob_cli.run import Exit, Run
     from rljob_cli.view import open_view
 
-    metadata_with_uid = job.metadata.model_copy(update={"uid": identity.uid})
-    job = job.model_copy(update={"metadata": metadata_with_uid})
+    job = identity.stamp(job)
     console = Console()
     with open_view(console, job) as view:
 
         async def to_the_end() -> tuple[Exit, str, int]:
-            here = Run(job, folder, view, nats_port=nats_port, python_path=python_path)
+            here = Run(job, folder, view, nats_port=nats_port, environment=environment)
             end = await here.run()
             return end.exit, end.message, here.progress.step
 
@@ -277,27 +366,15 @@ def _run(job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, p
 
 
 def _resume_command() -> str:
-    arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
-    return shlex.join(["rljob", *arguments, "--resume"])
-
-
-@contextmanager
-def _exit_codes() -> Iterator[None]:
-    """Our errors as messages and exit codes."""
-    try:
-        yield
-    except InvalidManifest as group:
-        for error in group.exceptions:
-            typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(EXIT_BAD_INPUT) from group
-    except SpecError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(EXIT_BAD_INPUT) from error
-    except RLJobError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(EXIT_INTERRUPTED) from error
+    """The command that was given, to go on: going back is done."""
+    arguments = iter(sys.argv[1:])
+    kept = []
+    for argument in arguments:
+        if argument == "--from-version":
+            next(arguments, None)
+        elif argument != "--resume" and not argument.startswith("--from-version="):
+            kept.append(argument)
+    return shlex.join(["rljob", *kept, "--resume"])
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,28 @@ def load_job(file: Path, overrides: Sequence[str] = ()) -> RLJob:
             f"line 1, column 1: {_kind(content)}: write a mapping with apiVersion, kind, metadata and spec",
         )
     changed = [override(content, text) for text in overrides]
+    job = _validated(content, str(file), lambda location: _place(file, root, location, changed))
+    return resolve_paths(job, file.resolve().parent)
+
+
+def change_job(job: RLJob, overrides: Sequence[str], folder: Path) -> RLJob:
+    """A job with fields changed; relative paths in them start at `folder`.
+
+    Raises:
+        SpecError: an override names no place.
+        InvalidManifest: fields are wrong, or do not go together any more.
+    """
+    content = dict(as_manifest(job))
+    changed = [override(content, text) for text in overrides]
+    return resolve_paths(_validated(content, "--set", lambda place: _given(place, changed)), folder)
+
+
+def _validated(content: Mapping[str, Any], source: str, place: Callable[[Location], str]) -> RLJob:
+    """The job that a document describes.
+
+    Args:
+        place: what to add to a message about a field.
+    """
     wrong = list(_wrong_metadata(content))
     try:
         job = RLJob.model_validate(content, by_alias=True, by_name=False)
@@ -61,13 +83,13 @@ def load_job(file: Path, overrides: Sequence[str] = ()) -> RLJob:
             "the manifest is wrong",
             [
                 SpecError(
-                    dotted(location(detail)) or str(file),
-                    advice(RLJob, content, detail) + _place(file, root, location(detail), changed),
+                    dotted(location(detail)) or source,
+                    advice(RLJob, content, detail) + place(location(detail)),
                 )
                 for detail in wrong
             ],
         )
-    return resolve_paths(job, file.resolve().parent)
+    return job
 
 
 def _read(file: Path) -> str:
@@ -142,9 +164,9 @@ def _kind(content: object) -> str:
 
 
 def _place(file: Path, root: Node | None, location: Sequence[str | int], changed: Sequence[Location]) -> str:
-    """Where the field, or what should hold it, stands in the file; nothing for what `--set` gave."""
-    if any(tuple(location[: len(place)]) == place for place in changed):
-        return " (given by --set)"
+    """Where the field, or what should hold it, stands in the file."""
+    if given := _given(location, changed):
+        return given
     node = root
     for step in location:
         below = _child(node, step)
@@ -152,6 +174,10 @@ def _place(file: Path, root: Node | None, location: Sequence[str | int], changed
             break
         node = below
     return "" if node is None else f" ({file.name}, line {node.start_mark.line + 1})"
+
+
+def _given(location: Sequence[str | int], changed: Sequence[Location]) -> str:
+    return " (given by --set)" if any(tuple(location[: len(place)]) == place for place in changed) else ""
 
 
 def _child(node: Node | None, step: str | int) -> Node | None:
@@ -187,6 +213,17 @@ def override(content: dict[str, Any], text: str) -> Location:
     key = _key(target, steps[-1], path)
     target[key] = _as_json(_parse(value, f"--set {path}")[1])
     return (*location, key)
+
+
+def value_at(content: Mapping[str, Any], path: str) -> Any:
+    """What a manifest has at the path of an override; None if nothing."""
+    found: Any = content
+    for step in _STEP.findall(path):
+        try:
+            found = found[_key(found, step, path)]
+        except (SpecError, KeyError, TypeError):
+            return None
+    return found
 
 
 def _key(target: object, step: str, path: str) -> str | int:

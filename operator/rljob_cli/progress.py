@@ -78,12 +78,20 @@ class Progress:
         self._generated[line.epoch] = max(self._generated.get(line.epoch, 0), line.tokens_generated)
         if self.latest is None or line.epoch >= self.latest.epoch:
             self.latest = line
+        if line.gone_back:
+            self._go_back(line.version)
+            return False
         key = (kind_of(line), line.version)
         if key in self._seen:
             return False
         self._seen.add(key)
         self.lines.append(line)
         return True
+
+    def _go_back(self, version: int) -> None:
+        """The user gave up what came after the version, an end included."""
+        self.lines = [line for line in self.lines if line.version <= version and not line.finished]
+        self._seen = {(kind_of(line), line.version) for line in self.lines}
 
     def heard(self, key: str, signal: EngineSignal | None) -> None:
         """An engine's heartbeat, or that its key is gone."""

@@ -140,7 +140,8 @@ def plot(path: Path, job: RLJob, progress: Progress) -> None:
         )
         staleness.plot(at, [s.staleness_mean for _, s in seen], color="#444444", linewidth=1.2, label="mean")
         staleness.axhline(bound, color="#d1592c", linestyle=":", linewidth=1.2, label="bound")
-        staleness.set_ylim(-0.1, bound + 0.5)
+        # The bound is the newest; it may have been a wider one before.
+        staleness.set_ylim(-0.1, max([bound, *(s.staleness_max for _, s in seen)]) + 0.5)
         staleness.set_ylabel("staleness\n(versions)")
         staleness.set_xlabel("step")
         staleness.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 0.98), borderpad=0)

@@ -11,31 +11,34 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from rljob_cli import report
-from rljob_cli.checks import LEAST_FREE_BYTES
+from rljob_cli.checks import LEAST_FREE_BYTES, check_pods
 from rljob_cli.embedded_nats import start_nats
 from rljob_cli.memory import resident_bytes
+from rljob_cli.patch import changes, stored_job
 from rljob_cli.progress import Progress
 from rljob_cli.run_folder import RunFolder
 from rljob_cli.view import View
 from rljob_core.config import JobConfig
-from rljob_core.errors import RLJobError
+from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
+from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_operator import status as job_status
-from rljob_operator.observe import Figures
-from rljob_operator.processes import LocalCluster
+from rljob_operator.cluster import Event
+from rljob_operator.observe import Figures, pipeline_in_force
+from rljob_operator.processes import BACK_OFF, FAILED, LocalCluster
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.site import Site, job_config
 from rljob_operator.status import Phase
 from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.streams_budget import trajectory_stream_bytes
 
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
@@ -81,16 +84,6 @@ class Signals:
         self.asked.set()
 
 
-def site_of(folder: RunFolder, nats_url: str) -> Site:
-    """What the folder and its server decide for a job."""
-    return Site(
-        nats_url=nats_url,
-        weights_uri=str(folder.weights),
-        checkpoint_uri=str(folder.checkpoints),
-        trainer_log_uri=str(folder.trainer),
-    )
-
-
 class Run:
     """One run of a job in its folder.
 
@@ -98,30 +91,33 @@ class Run:
         job: with its uid; checked.
         folder: claimed and locked.
         nats_port: for the embedded server; 0 for any.
-        python_path: PYTHONPATH of every process.
+        environment: of every process, over this one's own.
     """
 
     def __init__(
-        self, job: RLJob, folder: RunFolder, view: View, *, nats_port: int, python_path: str
+        self, job: RLJob, folder: RunFolder, view: View, *, nats_port: int, environment: Mapping[str, str]
     ) -> None:
         self._job = job
         self._folder = folder
         self._view = view
         self._nats_port = nats_port
-        self._environment = {**os.environ, "PYTHONPATH": python_path, "HF_HUB_OFFLINE": "1"}
+        self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
         self._metrics = report.MetricsFile(folder.metrics)
         self._earlier = report.earlier(folder)
         self._started = time.monotonic()
         self._summarized = 0.0
         self._ended = asyncio.Event()
+        self._dead: asyncio.Queue[str] = asyncio.Queue()  # keys of engines' heartbeats
         self._failed_before: str | None = None
+        self._known: int | None = None  # figures of earlier runs: the sequence of the newest
+        self._read = 0  # sequence of the newest figure that was taken in
         self._peak = int(self._earlier.get("peak_memory_bytes", 0))
         self.progress = Progress()
 
     async def run(self) -> End:
         """Until the job is finished, a signal comes or the folder is lost; all processes have ended then."""
         signals = Signals()
-        cluster = LocalCluster(self._folder.path, self._environment, on_event=self._view.event)
+        cluster = LocalCluster(self._folder.path, self._environment, on_event=self._event)
         end = End(Exit.INTERRUPTED)
         self._view.note(f"starting; what each process says goes to {self._folder.path / 'logs'}")
         try:
@@ -160,15 +156,17 @@ class Run:
 
     async def _until_finished(self, cluster: LocalCluster) -> End:
         url = self._job.spec.nats.url or await start_nats(cluster, self._folder.nats, port=self._nats_port)
-        site = site_of(self._folder, url)
+        site = self._folder.site(url)
         # A new run writes over nothing; one that goes on takes back that the job had ended.
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
         async with _opened(job_config(self._job, site), url) as store, asyncio.TaskGroup() as beside:
             helpers = [
-                beside.create_task(self._follow_metrics(store)),
-                beside.create_task(self._follow_engines(store)),
+                beside.create_task(self._lasting(partial(self._follow_metrics, store))),
+                beside.create_task(self._lasting(partial(self._follow_engines, store))),
+                beside.create_task(self._lasting(partial(self._tell_deaths, store))),
                 beside.create_task(self._sample()),
+                beside.create_task(self._follow_changes(cluster, site)),
             ]
             end = await self._reconciled(cluster, site)
             for helper in helpers:
@@ -177,7 +175,8 @@ class Run:
 
     async def _reconciled(self, cluster: LocalCluster, site: Site) -> End:
         """How the job ended, by its trainer and by its coordinator's own words."""
-        reconcile = asyncio.create_task(Reconciler(cluster, site, figures=self._figures).run(self._job))
+        reconciler = Reconciler(cluster, site, figures=self._figures)
+        reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
         said = asyncio.create_task(self._ended.wait())
         try:
             await asyncio.wait({reconcile, said}, return_when=asyncio.FIRST_COMPLETED)
@@ -201,20 +200,39 @@ class Run:
 
     # ------------------------------------------------------------------------------------------ following
 
+    async def _lasting(self, follow: Callable[[], Awaitable[None]]) -> None:
+        """Follow for as long as the job runs: a server that is away for long costs the picture, not the job."""
+        while True:
+            began = time.monotonic()
+            try:
+                await follow()
+            except StoreUnavailable as error:
+                # Said once, not for as long as it lasts.
+                if time.monotonic() - began > _SUMMARY_SECONDS:
+                    self._view.note(f"{error}; waiting for it")
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
     async def _follow_metrics(self, store: NatsStore) -> None:
         """Take in the job's own figures: all of them so far at once, then each as it comes."""
-        known = await store.last_sequence(Channel.METRICS)
-        if not known:
-            self._metrics.start([])
-        async for batch in store.read(Channel.METRICS):
+        if self._known is None:
+            self._known = await store.last_sequence(Channel.METRICS)
+            if not self._known:
+                self._metrics.start([])
+        async for batch in store.read(Channel.METRICS, start=self._read + 1):
             for message in batch:
-                self._take(STEP_METRICS.validate_json(message.data), before=message.sequence <= known)
-                if message.sequence == known:
+                self._take(STEP_METRICS.validate_json(message.data), before=message.sequence <= self._known)
+                if message.sequence == self._known:
                     self._metrics.start(self.progress.lines)
+                self._read = message.sequence
+            # What ended an earlier run may be taken back by a line that follows.
+            if self.progress.end is not None and batch[-1].sequence >= self._known:
+                self._ended.set()
             self._view.refresh(self.progress)
 
     def _take(self, line: StepMetrics, *, before: bool) -> None:
         """A line of the stream; `before`: it was there when this run started."""
+        if line.gone_back:
+            self._failed_before = None
         if before and line.finished == "Failed":
             # It ended an earlier run; whether it ends this one too, the ledger decides.
             self._failed_before = line.message
@@ -224,13 +242,37 @@ class Run:
         if not before:
             self._metrics.append(line)
             self._view.line(line, self.progress)
-        if line.finished:
-            self._ended.set()
 
     async def _follow_engines(self, store: NatsStore) -> None:
         async for key, value in store.watch_signals():
             if key.startswith(ENGINE_SIGNALS):
                 self.progress.heard(key, None if value is None else ENGINE_SIGNAL.validate_json(value))
+
+    def _event(self, event: Event) -> None:
+        self._view.event(event)
+        if event.reason in {BACK_OFF, FAILED}:
+            for key in self.progress.engines:
+                if key.startswith(f"{ENGINE_SIGNALS}{event.about}."):
+                    self._dead.put_nowait(key)
+
+    async def _tell_deaths(self, store: NatsStore) -> None:
+        """Remove the heartbeats of engines whose process has ended: its parent knows long before a lease runs out."""
+        while True:
+            await store.delete_signal(await self._dead.get())
+
+    async def _follow_changes(self, cluster: LocalCluster, site: Site) -> None:
+        """Take over what `rljob patch` writes."""
+        async for identity in changes(self._folder, self._job.metadata.generation or 0):
+            try:
+                job = identity.stamp(stored_job(identity))
+                # Once more, as what the pods are started from is this process' environment.
+                check_pods(job, site, self._environment)
+            except SpecError as error:
+                self._view.note(f"not taken over from rljob patch: {error}")
+                continue
+            self._job = job
+            self._view.changed(job)
+            cluster.look_again()
 
     async def _sample(self) -> None:
         """Once a second: memory, free space, rates, the picture and the summary so far."""
@@ -258,6 +300,7 @@ class Run:
             staleness_max=largest,
             staleness_mean=mean,
             tokens_per_second=line.tokens_per_second,
+            pipeline=pipeline_in_force(line),
         )
 
     # ------------------------------------------------------------------------------------------ the end
@@ -294,7 +337,7 @@ async def _opened(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
         url,
         subject=config.subject,
         stream_prefix=config.stream_prefix,
-        trajectory_bytes=trajectory_stream_bytes(config),
+        trajectory_bytes=trajectory_stream_bytes(config.spec),
     )
     await store.open()
     try:

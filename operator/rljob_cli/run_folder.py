@@ -6,6 +6,7 @@
 | `nats/` | the embedded server's configuration, log and streams (the ledger among them) |
 | `weights/`, `checkpoints/`, `checkpoint` | weight versions; saved states; the newest of them |
 | `trainer/` | what the trainer fed to backward, in its own words |
+| `decisions/` | what each coordinator saw and decided, with `--record` |
 | `logs/`, `pods/`, `pids.json`, `status.json` | processes: see `rljob_operator.processes` |
 | `metrics.jsonl`, `summary.json`, `reward.png` | results |
 """
@@ -17,12 +18,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, immutable_fields
+from rljob_operator.site import Site
+from rljob_runtime.durable import sync_file, sync_folder
 
 # Compared in other ways: a model's folder may have moved, so its content is; the embedded server has no URL.
 _OTHERWISE = {"spec.model.uri", "spec.nats.url"}
@@ -33,6 +36,10 @@ FIXED: Mapping[str, str] = {
     for path, mark in immutable_fields(RLJob)
     if path not in _OTHERWISE and path not in _ELSEWHERE
 }
+IMMUTABLE: Mapping[str, str] = {
+    path: mark.because for path, mark in immutable_fields(RLJob) if path not in _ELSEWHERE
+}
+"""What `rljob patch` may not change."""
 """What a run may not change about the job that it goes on with, and why: what the API server keeps, too.
 
 All else (steps, rates, replicas, mode, …) may be another from one run to the next.
@@ -47,7 +54,11 @@ class Identity:
         uid: of this job alone; a job of the same name started anew has another.
         model: identity of the initial model (`rljob_runtime.checkpoint.model_identity`).
         nats_url: of the server that holds its streams; empty for the embedded one.
-        manifest: the RLJob as JSON.
+        manifest: the RLJob as JSON, as it is now.
+        generation: of the manifest: one more with each change, as Kubernetes counts.
+        given: the RLJob as `rljob run` was last given it.
+        patches: what `rljob patch` changed since, as `--set` takes it.
+        origin: folder of the manifest's file: relative paths start there, and reward functions are imported from it.
     """
 
     name: str
@@ -56,6 +67,15 @@ class Identity:
     model: str
     nats_url: str
     manifest: dict[str, Any]
+    generation: int = 1
+    given: dict[str, Any] = field(default_factory=dict)
+    patches: list[str] = field(default_factory=list)
+    origin: str = ""
+
+    def stamp(self, job: RLJob) -> RLJob:
+        """The job as Kubernetes would show it: with its uid and generation."""
+        metadata = {"uid": self.uid, "generation": self.generation}
+        return job.model_copy(update={"metadata": job.metadata.model_copy(update=metadata)})
 
 
 class RunFolder:
@@ -69,10 +89,20 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.checkpoint = self.path / "checkpoint"
         self.trainer = self.path / "trainer"
+        self.decisions = self.path / "decisions"
         self.metrics = self.path / "metrics.jsonl"
         self.summary = self.path / "summary.json"
         self.plot = self.path / "reward.png"
         self._lock = self.path / ".lock"
+
+    def site(self, nats_url: str) -> Site:
+        """What the folder and its server decide for a job."""
+        return Site(
+            nats_url=nats_url,
+            weights_uri=str(self.weights),
+            checkpoint_uri=str(self.checkpoints),
+            trainer_log_uri=str(self.trainer),
+        )
 
     def identity(self) -> Identity | None:
         """The job that it holds; None if it holds none.
@@ -94,7 +124,25 @@ class RunFolder:
             folder.mkdir(exist_ok=True)
         if not self.checkpoint.is_symlink():
             self.checkpoint.symlink_to(Path(self.checkpoints.name) / "latest")
-        replace_text(self.job, json.dumps(asdict(identity), indent=2))
+        self.write(identity)
+
+    def write(self, identity: Identity) -> None:
+        """Write down which job it holds, to survive a crash of the machine."""
+        replace_text(self.job, json.dumps(asdict(identity), indent=2), durable=True)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Be the only one to read `job.json`, decide, and write it; does nothing where there is no folder."""
+        if not self.path.is_dir():
+            yield
+            return
+        # The folder itself, as a lock file would have to be made for a call that may be refused.
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -116,6 +164,10 @@ class RunFolder:
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+    def holder(self) -> str:
+        """Id of the process that holds it, as far as it says so."""
+        return self._lock.read_text(encoding="ascii") if self.in_use() else ""
 
     def in_use(self) -> bool:
         """Whether a process holds it now."""
@@ -141,23 +193,33 @@ def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, A
     return [] if before == now else [(path, before, now)]
 
 
-def fixed_differences(identity: Identity, job: RLJob) -> list[tuple[str, str, Any, Any]]:
+def fixed_differences(
+    identity: Identity, job: RLJob, fixed: Mapping[str, str] = FIXED
+) -> list[tuple[str, str, Any, Any]]:
     """What the job would change that it may not: path, why not, value before, value now."""
     found = differences(identity.manifest, job.model_dump(mode="json", by_alias=True))
     return [
         (path, because, before, now)
         for path, before, now in found
-        for fixed, because in FIXED.items()
-        if path == fixed or path.startswith(f"{fixed}.")
+        for field, because in fixed.items()
+        if path == field or path.startswith(f"{field}.")
     ]
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file at once: a reader, or a crash, sees the old text or the new one."""
+def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Replace a file at once: a reader, or a crash of this process, sees the old text or the new one.
+
+    Args:
+        durable: on return it is the new one, also after a crash of the machine.
+    """
     aside = path.with_name(f".{path.name}.new")
     try:
         aside.write_text(text, encoding="utf-8")
+        if durable:
+            sync_file(aside)
         aside.replace(path)
+        if durable:
+            sync_folder(path.parent)
     except OSError:
         aside.unlink(missing_ok=True)
         raise

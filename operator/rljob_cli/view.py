@@ -38,6 +38,9 @@ class View(AbstractContextManager["View"], Protocol):
     def event(self, event: Event) -> None:
         """Something happened to a process or the job."""
 
+    def changed(self, job: RLJob) -> None:
+        """The job's spec is another."""
+
     def note(self, text: str) -> None:
         """Something to tell in words."""
 
@@ -54,6 +57,19 @@ def _decimal(value: float | None) -> str:
 def _event_text(event: Event) -> str:
     about = f" {event.about}" if event.about else ""
     return f"{event.reason}{about}: {event.message}"
+
+
+def _title(job: RLJob) -> str:
+    pipeline = job.spec.pipeline
+    return f"{job.metadata.name} · {pipeline.mode} · maxStaleness {pipeline.bound}"
+
+
+def _changed_text(job: RLJob) -> str:
+    pipeline = job.spec.pipeline
+    return (
+        f"changed by rljob patch: generation {job.metadata.generation}, {job.spec.steps} steps, {pipeline.mode}, "
+        f"maxStaleness {pipeline.bound}"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- lines
@@ -99,6 +115,11 @@ class PlainView:
         """Print it."""
         self._print(_event_text(event))
 
+    def changed(self, job: RLJob) -> None:
+        """Say so."""
+        self._steps = job.spec.steps
+        self.note(_changed_text(job))
+
     def note(self, text: str) -> None:
         """Print it."""
         self._flush()
@@ -142,8 +163,7 @@ class LiveView:
     """Figures, engines, queues, recent events and a bar with the time left, drawn in place."""
 
     def __init__(self, console: Console, job: RLJob) -> None:
-        pipeline = job.spec.pipeline
-        self._title = f"{job.metadata.name} · {pipeline.mode} · maxStaleness {pipeline.bound}"
+        self._title = _title(job)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._trained = _Trained()
         self._progress = Progress()
@@ -182,6 +202,12 @@ class LiveView:
     def event(self, event: Event) -> None:
         """Add it to the recent ones."""
         self.note(_event_text(event))
+
+    def changed(self, job: RLJob) -> None:
+        """Draw its title and its bar anew."""
+        self._title = _title(job)
+        self._bar.update(self._task, total=job.spec.steps)
+        self.note(_changed_text(job))
 
     def note(self, text: str) -> None:
         """Add it to the recent ones."""

@@ -47,6 +47,25 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() if file.is_file() else b"" for file in files}
 
 
+def started(file: Path, output: Path | None = None) -> RunFolder:
+    """The folder of a run of the job, as its start left it."""
+    manifest = load_job(file).model_dump(mode="json", by_alias=True)
+    folder = RunFolder(output or file.parent / "out")
+    folder.claim(
+        Identity(
+            name=manifest["metadata"]["name"],
+            namespace="default",
+            uid="0123",
+            model=model_identity(file.parent / "model"),
+            nats_url="",
+            manifest=manifest,
+            given=manifest,
+            origin=str(file.parent),
+        )
+    )
+    return folder
+
+
 def claimed(
     file: Path, *, name: str = "sums", model: str | None = None, spec: dict[str, Any] | None = None
 ) -> RunFolder:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from rljob_cli.audit.evidence import Evidence, LedgerMessage, ManifestFile, PayloadLeft
+from rljob_core import snapshot
+from rljob_core.job_state import JobState
 from rljob_core.messages import RewardResult
 from rljob_core.records import (
     BufferOpened,
@@ -20,17 +22,31 @@ from rljob_core.records import (
     GroupReserved,
     JobFinished,
     MicroBatchAssigned,
+    PipelineSet,
     Record,
     RecordBatch,
     Rewarded,
     StepCommitted,
+    StepRestored,
     TrainerAttempt,
+    VersionsRevoked,
     Writer,
 )
 from rljob_core.trajectory import VersionSpan, group_of
 
 SIBLINGS = 2
 BOUND = 1
+JOB = "0123"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A message of the ledger: records, or a snapshot; `counts`: it is in the chain."""
+
+    writer: Writer
+    records: tuple[Record, ...] = ()
+    snapshot: bytes | None = None
+    counts: bool = True
 
 
 @dataclass
@@ -38,7 +54,7 @@ class Story:
     """Sources that can be changed one by one; `write` appends to the ledger under the writer in charge."""
 
     writer: Writer = field(default_factory=lambda: Writer(1, "one"))
-    ledger: list[tuple[Writer, tuple[Record, ...]]] = field(default_factory=list)
+    ledger: list[Entry] = field(default_factory=list)
     payloads: list[PayloadLeft] = field(default_factory=list)
     rewards: list[RewardResult] = field(default_factory=list)
     manifests: list[ManifestFile] = field(default_factory=list)
@@ -47,6 +63,8 @@ class Story:
     lost: set[int] = field(default_factory=set)
     fence: tuple[int, int] = (0, 0)
     version: int = 0
+    opened: int = 0
+    stamp: tuple[str, int] = ("BoundedAsync", BOUND)
     assigned: list[tuple[str, ...]] = field(default_factory=list)
 
     def evidence(self) -> Evidence:
@@ -54,26 +72,39 @@ class Story:
         sequences = (n for n in count(1) if n not in self.lost)
         return Evidence(
             ledger=tuple(
-                LedgerMessage(n, RecordBatch(writer, records))
-                for n, (writer, records) in zip(sequences, self.ledger, strict=False)
+                LedgerMessage(n, RecordBatch(e.writer, e.records), counts=e.counts)
+                if e.snapshot is None
+                else LedgerMessage(n, snapshot=e.snapshot, counts=e.counts)
+                for n, e in zip(sequences, self.ledger, strict=False)
             ),
             payloads=tuple(self.payloads),
             rewards=tuple(self.rewards),
             manifests=tuple(self.manifests),
             fed=tuple(self.fed),
             unreadable=tuple(self.unreadable),
+            job=JOB,
         )
 
     def write(self, *records: Record) -> None:
         """One message of the ledger."""
-        self.ledger.append((self.writer, records))
+        self.ledger.append(Entry(self.writer, records))
+
+    def records(self) -> Iterator[Record]:
+        """All records, in order."""
+        return (record for entry in self.ledger for record in entry.records)
+
+    def snapshot(self) -> None:
+        """The ledger's state so far, as a coordinator stores it."""
+        state = JobState()
+        state.replay(RecordBatch(e.writer, e.records) for e in self.ledger if e.counts and e.records)
+        self.ledger.append(Entry(self.writer, snapshot=snapshot.dump(state)))
 
     # ---- what happens in a job
 
     def coordinator(self, number: int, instance: str) -> None:
         """A coordinator takes over."""
         self.writer = Writer(number, instance)
-        self.write(EpochClaimed(number, instance))
+        self.write(EpochClaimed(number, instance, JOB))
 
     def trainer(self, attempt: int) -> None:
         """A trainer gang starts from the newest version."""
@@ -81,9 +112,16 @@ class Story:
         self.assigned = []
         self.write(TrainerAttempt(attempt, self.writer.number, self.version))
 
+    def pipeline(self, mode: str, bound: int) -> None:
+        """What binds the buffers that open from here on."""
+        self.stamp = (mode, bound)
+        self.write(PipelineSet(self.opened, mode, bound, "Update", 3, 16))
+
     def open(self, step: int, capacity: int = 2) -> None:
         """A step's buffer."""
-        self.write(BufferOpened(step, BOUND, "BoundedAsync", capacity))
+        mode, bound = self.stamp
+        self.opened = step + 1
+        self.write(BufferOpened(step, bound, mode, capacity))
 
     def reserve(self, group: str, step: int) -> None:
         """A group is planned."""
@@ -97,7 +135,7 @@ class Story:
             digest, span = f"p-{trajectory}-{attempt}", VersionSpan(version, version)
             self.write(Generated(trajectory, attempt, span, 8, 4, digest, 1, 0))
             self.write(Rewarded(trajectory, attempt, 1.0, f"r-{trajectory}-{attempt}"))
-            self.payloads.append(PayloadLeft(trajectory, attempt, digest, span))
+            self.payloads.append(PayloadLeft(trajectory, attempt, digest, span, 1, 0))
             self.rewards.append(
                 RewardResult(
                     trajectory, attempt, digest, 1.0, {"exact_match": 1.0}, f"r-{trajectory}-{attempt}"
@@ -127,10 +165,10 @@ class Story:
         """The step is done."""
         attempt, epoch = self.fence
         self.version += 1
-        parent = self.manifests[-1].digest if self.manifests else ""
-        key = f"v{self.version}-a{attempt}"
+        parent = self.manifest(self.version - 1).digest if self.version > 1 else ""
+        key, digest = f"v{self.version}-a{attempt}", f"m-{self.version}-{attempt}-{epoch}"
         record = StepCommitted(
-            self.version, parent, attempt, epoch, tuple(self.assigned), "random", f"m-{self.version}", key
+            self.version, parent, attempt, epoch, tuple(self.assigned), BOUND, "random", digest, key
         )
         proposal = replace(record, manifest="")
         self.manifests.append(ManifestFile(key, self.version, parent, record.manifest, proposal))
@@ -138,6 +176,32 @@ class Story:
         consumed = {t for batch in self.assigned for t in batch}
         self.payloads = [p for p in self.payloads if p.trajectory not in consumed]
         self.rewards = [r for r in self.rewards if r.trajectory not in consumed]
+        self.assigned = []
+
+    def manifest(self, version: int) -> ManifestFile:
+        """Of the newest weights of that version."""
+        return [m for m in self.manifests if m.version == version][-1]
+
+    def lose(self, messages: int) -> None:
+        """The server dies with its machine, and the ledger's newest messages with it."""
+        del self.ledger[-messages:]
+
+    def restore(
+        self, version: int, moved: dict[str, int] | None = None, dropped: tuple[str, ...] = ()
+    ) -> None:
+        """A commit that the ledger has lost is taken back from its manifest."""
+        manifest = self.manifest(version)
+        assert manifest.proposal is not None
+        self.version = version
+        self.write(StepRestored(replace(manifest.proposal, manifest=manifest.digest), moved or {}, dropped))
+
+    def revoke(self, version: int) -> None:
+        """The user goes back."""
+        later = [r for r in self.records() if isinstance(r, StepCommitted) and r.version > version]
+        manifest = self.manifest(version)
+        trajectories = sum(len(batch) for r in later for batch in r.micro_batches)
+        self.write(VersionsRevoked(version, manifest.key, manifest.digest, None, None, trajectories))
+        self.version = self.opened = version
         self.assigned = []
 
     def finish(self) -> None:
@@ -149,13 +213,13 @@ class Story:
     def rewrite(self, change: Callable[[Record], Record | None]) -> None:
         """Put every record of the ledger through a function; None takes it out."""
         self.ledger = [
-            (writer, tuple(new for record in records if (new := change(record)) is not None))
-            for writer, records in self.ledger
+            replace(e, records=tuple(new for record in e.records if (new := change(record)) is not None))
+            for e in self.ledger
         ]
 
     def alter(self, kind: type, where: Callable[[Any], bool], **changes: Any) -> None:
         """Change fields of the records of a kind; at least one must be there."""
-        found = [r for _, records in self.ledger for r in records if isinstance(r, kind) and where(r)]
+        found = [r for r in self.records() if isinstance(r, kind) and where(r)]
         assert found
         self.rewrite(lambda r: replace(r, **changes) if any(r is one for one in found) else r)
 
@@ -172,11 +236,11 @@ def job() -> Story:
     """
     story = Story()
     story.coordinator(1, "one")
+    story.snapshot()
     story.trainer(1)
-    for step in range(3):
-        story.open(step)
-        for number in (2 * step, 2 * step + 1):
-            story.reserve(f"g{number}", step)
+    story.pipeline("BoundedAsync", BOUND)
+    plan(story, 0)
+    plan(story, 1)
     for number in range(6):
         version = max(number // 2 - 1, 0) if number % 2 == 0 else number // 2
         story.generate(f"g{number}", version)
@@ -184,10 +248,29 @@ def job() -> Story:
         story.train(f"g{number}", last=number % 2 == 1)
         if number % 2 == 1:
             story.commit()
+            if story.version == 1:
+                plan(story, 2)
     story.open(3)
     story.reserve("g6", 3)
     story.generate("g6", 3)
     return story
+
+
+def plan(story: Story, step: int, *, first: int | None = None) -> None:
+    """A step's buffer, and both of its groups."""
+    story.open(step)
+    first = 2 * step if first is None else first
+    for number in (first, first + 1):
+        story.reserve(f"g{number}", step)
+
+
+def train_step(story: Story, *groups: str) -> None:
+    """The groups of the current step are generated by its version and trained, one by one."""
+    for group in groups:
+        story.generate(group, story.version)
+        story.ready(group, story.version, story.version)
+        story.train(group, last=group == groups[-1])
+    story.commit()
 
 
 def refuted(checks: Iterable[Any]) -> dict[str, set[str]]:

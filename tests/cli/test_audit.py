@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from story import Story, job, members, of, refuted
+from story import BOUND, JOB, Entry, Story, job, members, of, plan, refuted, train_step
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.table import as_text, print_table
 from rljob_core.records import (
     BufferOpened,
+    Dispatched,
     EpochClaimed,
     FedMicroBatch,
     FedTrajectory,
@@ -26,7 +27,9 @@ from rljob_core.records import (
     Rewarded,
     SiblingReset,
     StepCommitted,
+    StepRestored,
     TrainerAttempt,
+    VersionsRevoked,
     Writer,
 )
 from rljob_core.trajectory import VersionSpan, group_of
@@ -78,6 +81,18 @@ def test_finds_nothing_in_aborts_resets_and_moves() -> None:
     assert audit(story.evidence()).counts["aborted"] == {"RewardFailed": 1, "Timeout": 1}
 
 
+def test_finds_nothing_in_a_job_whose_pipeline_was_changed_and_tells_of_it() -> None:
+    story = job()
+    story.pipeline("BoundedAsync", 3)
+    for step in (4, 5, 6):
+        story.open(step)
+    story.pipeline("Streaming", 0)
+    findings = audit(story.evidence())
+    assert refuted(findings.checks) == {}
+    said = [(p["from_step"], p["mode"], p["max_staleness"]) for p in findings.counts["pipelines"]]
+    assert said == [(0, "BoundedAsync", 1), (4, "BoundedAsync", 3), (7, "Streaming", 0)]
+
+
 def test_passes_over_the_records_of_zombies() -> None:
     story = job()
     story.coordinator(2, "two")
@@ -85,28 +100,155 @@ def test_passes_over_the_records_of_zombies() -> None:
     for zombie in zombies:
         story.writer = zombie
         story.write(GroupAborted("g0", "ZombieWasHere"))
-    story.write(EpochClaimed(2, "three"))  # not the first to claim the number
+    story.write(EpochClaimed(2, "three", JOB))  # not the first to claim the number
     story.write(GroupAborted("g1", "ZombieWasHere"))
     findings = audit(story.evidence())
     assert refuted(findings.checks) == {}
     assert findings.counts["records_of_fenced_writers"] == 4
 
 
+def test_passes_over_messages_that_are_not_in_the_chain() -> None:
+    story = job()
+    for _ in range(2):  # whoever wrote them knew another end of the ledger
+        story.ledger.append(Entry(story.writer, (GroupAborted("g0", "Astray"),), counts=False))
+    story.ledger.append(Entry(story.writer, snapshot=b"of another state", counts=False))
+    findings = audit(story.evidence())
+    assert refuted(findings.checks) == {}
+    assert findings.counts["messages_out_of_chain"] == 3
+
+
+# ------------------------------------------------------------------------------------------------ lost and revoked
+
+
+def restored() -> Story:
+    """A job whose ledger lost two commits and all that led to them; they were taken back from their manifests.
+
+    Version 4 is made of g6, whose second attempt the ledger does not know, and g8, which it never planned; it still
+    has g7 in that buffer. Version 5 is made of groups that it never planned.
+    """
+    story = job()
+    story.coordinator(1_000_700, "two")
+    story.reserve("g7", 3)
+    story.write(Dispatched(members("g7"), (1, 1), "engine", 3))
+    story.open(4)
+    kept = len(story.ledger)
+    story.coordinator(2_000_900, "three")
+    story.trainer(2)
+    story.write(
+        GroupAborted("g7", "UniformGroup"), *(SiblingReset(t, 2, "Lost", False) for t in members("g6"))
+    )
+    story.reserve("g8", 3)
+    for group, attempt in (("g6", 2), ("g8", 1)):
+        story.generate(group, 3, attempt)
+        story.ready(group, 3, 3)
+        story.train(group, last=group == "g8")
+    story.commit()
+    story.reserve("g9", 4)
+    story.reserve("g10", 4)
+    train_step(story, "g9", "g10")
+    story.lose(len(story.ledger) - kept)
+    story.coordinator(2_000_100, "four")  # as many claims as the ledger has, and another number than was lost
+    story.restore(4, moved={"g7": 4})
+    story.restore(5, dropped=("g7",))
+    story.trainer(2)
+    story.pipeline("BoundedAsync", BOUND)
+    plan(story, 5, first=11)
+    train_step(story, "g11", "g12")
+    return story
+
+
+def revoked() -> Story:
+    """The job after version 3: its user goes back to version 1, and trains two other steps."""
+    story = job()
+    story.coordinator(2, "two")
+    story.revoke(1)
+    story.trainer(2)
+    story.pipeline("BoundedAsync", BOUND)
+    plan(story, 1, first=7)
+    train_step(story, "g7", "g8")
+    plan(story, 2, first=9)
+    train_step(story, "g9", "g10")
+    return story
+
+
+def test_finds_nothing_in_commits_that_were_taken_back_from_their_manifests() -> None:
+    story = restored()
+    story.snapshot()  # what the coordinators live by folds it as well
+    findings = audit(story.evidence())
+    assert refuted(findings.checks) == {}
+    counts = findings.counts
+    assert (counts["versions"], counts["versions_restored"], counts["snapshots"]) == (6, 2, 2)
+    assert (counts["planned"], counts["consumed"], counts["open"]) == (26, 24, 0)
+    assert counts["aborted"] == {"LedgerLost": 2}
+
+
+def test_a_restored_step_keeps_its_bound_though_its_buffer_was_opened_again_under_another() -> None:
+    story = restored()
+    change_restored(story, 4, max_staleness=2)
+    assert verdict(story) == {}
+
+
+def test_a_restored_step_that_had_started_over_after_its_proposal() -> None:
+    story = restored()
+    again = next(line for line in story.fed if line.step == 4)
+    story.fed.append(again)  # the gang was told to start over, and died; which counts, the ledger has lost
+    assert verdict(story) == {}
+
+
+def test_finds_nothing_after_the_user_went_back_and_follows_the_surviving_chain() -> None:
+    story = revoked()
+    story.snapshot()
+    findings = audit(story.evidence())
+    assert refuted(findings.checks) == {}
+    counts = findings.counts
+    assert (counts["versions"], counts["versions_revoked"]) == (3, 2)
+    assert (counts["planned"], counts["consumed"], counts["open"]) == (22, 12, 0)
+    assert counts["aborted"] == {"VersionRevoked": 10}  # two steps of them, and g6, which was open
+
+
+def test_a_job_that_had_ended_goes_on_from_an_earlier_version() -> None:
+    story = job()
+    story.write(GroupAborted("g6", "JobFinished"))
+    story.finish()
+    story.coordinator(2, "two")
+    story.revoke(2)
+    story.trainer(2)
+    plan(story, 2, first=7)
+    train_step(story, "g7", "g8")
+    findings = audit(story.evidence())
+    assert refuted(findings.checks) == {}
+    assert findings.counts["aborted"] == {"JobFinished": 2, "VersionRevoked": 4}
+    assert findings.counts["finished"] == ""
+
+
+def test_messages_and_scores_that_were_lost_and_made_again_are_not_compared() -> None:
+    story = job()
+    # The same attempt, from another engine, in the sequence that a lost message had; scored for itself.
+    other = next(p for p in story.payloads if p.trajectory == "g6.0")
+    story.payloads.append(replace(other, digest="other", sequence=2))
+    score = next(r for r in story.rewards if r.trajectory == "g6.0")
+    story.rewards.append(replace(score, payload_digest="other", reward=0.25, digest="r"))
+    assert verdict(story) == {}
+
+
 # ------------------------------------------------------------------------------------------------ violations
 
 Plant = Callable[[Story], None]
-PLANTED: dict[str, tuple[Plant, dict[str, set[str]]]] = {}
+PLANTED: dict[str, tuple[Callable[[], Story], Plant, dict[str, set[str]]]] = {}
 
 
-def planted(**expected: set[str]) -> Callable[[Plant], Plant]:
+def planted(clean: Callable[[], Story] = job, **expected: set[str]) -> Callable[[Plant], Plant]:
     """Register a way to break a clean job, and exactly the checks that must see it, with the ids they must name."""
 
     def register(plant: Plant) -> Plant:
-        PLANTED[plant.__name__] = (plant, {name.replace("_", "-"): ids for name, ids in expected.items()})
+        checks = {name.replace("_", "-"): ids for name, ids in expected.items()}
+        PLANTED[plant.__name__] = (clean, plant, checks)
         return plant
 
     return register
 
+
+G9_G10 = {*members("g9"), *members("g10")}
 
 # ---- lost
 
@@ -202,12 +344,17 @@ def a_buffer_that_was_never_opened(story: Story) -> None:
     story.rewrite(lambda r: None if isinstance(r, BufferOpened) and r.step == 2 else r)
 
 
-@planted(bound_by_ledger=set(members("g4")), bound_by_trainer=set(members("g4")), within_stamps={"g4", "g5"})
+@planted(
+    bound_by_ledger=set(members("g4")),
+    bound_by_trainer=set(members("g4")),
+    within_stamps={"g4", "g5", "version 3"},
+    changes={"step 2"},
+)
 def a_stamp_that_others_were_reserved_under(story: Story) -> None:
     story.alter(BufferOpened, lambda r: r.step == 2, max_staleness=0)
 
 
-@planted(within_stamps={"2"})
+@planted(within_stamps={"2"}, changes={"step 2"})
 def a_stamp_written_twice(story: Story) -> None:
     story.write(BufferOpened(2, 5, "BoundedAsync", 2))
 
@@ -217,7 +364,7 @@ def reserved_past_the_stamp(story: Story) -> None:
     story.write(GroupReserved("g7", 7, 2, 3, 1))
 
 
-@planted(within_stamps={"g7"})
+@planted(within_stamps={"g7"}, changes={"step 5"})
 def moved_past_the_stamp(story: Story) -> None:
     for step in (4, 5):
         story.open(step)
@@ -226,7 +373,7 @@ def moved_past_the_stamp(story: Story) -> None:
     story.write(GroupMoved("g7", 3, 4), GroupMoved("g7", 4, 5))
 
 
-@planted(within_stamps={"g6"})
+@planted(within_stamps={"g6"}, changes={"step 5"})
 def displaced_past_the_stamp(story: Story) -> None:
     for step in (4, 5):
         story.open(step)
@@ -246,6 +393,36 @@ def moved_while_in_training(story: Story) -> None:
 def moved_from_where_it_is_not(story: Story) -> None:
     story.open(4)
     story.write(GroupMoved("g6", 2, 4))
+
+
+# ---- another pipeline
+
+
+@planted(changes={"step 4"})
+def a_buffer_that_opens_under_the_bound_before(story: Story) -> None:
+    story.pipeline("BoundedAsync", 3)
+    story.stamp = ("BoundedAsync", 1)
+    story.open(4)
+
+
+@planted(changes={"step 4"})
+def a_buffer_that_opens_under_the_mode_before(story: Story) -> None:
+    story.pipeline("BoundedAsync", 1)
+    story.stamp = ("Streaming", 1)
+    story.open(4)
+
+
+@planted(changes={"step 5"})
+def a_buffer_that_opens_before_a_wider_bound_is_said(story: Story) -> None:
+    story.open(4)
+    story.open(5)
+    story.pipeline("BoundedAsync", 2)
+
+
+@planted(changes={"step 2"})
+def a_change_that_binds_an_open_buffer(story: Story) -> None:
+    story.opened = 2
+    story.pipeline("BoundedAsync", 2)
 
 
 @planted(full_steps={"step 1"})
@@ -402,10 +579,153 @@ def something_unreadable(story: Story) -> None:
     story.unreadable.append("ledger message 7 is no record batch")
 
 
+@planted(sources={"1"}, snapshots={"snapshot 2"})
+def a_claim_for_another_job(story: Story) -> None:
+    story.alter(EpochClaimed, lambda r: True, job="another")
+
+
+# ---- commits that were taken back
+
+
+@planted(
+    restored,
+    same_batches={*members("g9"), *members("g10")},
+    digests={*members("g9"), *members("g10")},
+)
+def restored_but_never_fed(story: Story) -> None:
+    story.fed = [line for line in story.fed if line.step != 4]
+
+
+@planted(restored, bound_by_trainer={"g9.0"})
+def restored_past_the_bound_of_its_commit(story: Story) -> None:
+    refeed(story, "g9.0", span=VersionSpan(1, 4))
+
+
+@planted(restored, same_payloads={"g6.0"})
+def restored_with_an_attempt_that_was_given_up(story: Story) -> None:
+    refeed(story, "g6.0", attempt=0)
+
+
+@planted(restored, same_payloads={"g6.0"})
+def restored_with_other_bytes_than_the_ledger_knows(story: Story) -> None:
+    refeed(story, "g6.0", attempt=1)
+
+
+@planted(restored, one_ending={"g9.0"}, same_batches={"g9.0"})
+def restored_without_a_sibling(story: Story) -> None:
+    change_restored(story, 5, micro_batches=(("g9.1",), members("g10")))
+
+
+@planted(
+    restored,
+    once_by_ledger=set(members("g0")),
+    once_by_manifests=set(members("g0")),
+    same_batches={*members("g0"), *members("g9")},
+    digests=set(members("g0")),
+)
+def restored_of_what_was_trained_before(story: Story) -> None:
+    change_restored(story, 5, micro_batches=(members("g0"), members("g10")))
+
+
+@planted(restored, within_stamps={"g7"})
+def restored_and_a_group_left_in_its_buffer(story: Story) -> None:
+    story.alter(StepRestored, lambda r: r.commit.version == 4, moved={})
+
+
+@planted(restored, within_stamps={"g7"})
+def restored_and_a_group_moved_to_where_no_buffer_is(story: Story) -> None:
+    story.alter(StepRestored, lambda r: r.commit.version == 4, moved={"g7": 7})
+
+
+@planted(restored, attempts={"g99"})
+def restored_and_an_unknown_group_dropped(story: Story) -> None:
+    story.alter(StepRestored, lambda r: r.commit.version == 5, dropped=("g7", "g99"))
+
+
+@planted(restored, full_steps={"step 3"})
+def restored_of_fewer_groups_than_its_buffer_has(story: Story) -> None:
+    story.alter(BufferOpened, lambda r: r.step == 3, capacity=3)
+
+
+@planted(restored, versions={"version 5", "version 6"})
+def restored_from_another_chain(story: Story) -> None:
+    change_restored(story, 5, parent="other")
+    story.alter(StepCommitted, lambda r: r.version == 6, parent="other")
+    manifest = story.manifests[-1]
+    assert manifest.proposal is not None
+    story.manifests[-1] = replace(manifest, proposal=replace(manifest.proposal, parent="other"))
+
+
+# ---- going back
+
+
+@planted(
+    revoked,
+    once_by_ledger=set(members("g2")),
+    once_by_trainer=set(members("g2")),
+    once_by_manifests=set(members("g2")),
+    one_ending={"g2"},
+)
+def what_was_revoked_is_trained_again(story: Story) -> None:
+    train_instead(story, "g7", "g2", at=1)
+
+
+@planted(revoked, versions={"version 1"})
+def back_to_other_weights(story: Story) -> None:
+    story.alter(VersionsRevoked, lambda r: True, manifest="other")
+
+
+@planted(revoked, versions={"version 1"})
+def back_over_another_number_of_trajectories(story: Story) -> None:
+    story.alter(VersionsRevoked, lambda r: True, trajectories=6)
+
+
+@planted(revoked, versions={"version 1"})
+def back_to_an_optimizer_of_later(story: Story) -> None:
+    story.alter(VersionsRevoked, lambda r: True, checkpoint="step-000002", checkpoint_version=2)
+
+
+@planted(revoked, versions={"version 2"}, manifests={"version 2"})
+def on_from_what_was_revoked(story: Story) -> None:
+    story.alter(StepCommitted, lambda r: (r.version, r.attempt) == (2, 2), parent="m-3-1-1")
+
+
+@planted(revoked, attempts={"attempt 2"})
+def a_trainer_that_goes_on_from_what_was_revoked(story: Story) -> None:
+    story.alter(TrainerAttempt, lambda r: r.attempt == 2, version=3)
+
+
+@planted(revoked, within_stamps={"g9", "g10"}, bound_by_ledger=G9_G10, bound_by_trainer=G9_G10)
+def a_buffer_of_before_that_was_not_opened_again(story: Story) -> None:
+    last = [r for r in story.records() if isinstance(r, BufferOpened) and r.step == 2][-1]
+    story.rewrite(lambda r: None if r is last else r)
+
+
+# ---- snapshots
+
+
+@planted(snapshots={f"snapshot {len(job().ledger) + 1}"}, same_rewards={"g6.0"})
+def a_snapshot_of_other_scores(story: Story) -> None:
+    story.snapshot()
+    story.alter(Rewarded, lambda r: r.trajectory == "g6.0", reward=0.5)
+
+
+@planted(snapshots={f"snapshot {len(job().ledger) + 1}"})
+def a_damaged_snapshot(story: Story) -> None:
+    story.snapshot()
+    story.ledger[-1] = replace(story.ledger[-1], snapshot=b"damaged")
+
+
+@planted(snapshots={f"snapshot {len(job().ledger) + 2}"}, one_ending={"g0"})
+def a_snapshot_after_records_that_contradict_one_another(story: Story) -> None:
+    story.snapshot()
+    story.ledger.insert(-1, Entry(story.writer, (GroupAborted("g0", "TooLong"),)))
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_sees_exactly_what_was_planted(name: str) -> None:
-    plant, expected = PLANTED[name]
-    story = job()
+    clean, plant, expected = PLANTED[name]
+    story = clean()
     plant(story)
     assert verdict(story) == expected
 
@@ -431,10 +751,11 @@ def train_instead(story: Story, group: str, other: str, *, at: int) -> None:
         return record
 
     story.rewrite(change)
-    manifest = story.manifests[at]
-    assert manifest.proposal is not None
-    story.manifests[at] = replace(manifest, proposal=commit(manifest.proposal))
-    payloads = {r.trajectory: r for _, records in story.ledger for r in records if isinstance(r, Generated)}
+    story.manifests = [
+        replace(m, proposal=commit(m.proposal)) if m.version == at + 1 and m.proposal is not None else m
+        for m in story.manifests
+    ]
+    payloads = {r.trajectory: r for r in story.records() if isinstance(r, Generated)}
 
     def item(fed: FedTrajectory) -> FedTrajectory:
         trajectory = fed.trajectory.replace(group, other)
@@ -445,6 +766,23 @@ def train_instead(story: Story, group: str, other: str, *, at: int) -> None:
 
     story.fed = [
         replace(line, items=tuple(map(item, line.items))) if line.step == at else line for line in story.fed
+    ]
+
+
+def restores(record: Record, version: int) -> bool:
+    return isinstance(record, StepRestored) and record.commit.version == version
+
+
+def change_restored(story: Story, version: int, **changes: Any) -> None:
+    """Let manifest and ledger say something else of a commit that was taken back."""
+    story.rewrite(
+        lambda r: replace(r, commit=replace(r.commit, **changes)) if restores(r, version) else r  # type: ignore[union-attr]
+    )
+    story.manifests = [
+        replace(m, proposal=replace(m.proposal, **changes))
+        if m.version == version and m.proposal is not None
+        else m
+        for m in story.manifests
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,17 +15,26 @@ import psutil
 import pytest
 import xxhash
 from pydantic import TypeAdapter
-from story import Story, job
+from story import Entry, Story, job
+from story_streams import append
 from typer.testing import CliRunner, Result
 
 from rljob_cli.audit.read import read_folder
+from rljob_cli.audit.streams import payloads_left
 from rljob_cli.main import app
 from rljob_cli.run_folder import Identity, RunFolder
-from rljob_core.messages import REWARD_BATCH, RewardBatch
-from rljob_core.ports import Channel, Manifest
-from rljob_core.records import FED, Generated, RecordBatch, StepCommitted, encode_batch
+from rljob_core.messages import MARK, MARK_HEADER, REWARD_BATCH, RewardBatch
+from rljob_core.ports import MESSAGE_ID, Channel, Manifest, first_sequence
+from rljob_core.records import (
+    FED,
+    EpochClaimed,
+    Generated,
+    GroupAborted,
+    StepCommitted,
+)
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime import wire
+from rljob_runtime import ledger, wire
+from rljob_runtime.memory_store import MemoryServer, MemoryStore
 from rljob_runtime.nats_server import EmbeddedServer
 from rljob_runtime.nats_store import NatsStore
 from rljob_runtime.trajectory_store import TrajectoryStore
@@ -80,8 +89,7 @@ async def streams(url: str) -> AsyncIterator[NatsStore]:
 
 async def publish(story: Story, url: str) -> None:
     async with streams(url) as store:
-        for writer, records in story.ledger:
-            await store.publish(Channel.LEDGER, "records", encode_batch(RecordBatch(writer, records)))
+        await append(store, story)
         await store.publish(
             Channel.REWARDS, "results", REWARD_BATCH.dump_json(RewardBatch(tuple(story.rewards)))
         )
@@ -93,8 +101,10 @@ def leave(story: Story, folder: RunFolder) -> None:
     """Everything in the story, where a run leaves it; the server is not started."""
     folder.claim(Identity("story", "default", UID, "model", "", {"spec": {"weights": {"uri": None}}}))
     digests = {p.trajectory: wire.digest(payload(p.trajectory, p.span.min)) for p in story.payloads}
-    for trajectory, digest in digests.items():
-        story.alter(Generated, lambda r, t=trajectory: r.trajectory == t, digest=digest)  # type: ignore[misc]
+    first = first_sequence(Channel.TRAJECTORIES)
+    for index, (trajectory, digest) in enumerate(digests.items()):
+        where = {"digest": digest, "sequence": first, "index": index}
+        story.alter(Generated, lambda r, t=trajectory: r.trajectory == t, **where)  # type: ignore[misc]
     story.rewards = [replace(r, payload_digest=digests[r.trajectory]) for r in story.rewards]
     seal_manifests(story, folder.weights)
     for line in story.fed:
@@ -128,15 +138,23 @@ def test_reads_every_source_of_a_job_that_has_ended(folder: RunFolder) -> None:
     content = json.loads(result.stdout)
     assert content["verdict"] == "holds"
     assert all(check["examined"] for check in content["checks"])
+    (pipeline,) = content["counts"].pop("pipelines")
+    assert (pipeline["from_step"], pipeline["mode"], pipeline["max_staleness"]) == (0, "BoundedAsync", 1)
     assert content["counts"] == {
         "planned": 14,
         "consumed": 12,
         "aborted": {},
         "open": 2,
         "versions": 3,
+        "versions_restored": 0,
+        "versions_revoked": 0,
         "trainer_attempts": 1,
-        "records": sum(len(records) for _, records in job().ledger),
+        "records": len(list(job().records())),
         "records_of_fenced_writers": 0,
+        "messages_out_of_chain": 0,
+        "snapshots": 1,
+        "resumed": 0,
+        "resumed_tokens": 0,
         "payloads_left": 2,
         "rewards_left": 2,
         "manifests": 3,
@@ -164,7 +182,7 @@ def test_reads_from_the_server_of_a_job_that_runs(folder: RunFolder) -> None:
     async def while_it_runs() -> None:
         async with EmbeddedServer(folder.nats):
             evidence = await read_folder(folder)
-            assert len(evidence.ledger) == len(job().ledger)
+            assert len(evidence.ledger) == len(job().ledger) + 1  # its snapshot has two parts
             assert sorted(p.trajectory for p in evidence.payloads) == ["g6.0", "g6.1"]
 
     with folder.locked():
@@ -195,7 +213,7 @@ def test_damaged_files_are_named(folder: RunFolder) -> None:
     assert set(refuted) == {"sources", "manifests"}
     told = [violation["text"] for violation in refuted["sources"]]
     assert len(told) == 2
-    assert "v2-a1/manifest.json" in told[0]
+    assert "the manifest of v2-a1" in told[0]
     assert "attempt-1.jsonl, line 7" in told[1]
 
 
@@ -206,6 +224,141 @@ def test_an_altered_manifest_is_seen(folder: RunFolder) -> None:
     content = json.loads(audit(folder, "--json").stdout)
     refuted = {check["name"] for check in content["checks"] if not check["holds"]}
     assert refuted == {"manifests", "once-by-manifests"}
+
+
+def refutations(folder: RunFolder) -> dict[str, list[str]]:
+    content = json.loads(audit(folder, "--json").stdout)
+    return {c["name"]: [v["text"] for v in c["violations"]] for c in content["checks"] if not c["holds"]}
+
+
+def test_messages_that_name_another_one_before_them_do_not_count_until_the_next_claim(
+    folder: RunFolder,
+) -> None:
+    story = job()
+    zombie = story.writer
+    for record in (GroupAborted("g0", "Astray"), GroupAborted("g1", "Astray")):
+        story.ledger.append(Entry(zombie, (record,), counts=record.group != "g0"))
+    story.coordinator(2, "two")
+    story.trainer(2)
+    leave(story, folder)
+    assert refutations(folder) == {}
+    content = json.loads(audit(folder, "--json").stdout)
+    assert content["counts"]["messages_out_of_chain"] == 2
+
+
+def damage(folder: RunFolder, change: Callable[[NatsStore], Awaitable[Any]]) -> None:
+    async def store() -> None:
+        async with EmbeddedServer(folder.nats) as server, streams(server.url) as opened:
+            await change(opened)
+
+    asyncio.run(store())
+
+
+def after(identity: str, suffix: str, data: bytes) -> Callable[[NatsStore], Awaitable[int]]:
+    """Append a message to the newest, which has no id of the duplicate window by now."""
+
+    async def change(store: NatsStore) -> int:
+        newest = await store.last(Channel.LEDGER)
+        assert newest is not None
+        headers = {"Rljob-After": newest.headers[MESSAGE_ID]}
+        return await store.publish(Channel.LEDGER, suffix, data, headers=headers, message_id=identity)
+
+    return change
+
+
+def test_a_corrupt_record_is_named_by_its_sequence(folder: RunFolder) -> None:
+    leave(job(), folder)
+    damage(folder, after("x", ledger.RECORDS, b'{"writer": {}}'))
+    at = len(job().ledger) + 2
+    told = refutations(folder)
+    assert set(told) == {"sources"}
+    assert f"message {at} of the ledger is no batch of records" in told["sources"][0]
+
+
+def test_a_ledger_of_another_release_is_named(folder: RunFolder) -> None:
+    leave(job(), folder)
+    damage(
+        folder,
+        after(
+            "x", ledger.RECORDS, b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 2}'
+        ),
+    )
+    damage(folder, after("y", "summary", b"of another kind"))
+    told = refutations(folder)
+    assert set(told) == {"sources"}
+    assert all("written by another release of rljob" in text for text in told["sources"])
+    assert len(told["sources"]) == 2
+
+
+def test_a_mark_among_the_rewards_is_no_damage_and_what_is_neither_is(folder: RunFolder) -> None:
+    leave(job(), folder)
+    mark = {MARK_HEADER: "one/1"}
+    damage(folder, lambda store: store.publish(Channel.REWARDS, MARK, b"", headers=mark))
+    assert refutations(folder) == {}
+    damage(folder, lambda store: store.publish(Channel.REWARDS, "results", b""))
+    told = refutations(folder)
+    assert set(told) == {"sources"}
+    assert told["sources"][0].startswith("reward message 3 does not decode")
+
+
+def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:
+    story = job()
+    story.snapshot()
+    leave(story, folder)
+    part = len(job().ledger) + 2
+
+    async def remove(store: NatsStore) -> None:
+        await store.delete(Channel.LEDGER, [part])
+
+    damage(folder, remove)
+    told = refutations(folder)
+    assert told["sources"][0].startswith(f"the snapshot in message {part + 1} of the ledger lacks a part")
+    assert told["sources"][1] == "is gone from the ledger"
+
+
+def test_the_ledger_of_another_job(folder: RunFolder) -> None:
+    story = job()
+    story.alter(EpochClaimed, lambda r: True, job="another")
+    leave(story, folder)
+    told = refutations(folder)
+    assert told["sources"] == [f"of the ledger is of the job another, not of {UID}"]
+
+
+class Dying(MemoryStore):
+    """Its server dies once, after the payloads' headers were read, and loses the newest messages."""
+
+    server: MemoryServer
+    lost: int | None = None
+
+    async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Any]:
+        if self.lost is not None and channel is Channel.TRAJECTORIES:
+            last, self.lost = self.lost, None
+            self.server.job("job").cut(Channel.TRAJECTORIES, last)
+            await TrajectoryStore(self).put([payload("g9.0", 4)])
+        return await super().get(channel, sequences)
+
+
+async def test_a_payload_that_is_lost_while_the_audit_reads_is_no_damage_nor_is_what_takes_its_place() -> (
+    None
+):
+    server = MemoryServer()
+    store = Dying(server, subject="job")
+    store.server = server
+    await store.open()
+    for number in range(3):
+        await TrajectoryStore(store).put([payload(f"g{number}.0", 3)])
+    first = first_sequence(Channel.TRAJECTORIES)
+    store.lost = first
+    unreadable: list[str] = []
+    left = await payloads_left(store, unreadable)
+    assert [(p.trajectory, p.sequence, p.intact) for p in left] == [("g0.0", first, True)]
+    again = await payloads_left(store, unreadable)
+    assert [(p.trajectory, p.sequence, p.intact) for p in again] == [
+        ("g0.0", first, True),
+        ("g9.0", first + 1, True),
+    ]
+    assert unreadable == []
+    await store.close()
 
 
 def test_a_folder_without_streams(folder: RunFolder) -> None:

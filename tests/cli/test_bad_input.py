@@ -223,7 +223,7 @@ def test_a_model_without_tokenizer_or_weights(tmp_path: Path) -> None:
         ({"trainer": {"backend": "Torsh"}}, "spec.trainer.backend", "Torch"),
         ({"suspend": True}, "spec.suspend", "--set spec.suspend=false"),
         ({"rollout": {"pools": [{"name": "a", "replicas": 0}]}}, "spec.rollout.pools", "1 or more"),
-        ({"weights": {"uri": "s3://bucket/weights"}}, "spec.weights.uri", "s3://"),
+        ({"weights": {"uri": "gs://bucket/weights"}}, "spec.weights.uri", "gs://"),
     ],
 )
 def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str, words: str) -> None:

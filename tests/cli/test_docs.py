@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from example_job import write_model
+from invocation import started
 from story import job
 from test_audit_read import leave
 from typer.testing import CliRunner
@@ -39,6 +40,8 @@ def test_cli_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / "model")
     for (program, *arguments), shown in console("cli.md"):
         assert program == "rljob"
+        if arguments[0] == "patch" and not Path("runs/sums").exists():
+            started(tmp_path / "job.yaml", Path("runs/sums"))
         result = CliRunner().invoke(app, arguments)
         assert result.output.replace(f"{tmp_path}/", "") == shown
         assert result.exit_code == (2 if shown.startswith("error") else 0)

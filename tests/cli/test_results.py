@@ -92,6 +92,17 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
     assert earlier(folder) == summary
 
 
+def test_what_the_user_went_back_behind_is_forgotten_and_told_again() -> None:
+    progress = story()
+    back = replace(commit(1, epoch=3), reward_mean=None, gone_back=True)
+    assert not progress.add(back)
+    assert progress.end is None
+    assert [(line.version, line.epoch) for line in progress.lines] == [(0, 1), (1, 1)]
+    assert progress.step == 1
+    assert progress.add(commit(2, epoch=4))
+    assert progress.step == 2
+
+
 def test_summary_before_anything_happened(job: RLJob) -> None:
     summary = summarize(job, Progress(), wall_seconds=0.0, peak_bytes=0, outcome="Failed", message="no disk")
     assert summary["steps"] == 0
@@ -159,7 +170,7 @@ def test_plain_lines_do_not_flood(job: RLJob) -> None:
 def test_live_view_on_a_terminal(job: RLJob) -> None:
     out = StringIO()
     progress = story()
-    signal = EngineSignal("cpu-0", "cpu", version=2, slots=8, running=5, waiting=1, tokens=10, seconds=1.0)
+    signal = EngineSignal("cpu-0", "cpu", 1, 2, held=6, slots=8, running=5, waiting=1, tokens=10)
     progress.heard("engine.cpu-0", signal)
     with open_view(Console(file=out, force_terminal=True, width=110, height=40), job) as view:
         assert isinstance(view, LiveView)

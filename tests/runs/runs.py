@@ -127,7 +127,7 @@ class LiveRun:
         self.process.wait()
 
 
-def audit(output: Path) -> subprocess.CompletedProcess[str]:
+def audit(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """`rljob audit`."""
-    command = [RLJOB, "audit", str(output)]
+    command = [RLJOB, "audit", str(output), *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

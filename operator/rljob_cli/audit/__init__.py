@@ -2,7 +2,7 @@
 
 Each check is one claim over one or two sources, so that a source which lies contradicts another one. Reading the
 evidence is `read`'s business, showing the findings `table`'s; nothing here is shared with the coordinator but the
-types of its records.
+types of its records, which of its messages count, and, for its snapshots alone, the fold that it lives by.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _CLAIMS: dict[Callable[[Case], Refuted], str] = {
     fates.bound_by_ledger: "none was trained past its buffer's bound, by the ledger",
     fates.bound_by_trainer: "none was trained past its buffer's bound, by the payload headers that the trainer read",
     fates.within_stamps: "every reservation and move satisfies the stamp of its buffer",
+    fates.changes: "every buffer opened under the bound and mode that were in force, and no sooner than that allows",
     fates.full_steps: "every step trained its own buffer, and all of it",
     agreement.digests: "everything trained has a payload digest and a reward digest",
     agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
@@ -44,6 +45,7 @@ _CLAIMS: dict[Callable[[Case], Refuted], str] = {
     agreement.versions: "versions follow one another, each once, each from the one before",
     agreement.manifests: "every version's manifest is intact and holds the ledger's commit record",
     agreement.attempts: "attempts only go up, and results are of the attempt that holds them",
+    agreement.snapshots: "every snapshot of the ledger is what the records before it lead to",
 }
 
 
@@ -58,11 +60,18 @@ def _counts(case: Case) -> dict[str, object]:
         "planned": sum(len(group.members) for group in groups),
         "consumed": sum(1 for _ in case.consumed),
         "aborted": dict(sorted(reasons.items())),
-        "open": sum(len(group.members) for group in groups if not group.consumed and not group.aborted),
+        "resumed": len(case.history.resumed),
+        "resumed_tokens": sum(case.history.resumed),
+        "open": sum(len(group.members) for group in groups if not group.ended),
         "versions": len(case.history.commits),
+        "versions_restored": sum(commit.restored for commit in case.history.commits),
+        "versions_revoked": len(case.history.revoked),
         "trainer_attempts": max((a.attempt for a in case.history.attempts), default=0),
-        "records": case.history.records,
-        "records_of_fenced_writers": case.history.ignored,
+        "pipelines": list(case.history.pipelines.told()),
+        "records": case.history.charge.valid,
+        "records_of_fenced_writers": case.history.charge.fenced,
+        "messages_out_of_chain": case.history.charge.astray,
+        "snapshots": sum(m.counts and m.snapshot is not None for m in evidence.ledger),
         "payloads_left": len(evidence.payloads),
         "rewards_left": len(evidence.rewards),
         "manifests": len(evidence.manifests),

@@ -8,6 +8,9 @@ from itertools import pairwise
 
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import PayloadLeft, Violation
+from rljob_core import snapshot
+from rljob_core.errors import ProtocolViolation
+from rljob_core.job_state import JobState
 from rljob_core.records import Generated
 from rljob_core.trajectory import trajectory_id
 
@@ -15,11 +18,21 @@ from rljob_core.trajectory import trajectory_id
 
 
 def digests(case: Case) -> Refuted:
-    """At the commit, the ledger holds both digests of everything that it consumes."""
+    """At the commit, the ledger holds both digests of everything that it consumes.
+
+    Of a restored commit it has lost what the trainer's own log has: the payloads' digests.
+    """
     found = []
     examined = 0
+    restored = {c.trajectory for commit in case.history.commits if commit.restored for c in commit.consumed}
+    logged = {(step, item.trajectory) for step, item in case.fed_items if item.digest}
     for consumed in case.consumed:
         examined += 1
+        if consumed.trajectory in restored:
+            if (consumed.step, consumed.trajectory) not in logged:
+                text = "was trained in a restored step, and the trainer's own log has no payload digest"
+                found.append(Violation((consumed.trajectory,), text))
+            continue
         generated, rewarded = consumed.generated, consumed.rewarded
         if generated is None or not generated.digest:
             found.append(Violation((consumed.trajectory,), "was trained without a payload digest"))
@@ -33,9 +46,16 @@ def same_payloads(case: Case) -> Refuted:
     fed = {(step, item.trajectory): item for step, item in case.fed_items}
     found = []
     examined = 0
-    for consumed in case.consumed:
+    for commit, consumed in ((one, c) for one in case.history.commits for c in one.consumed):
         record, item = consumed.generated, fed.get((consumed.step, consumed.trajectory))
-        if record is None or item is None:
+        if item is None:
+            continue
+        if commit.restored and item.attempt != consumed.attempt:
+            if item.attempt < consumed.attempt:
+                text = f"the trainer read attempt {item.attempt}, but attempt {consumed.attempt} held it"
+                found.append(Violation((consumed.trajectory,), text))
+            continue  # a later attempt than the ledger still knows of
+        if record is None:
             continue
         examined += 1
         ledger = (record.attempt, record.digest, record.span)
@@ -43,15 +63,17 @@ def same_payloads(case: Case) -> Refuted:
             read = _payload(item.attempt, item.digest, item.span)
             text = f"the ledger has {_payload(*ledger)}, the trainer read {read}"
             found.append(Violation((consumed.trajectory,), text))
-    stored: dict[tuple[str, int], list[PayloadLeft]] = {}
+    # Where the ledger names it: another engine may have been sent the same attempt once the ledger's end was lost, and
+    # a lost message's sequence is given to another.
+    stored: dict[tuple[str, int, int, int], PayloadLeft] = {}
     for payload in case.evidence.payloads:
-        stored.setdefault((payload.trajectory, payload.attempt), []).append(payload)
+        stored[payload.trajectory, payload.attempt, payload.sequence, payload.index] = payload
         if not payload.intact:
             found.append(Violation((payload.trajectory,), "its stored bytes do not match their digest"))
     for record in _generated(case):
-        if left := stored.get((record.trajectory, record.attempt)):
+        if left := stored.get((record.trajectory, record.attempt, record.sequence, record.index)):
             examined += 1
-            if (record.digest, record.span) not in {(p.digest, p.span) for p in left}:
+            if (record.digest, record.span) != (left.digest, left.span):
                 text = f"the ledger has {_payload(record.attempt, record.digest, record.span)}, the stream another one"
                 found.append(Violation((record.trajectory,), text))
     return examined, found
@@ -67,27 +89,27 @@ def _generated(case: Case) -> Iterator[Generated]:
 
 
 def same_rewards(case: Case) -> Refuted:
-    """The ledger's digest and score are among the results that the reward stream still has."""
-    results: dict[tuple[str, int], set[tuple[str, str, float]]] = {}
+    """The ledger's digest and score are among those that the reward stream still has for the same payload."""
+    results: dict[tuple[str, int, str], set[tuple[str, float]]] = {}
     for result in case.evidence.rewards:
-        key = (result.trajectory, result.attempt)
-        results.setdefault(key, set()).add((result.payload_digest, result.digest, result.reward))
+        key = (result.trajectory, result.attempt, result.payload_digest)
+        results.setdefault(key, set()).add((result.digest, result.reward))
     found = []
     examined = 0
     for group in case.history.groups.values():
         for trajectory, member in group.members.items():
             if member.generated is None or member.rewarded is None:
                 continue
-            if given := results.get((trajectory, member.rewarded.attempt)):
+            if given := results.get((trajectory, member.rewarded.attempt, member.generated.digest)):
                 examined += 1
-                if (member.generated.digest, member.rewarded.digest, member.rewarded.reward) not in given:
+                if (member.rewarded.digest, member.rewarded.reward) not in given:
                     text = f"the ledger's reward {member.rewarded.reward:g} is not what the reward stream has"
                     found.append(Violation((trajectory,), text))
     return examined, found
 
 
 def same_batches(case: Case) -> Refuted:
-    """Committed = assigned = fed, micro-batch by micro-batch, in order."""
+    """Committed = assigned = fed, micro-batch by micro-batch, in order; what was assigned may be lost if restored."""
     found = []
     sizes = {name: len(group.members) for name, group in case.history.groups.items()}
     for commit in case.history.commits:
@@ -97,7 +119,8 @@ def same_batches(case: Case) -> Refuted:
             for batch in commit.assigned
         )
         fed = tuple(tuple(item.trajectory for item in batch.items) for batch in case.fed(record.version))
-        for what, other in (("assigned to it", assigned), ("fed, by the trainer's own log,", fed)):
+        sources = [("assigned to it", assigned), ("fed, by the trainer's own log,", fed)]
+        for what, other in sources[commit.restored :]:
             if other != record.micro_batches:
                 ids = _difference(record.micro_batches, other) or (f"version {record.version}",)
                 text = f"what version {record.version} committed is not what was {what} in this order"
@@ -119,9 +142,9 @@ def _difference(one: tuple[tuple[str, ...], ...], other: tuple[tuple[str, ...], 
 
 
 def versions(case: Case) -> Refuted:
-    """1, 2, 3, … without a gap, each parent the manifest before."""
+    """1, 2, 3, … without a gap, each parent the manifest before; back only at the user's word, to one of them."""
     commits = [commit.record for commit in case.history.commits]
-    found = []
+    found = list(case.history.misguided)
     for expected, record in enumerate(commits, start=1):
         if record.version != expected:
             text = f"commit {expected} of the ledger makes version {record.version}"
@@ -160,4 +183,37 @@ def manifests(case: Case) -> Refuted:
 
 def attempts(case: Case) -> Refuted:
     """What the history found out of order."""
-    return case.history.records, case.history.out_of_order
+    return case.history.charge.valid, case.history.out_of_order
+
+
+# ------------------------------------------------------------------------------------- snapshots
+
+
+def snapshots(case: Case) -> Refuted:
+    """By the fold that the coordinator lives by: what it would start from is what the records before it lead to."""
+    ledger = case.evidence.ledger
+    places = [
+        place for place, message in enumerate(ledger) if message.counts and message.snapshot is not None
+    ]
+    found: list[Violation] = []
+    state = JobState()
+    for message in ledger[: places[-1] + 1] if places else ():
+        if not message.counts:
+            continue
+        name = (f"snapshot {message.sequence}",)
+        try:
+            if message.batch is not None:
+                state.replay([message.batch])
+            elif message.snapshot is not None and (
+                fields := snapshot.differences(message.snapshot, snapshot.dump(state))
+            ):
+                found.append(
+                    Violation(name, f"is not what the records before it lead to: {', '.join(fields)}")
+                )
+        except (ProtocolViolation, LookupError) as error:
+            text = f"cannot be compared: message {message.sequence} contradicts those before it: {error}"
+            found.append(Violation((f"snapshot {ledger[places[-1]].sequence}",), text))
+            break
+        except ValueError as error:
+            found.append(Violation(name, f"does not read: {error}"))
+    return len(places), found

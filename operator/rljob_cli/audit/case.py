@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rljob_cli.audit.account import Committed, Consumed
 from rljob_cli.audit.evidence import Evidence, ManifestFile, Violation
-from rljob_cli.audit.history import Consumed, History
-from rljob_core.records import FedMicroBatch, FedTrajectory, StepCommitted
+from rljob_cli.audit.history import History
+from rljob_core.records import FedMicroBatch, FedTrajectory
 
 Refuted = tuple[int, list[Violation]]
 """How many things a claim was checked on, and what refutes it."""
@@ -20,12 +21,14 @@ class Case:
     Attributes:
         starts: per committed version, what the trainer says that it fed under the `(attempt, epoch)` whose commit
             counts; more than one list where the step started over.
+        revoked: step and trajectory of all that the trainer says that it fed to versions that were revoked.
         chain: manifests of the committed versions, found backwards from the newest by parent digests alone.
     """
 
     evidence: Evidence
     history: History
     starts: dict[int, list[list[FedMicroBatch]]]
+    revoked: list[tuple[int, str]]
     chain: list[ManifestFile]
 
     @classmethod
@@ -35,8 +38,14 @@ class Case:
         lines: dict[tuple[int, int, int], list[FedMicroBatch]] = {}
         for line in evidence.fed:
             lines.setdefault((line.step, line.attempt, line.epoch), []).append(line)
-        starts = {c.record.version: _split(lines.get(_fence(c.record), [])) for c in history.commits}
-        return cls(evidence, history, starts, _chain(evidence.manifests, history))
+        starts = {c.record.version: _starts(c, lines) for c in history.commits}
+        revoked = [
+            (batch.step, item.trajectory)
+            for commit in history.revoked
+            for batch in next(reversed(_starts(commit, lines)), [])
+            for item in batch.items
+        ]
+        return cls(evidence, history, starts, revoked, _chain(evidence.manifests, history))
 
     def fed(self, version: int) -> list[FedMicroBatch]:
         """What the trainer fed for a version since its step last started; nothing if its log is silent."""
@@ -53,8 +62,20 @@ class Case:
         return ((b.step, item) for version in self.starts for b in self.fed(version) for item in b.items)
 
 
-def _fence(record: StepCommitted) -> tuple[int, int, int]:
-    return record.version - 1, record.attempt, record.epoch
+def _starts(
+    commit: Committed, lines: dict[tuple[int, int, int], list[FedMicroBatch]]
+) -> list[list[FedMicroBatch]]:
+    record = commit.record
+    starts = _split(lines.get((record.version - 1, record.attempt, record.epoch), []))
+    if commit.restored:
+        # Its step may have started over after the proposal that was taken back: the ledger had lost which counts.
+        taken = [
+            s
+            for s in starts
+            if tuple(tuple(i.trajectory for i in b.items) for b in s) == record.micro_batches
+        ]
+        return [*(s for s in starts if s not in taken), *taken]
+    return starts
 
 
 def _split(lines: Iterable[FedMicroBatch]) -> list[list[FedMicroBatch]]:

@@ -16,20 +16,35 @@ from rljob_core.trajectory import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage:
-    """One message of the ledger."""
+    """One message of the ledger: records, or a snapshot; neither, if it is a snapshot's part or does not read.
+
+    Attributes:
+        batch: records and their writer.
+        snapshot: of the state that the records before it lead to, all its parts joined.
+        counts: it was appended to the message that it names as the one before it (`rljob_runtime.ledger.Chain`).
+    """
 
     sequence: int
-    batch: RecordBatch
+    batch: RecordBatch | None = None
+    snapshot: bytes | None = None
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadLeft:
-    """A payload still in the trajectory stream, as its own header says; `intact`: its bytes match its digest."""
+    """A payload still in the trajectory stream, as its own header says.
+
+    Attributes:
+        sequence, index: its message, and its place in it.
+        intact: its bytes match its digest.
+    """
 
     trajectory: str
     attempt: int
     digest: str
     span: VersionSpan
+    sequence: int
+    index: int
     intact: bool = True
 
 
@@ -56,6 +71,7 @@ class Evidence:
         manifests: of the weight store.
         fed: the trainer's own log, attempt by attempt, each in the order of its lines.
         unreadable: what could not be read, and why.
+        job: UID of the job whose ledger it must be; "" if nobody knows.
     """
 
     ledger: tuple[LedgerMessage, ...]
@@ -64,6 +80,7 @@ class Evidence:
     manifests: tuple[ManifestFile, ...] = ()
     fed: tuple[FedMicroBatch, ...] = ()
     unreadable: tuple[str, ...] = ()
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,74 +6,34 @@ an audit could not see.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rljob_cli.audit.account import Committed, Consumed, Member, Planned
+from rljob_cli.audit.charge import Charge
 from rljob_cli.audit.evidence import LedgerMessage, Violation
+from rljob_cli.audit.pipelines import Pipelines
 from rljob_core.records import (
     BufferOpened,
     Dispatched,
-    EpochClaimed,
     Generated,
     GroupAborted,
     GroupMoved,
     GroupReserved,
+    Inherited,
     JobFinished,
     MicroBatchAssigned,
+    PipelineSet,
     Record,
     Rewarded,
     SiblingReset,
     StepCommitted,
+    StepRestored,
     TrainerAttempt,
-    Writer,
+    VersionsRevoked,
 )
-from rljob_core.trajectory import group_of, trajectory_id
-
-
-@dataclass(slots=True)
-class Member:
-    """A trajectory, in the attempt that holds it."""
-
-    attempt: int = 1
-    min_version: int | None = None
-    generated: Generated | None = None
-    rewarded: Rewarded | None = None
-
-    @property
-    def version(self) -> int | None:
-        """The oldest version that produced, or may produce, a token of it; None if it was not sent out yet."""
-        return self.generated.span.min if self.generated is not None else self.min_version
-
-
-@dataclass(slots=True)
-class Planned:
-    """A group from its reservation on."""
-
-    record: GroupReserved
-    step: int
-    members: dict[str, Member]
-    consumed: list[int] = field(default_factory=list)
-    aborted: list[GroupAborted] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """A trajectory at the commit that consumed it."""
-
-    trajectory: str
-    step: int
-    generated: Generated | None
-    rewarded: Rewarded | None
-    planned_step: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A commit, with the micro-batches that were assigned to its trainer at that moment."""
-
-    record: StepCommitted
-    assigned: tuple[MicroBatchAssigned, ...]
-    consumed: tuple[Consumed, ...]
+from rljob_core.trajectory import group_of, prompt_of_group, sibling_of, trajectory_id
 
 
 @dataclass(slots=True)
@@ -81,61 +41,54 @@ class History:
     """What the valid records say, in order.
 
     Attributes:
-        records: how many are valid.
-        ignored: records of fenced writers.
-        buffers: stamp of each step.
+        charge: which records count.
+        buffers: as they were opened, by step.
+        stamps: bound of each step: of its buffer, or of its commit if the ledger has lost that.
+        commits, revoked: those of the surviving chain; those that the user has gone back behind, in order.
+        pipelines: what was said to bind buffers.
         starts: how often a fence `(attempt, epoch)` started at a version.
+        resumed: tokens that each attempt was given that went on from an earlier one.
         out_of_order: attempts and epochs that went back, results that another attempt holds.
         misplaced: reservations and moves that break the stamp of the buffer they land in.
-        missing: sequences of messages that are gone from the middle of the ledger.
+        misguided: ways back that do not lead to a version of the chain.
     """
 
-    records: int = 0
-    ignored: int = 0
+    charge: Charge = field(default_factory=Charge)
     buffers: dict[int, BufferOpened] = field(default_factory=dict)
+    stamps: dict[int, int] = field(default_factory=dict)
+    pipelines: Pipelines = field(default_factory=Pipelines)
     groups: dict[str, Planned] = field(default_factory=dict)
     commits: list[Committed] = field(default_factory=list)
+    revoked: list[Committed] = field(default_factory=list)
     starts: dict[tuple[int, int, int], int] = field(default_factory=dict)
     attempts: list[TrainerAttempt] = field(default_factory=list)
     finished: JobFinished | None = None
     moves: int = 0
+    resumed: list[int] = field(default_factory=list)
     out_of_order: list[Violation] = field(default_factory=list)
     misplaced: list[Violation] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
+    misguided: list[Violation] = field(default_factory=list)
     _assigned: list[MicroBatchAssigned] = field(default_factory=list)
 
     @classmethod
     def read(cls, ledger: Iterable[LedgerMessage]) -> History:
         """The history that a ledger tells."""
         history = cls()
-        for record in history._valid(ledger):
-            history.records += 1
+        for record in history.charge.records(ledger):
             history._take(record)
         return history
 
-    def _valid(self, ledger: Iterable[LedgerMessage]) -> Iterator[Record]:
-        """Records of whoever was in charge when they were stored.
-
-        In charge is the instance that was the first to claim the newest epoch so far: a zombie's records that
-        follow are void, and so is a later claim of the same number.
-        """
-        charge = Writer(0, "")
-        expected = 1
-        for message in ledger:
-            self.missing += range(expected, message.sequence)
-            expected = message.sequence + 1
-            for record in message.batch.records:
-                if isinstance(record, EpochClaimed) and record.number > charge.number:
-                    charge = Writer(record.number, record.instance)
-            if message.batch.writer == charge:
-                yield from message.batch.records
-            else:
-                self.ignored += len(message.batch.records)
+    @property
+    def version(self) -> int:
+        """The newest version so far."""
+        return self.commits[-1].record.version if self.commits else 0
 
     # ------------------------------------------------------------------------------------------ record by record
 
     def _take(self, record: Record) -> None:
         match record:
+            case PipelineSet():
+                self.pipelines.change(record, self.stamps)
             case BufferOpened():
                 self._open(record)
             case GroupReserved():
@@ -145,6 +98,7 @@ class History:
                     member = self._holder(trajectory, attempt, "was dispatched")
                     if member is not None:
                         member.min_version = record.min_version
+                        self._inherit(trajectory, member, record.inherited.get(trajectory))
             case Generated():
                 member = self._holder(record.trajectory, record.attempt, "has a payload")
                 if member is not None:
@@ -168,6 +122,10 @@ class History:
                 self._assigned.append(record)
             case StepCommitted():
                 self._commit(record)
+            case StepRestored():
+                self._restore(record)
+            case VersionsRevoked():
+                self._revoke(record)
             case JobFinished():
                 self.finished = record
 
@@ -175,7 +133,9 @@ class History:
         if record.step in self.buffers:
             text = f"the buffer of step {record.step} was opened twice: its stamp would change"
             self.misplaced.append(Violation((str(record.step),), text))
+        self.pipelines.open(record, committed=len(self.commits))
         self.buffers.setdefault(record.step, record)
+        self.stamps.setdefault(record.step, record.max_staleness)
 
     def _reserve(self, record: GroupReserved) -> None:
         if record.group in self.groups:
@@ -184,6 +144,17 @@ class History:
         ids = [trajectory_id(record.group, n) for n in range(record.siblings)]
         self.groups[record.group] = Planned(record, record.step, {i: Member() for i in ids})
         self._check_stamp(record.group, record.min_version, record.step, "was reserved into")
+
+    def _inherit(self, trajectory: str, member: Member, inherited: Inherited | None) -> None:
+        member.inherited = inherited
+        if inherited is None:
+            return
+        self.resumed.append(inherited.tokens)
+        if inherited.attempt >= member.attempt:
+            text = f"attempt {member.attempt} goes on from attempt {inherited.attempt}"
+            self.out_of_order.append(Violation((trajectory,), text))
+        group = group_of(trajectory)
+        self._check_stamp(group, inherited.span.min, self.groups[group].step, "goes on in")
 
     def _reset(self, record: SiblingReset) -> None:
         member = self._member(record.trajectory)
@@ -197,48 +168,48 @@ class History:
         group.members[record.trajectory] = Member(attempt=record.attempt)
 
     def _move(self, record: GroupMoved) -> None:
+        self._place(record.group, record.source, record.target)
+        if record.displaced:
+            self._place(record.displaced, record.target, record.source)
+
+    def _place(self, name: str, source: int, target: int) -> None:
         self.moves += 1
-        for name, source, target in (
-            (record.group, record.source, record.target),
-            (record.displaced, record.target, record.source),
-        ):
-            if not name:
-                continue
-            group = self.groups.get(name)
-            if group is None:
-                self._unknown(name, "is moved")
-                continue
-            if group.step != source:
-                text = f"is moved from the buffer of step {source}, but is in that of step {group.step}"
-                self.misplaced.append(Violation((name,), text))
-            if any(name in assigned.groups for assigned in self._assigned):
-                self.misplaced.append(
-                    Violation((name,), f"is moved to step {target} while it is in training")
-                )
-            group.step = target
-            known = [m.version for m in group.members.values() if m.version is not None]
-            if known:
-                self._check_stamp(name, min(known), target, "was moved into")
+        group = self.groups.get(name)
+        if group is None:
+            self._unknown(name, "is moved")
+            return
+        if group.step != source:
+            text = f"is moved from the buffer of step {source}, but is in that of step {group.step}"
+            self.misplaced.append(Violation((name,), text))
+        if any(name in assigned.groups for assigned in self._assigned):
+            self.misplaced.append(Violation((name,), f"is moved to step {target} while it is in training"))
+        group.step = target
+        known = [m.version for m in group.members.values() if m.version is not None]
+        if known:
+            self._check_stamp(name, min(known), target, "was moved into")
 
     def _check_stamp(self, group: str, base: int, step: int, how: str) -> None:
-        buffer = self.buffers.get(step)
-        if buffer is None:
+        stamp = self.stamps.get(step)
+        if stamp is None:
             self.misplaced.append(
                 Violation((group,), f"{how} the buffer of step {step}, which was never opened")
             )
-        elif step - base > buffer.max_staleness:
-            text = f"{how} the buffer of step {step} from version {base}, past its stamp of {buffer.max_staleness}"
+        elif step - base > stamp:
+            text = f"{how} the buffer of step {step} from version {base}, past its stamp of {stamp}"
             self.misplaced.append(Violation((group,), text))
 
     def _start(self, record: TrainerAttempt) -> None:
         if self.attempts:
             last = self.attempts[-1]
-            if (record.attempt, record.epoch) < (last.attempt, last.epoch) or record.version < last.version:
+            if (record.attempt, record.epoch) < (last.attempt, last.epoch):
                 text = (
-                    f"trainer attempt {record.attempt} (epoch {record.epoch}, version {record.version}) follows "
-                    f"{last.attempt} (epoch {last.epoch}, version {last.version})"
+                    f"trainer attempt {record.attempt} (epoch {record.epoch}) follows {last.attempt} "
+                    f"(epoch {last.epoch})"
                 )
                 self.out_of_order.append(Violation((f"attempt {record.attempt}",), text))
+        if record.version != self.version:
+            text = f"starts from version {record.version}, but the newest is {self.version}"
+            self.out_of_order.append(Violation((f"attempt {record.attempt}",), text))
         self.attempts.append(record)
         start = (record.attempt, record.epoch, record.version)
         self.starts[start] = self.starts.get(start, 0) + 1
@@ -251,24 +222,92 @@ class History:
                 f"version {record.version} was committed by attempt {record.attempt}, which was not in charge"
             )
             self.out_of_order.append(Violation((f"version {record.version}",), text))
-        step = record.version - 1
+        self._consume(Committed(record, tuple(self._assigned), self._consumed(record)))
+
+    def _consumed(self, record: StepCommitted) -> tuple[Consumed, ...]:
         consumed = []
         for trajectory in (t for batch in record.micro_batches for t in batch):
-            member, group = self._member(trajectory), self.groups.get(group_of(trajectory))
+            member, group = self._member(trajectory) or Member(), self.groups.get(group_of(trajectory))
+            step = group.step if group is not None else None
             consumed.append(
                 Consumed(
-                    trajectory,
-                    step,
-                    member.generated if member is not None else None,
-                    member.rewarded if member is not None else None,
-                    group.step if group is not None else None,
+                    trajectory, record.version - 1, member.attempt, member.generated, member.rewarded, step
                 )
             )
-        for name in dict.fromkeys(group_of(c.trajectory) for c in consumed):
+        return tuple(consumed)
+
+    def _consume(self, commit: Committed) -> None:
+        step = commit.record.version - 1
+        if commit.restored:
+            # Where its opening was lost, too, another bound may have been in force when it was opened again.
+            self.stamps[step] = commit.record.max_staleness
+        if commit.record.max_staleness != self.stamps.get(step, commit.record.max_staleness):
+            text = f"its commit is under the bound {commit.record.max_staleness}, its buffer under {self.stamps[step]}"
+            self.misplaced.append(Violation((f"version {step + 1}",), text))
+        for name in dict.fromkeys(group_of(c.trajectory) for c in commit.consumed):
             if name in self.groups:
                 self.groups[name].consumed.append(step)
-        self.commits.append(Committed(record, tuple(self._assigned), tuple(consumed)))
+        self.commits.append(commit)
         self._assigned.clear()
+
+    # ------------------------------------------------------------------------------------------ lost and revoked
+
+    def _restore(self, record: StepRestored) -> None:
+        """A commit whose record was lost, and with it, maybe, all that led to it: plans, results, assignments."""
+        step = record.commit.version - 1
+        self._assigned.clear()  # what was in training is given back
+        for name in record.dropped:
+            self._take(GroupAborted(name, "LedgerLost"))
+        lost: dict[str, int] = defaultdict(int)
+        for trajectory in (t for batch in record.commit.micro_batches for t in batch):
+            if group_of(trajectory) not in self.groups:
+                name = group_of(trajectory)
+                lost[name] = max(lost[name], sibling_of(trajectory) + 1)
+        for name, size in lost.items():
+            ids = [trajectory_id(name, n) for n in range(size)]
+            reserved = GroupReserved(name, prompt_of_group(name), size, step, 0)
+            self.groups[name] = Planned(reserved, step, {i: Member() for i in ids})
+        self._consume(Committed(record.commit, (), self._consumed(record.commit), restored=True))
+        for name, target in record.moved.items():
+            self._place(name, step, target)
+        self.misplaced += [
+            Violation((name,), f"is left in the buffer of step {step}, which was restored without it")
+            for name, group in self.groups.items()
+            if group.step == step and not group.ended
+        ]
+
+    def _revoke(self, record: VersionsRevoked) -> None:
+        """The user goes back: what later versions consumed, and whatever is open, has ended."""
+        gone = [commit for commit in self.commits if commit.record.version > record.version]
+        self.commits = [commit for commit in self.commits if commit.record.version <= record.version]
+        self.revoked += gone
+        self._check_way_back(record, sum(len(commit.consumed) for commit in gone))
+        steps = {commit.record.version - 1 for commit in gone}
+        for name, group in self.groups.items():
+            group.consumed = [step for step in group.consumed if step not in steps]
+            if not group.ended:
+                group.aborted.append(GroupAborted(name, "VersionRevoked"))
+        for step in [step for step in self.stamps if step >= record.version]:
+            del self.stamps[step]
+            self.buffers.pop(step, None)
+        self._assigned.clear()
+        self.finished = None
+
+    def _check_way_back(self, record: VersionsRevoked, trajectories: int) -> None:
+        newest = self.commits[-1].record if self.commits else None
+        name = (f"version {record.version}",)
+        there = (newest.version, newest.key, newest.manifest) if newest is not None else (0, None, "")
+        if (record.version, record.key, record.manifest) != there:
+            text = (
+                f"is gone back to as {record.key or 'the initial model'}, but the chain has {there[1]} there"
+            )
+            self.misguided.append(Violation(name, text))
+        if record.checkpoint_version is not None and record.checkpoint_version > record.version:
+            text = f"is gone back to with the optimizer state of version {record.checkpoint_version}"
+            self.misguided.append(Violation(name, text))
+        if record.trajectories != trajectories:
+            text = f"{trajectories} trajectories are revoked, not {record.trajectories} as the ledger says"
+            self.misguided.append(Violation(name, text))
 
     # ------------------------------------------------------------------------------------------ who is who
 

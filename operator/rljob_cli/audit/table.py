@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -49,15 +51,39 @@ def print_table(console: Console, findings: Findings) -> None:
     aborted = ", ".join(f"{reason} {number}" for reason, number in counts["aborted"].items()) or "0"
     console.print(
         f"\n{counts['planned']:,} trajectories planned: {counts['consumed']:,} consumed, "
-        f"aborted {aborted}, {counts['open']:,} still open; {counts['versions']:,} versions",
+        f"aborted {aborted}, {counts['open']:,} still open; {counts['versions']:,} versions{_turns(counts)}",
         highlight=False,
     )
+    if counts["resumed"]:
+        console.print(
+            f"{counts['resumed']:,} times an engine went on where another had stopped: "
+            f"{counts['resumed_tokens']:,} tokens were not generated again",
+            highlight=False,
+        )
+    if len(counts["pipelines"]) > 1:
+        console.print(f"pipeline: {', '.join(map(_pipeline, counts['pipelines']))}", highlight=False)
     console.print(f"verdict: {_verdict(findings)}", style="bold", highlight=False)
+
+
+def _turns(counts: dict[str, Any]) -> str:
+    """What became of versions that the ledger had lost, and that the user took back."""
+    told = [
+        f"{counts[name]:,} {what}"
+        for name, what in (("versions_restored", "restored"), ("versions_revoked", "revoked"))
+        if counts[name]
+    ]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _verdict(findings: Findings) -> str:
     refuted = sum(not check.holds for check in findings.checks)
     return "holds" if not refuted else f"violated ({refuted} of {len(findings.checks)} claims refuted)"
+
+
+def _pipeline(said: Mapping[str, Any]) -> str:
+    return (
+        f"{said['mode']} {said['max_staleness']} (inflight {said['inflight']}) from step {said['from_step']}"
+    )
 
 
 def _print_violations(console: Console, check: Check) -> None:

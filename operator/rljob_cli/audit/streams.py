@@ -1,0 +1,143 @@
+"""What a job's streams hold, for the audit: ledger, rewards, payloads.
+
+A server may lose the end of a stream, while it is read, too: sequences then belong to other messages than before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from rljob_cli.audit.evidence import LedgerMessage, PayloadLeft
+from rljob_core.errors import CorruptLedger, CorruptPayload, StreamCut
+from rljob_core.messages import MARK, REWARD_BATCH, RewardResult
+from rljob_core.ports import Channel, Message, MessageStore
+from rljob_runtime import ledger, wire
+from rljob_runtime.ledger import Chain
+from rljob_runtime.trajectory_store import SUMMARY_HEADER, Location, TrajectoryStore
+from rljob_runtime.wire import PayloadSummary
+
+_SILENCE_SECONDS = 2.0
+_READINGS = 3
+_PAYLOADS_AT_ONCE = 64
+
+
+async def stored(store: MessageStore, channel: Channel, *, headers_only: bool = False) -> list[Message]:
+    """What a stream holds now. One that shrinks meanwhile, because its job runs, is read as far as it goes.
+
+    Raises:
+        StreamCut: its server has lost messages again and again while they were read.
+    """
+    for _ in range(_READINGS):
+        try:
+            return await _read(store, channel, headers_only=headers_only)
+        except StreamCut as error:
+            cut = error
+    raise cut
+
+
+async def _read(store: MessageStore, channel: Channel, *, headers_only: bool) -> list[Message]:
+    held = (await store.depths())[channel.value]
+    last = await store.last_sequence(channel)
+    found: list[Message] = []
+    if not held:
+        return found
+    batches = store.read(channel, headers_only=headers_only)
+    with suppress(TimeoutError):
+        while len(found) < held and (not found or found[-1].sequence < last):
+            async with asyncio.timeout(_SILENCE_SECONDS):
+                found += await anext(batches)
+    await batches.aclose()  # type: ignore[attr-defined]
+    return found
+
+
+def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Iterator[LedgerMessage]:
+    """What each message holds, and whether it is in the chain."""
+    chain = Chain()
+    data = {message.sequence: message.data for message in messages}
+    for message in messages:
+        counts = chain.admits(message)
+        batch, snapshot = None, None
+        try:
+            match message.suffix:
+                case ledger.CLAIM | ledger.RECORDS:
+                    batch = ledger.read_batch(message)
+                case ledger.SNAPSHOT:
+                    parts = (data[sequence] for sequence in ledger.parts_before(message))
+                    snapshot = b"".join([*parts, message.data])
+                case ledger.PART:
+                    pass
+                case _:
+                    what = (
+                        f"message {message.sequence} of the ledger is of the unknown kind {message.suffix!r}"
+                    )
+                    unreadable.append(f"{what}: it was written by another release of rljob")
+        except CorruptLedger as error:
+            if counts:
+                unreadable.append(str(error))
+        except (LookupError, ValueError) as error:
+            unreadable.append(
+                f"the snapshot in message {message.sequence} of the ledger lacks a part: {error}"
+            )
+        yield LedgerMessage(message.sequence, batch, snapshot, counts)
+
+
+def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterator[RewardResult]:
+    """All scores that are left."""
+    for message in messages:
+        if message.suffix == MARK:
+            continue
+        try:
+            yield from REWARD_BATCH.validate_json(message.data).results
+        except ValidationError as error:
+            unreadable.append(
+                f"reward message {message.sequence} does not decode: {error.errors(include_url=False)[0]['msg']}"
+            )
+
+
+async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[PayloadLeft]:
+    """Training payloads left, each compared with its digest byte by byte."""
+    trajectories = TrajectoryStore(store)
+    summaries = []
+    for message in await stored(store, Channel.TRAJECTORIES, headers_only=True):
+        if SUMMARY_HEADER not in message.headers:
+            continue  # a chunk: the message that completes it has the summary
+        try:
+            found = wire.decode_summaries(message.headers[SUMMARY_HEADER])
+        except CorruptPayload as error:
+            unreadable.append(f"payload message {message.sequence} has no readable header: {error}")
+            continue
+        summaries += [(s, Location(message.sequence, index, s.digest)) for index, s in enumerate(found)]
+    left = []
+    for first in range(0, len(summaries), _PAYLOADS_AT_ONCE):
+        part = summaries[first : first + _PAYLOADS_AT_ONCE]
+        whole = await trajectories.get([location for _, location in part])
+        # Gone since the header was read is no damage, nor is another message in its place.
+        sequences = [location.sequence for _, location in part]
+        present = dict(zip(sequences, await store.get(Channel.TRAJECTORIES, sequences), strict=True))
+        left += [
+            PayloadLeft(
+                s.trajectory,
+                s.attempt,
+                s.digest,
+                s.span,
+                at.sequence,
+                at.index,
+                intact=trajectory is not None,
+            )
+            for (s, at), trajectory in zip(part, whole, strict=True)
+            if trajectory is not None or _lists(present[at.sequence], s)
+        ]
+    return left
+
+
+def _lists(message: Message | None, summary: PayloadSummary) -> bool:
+    """Whether it is still the message that a summary was read from."""
+    if message is None or SUMMARY_HEADER not in message.headers:
+        return False
+    with suppress(CorruptPayload):
+        return summary in wire.decode_summaries(message.headers[SUMMARY_HEADER])
+    return False

@@ -1,0 +1,222 @@
+"""`rljob patch`: a changed spec for the job in an output folder, checked as a whole and written for whoever runs it.
+
+The job's new spec goes into `job.json`. A running `rljob run` looks at that file and hands the spec to its reconcile,
+which restarts what reads the fields, as the operator does on a cluster; `--resume` lays the change over the manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rljob_cli import report
+from rljob_cli.checks import allow_modules_in, check_job, check_pods
+from rljob_cli.manifest import InvalidManifest, as_manifest, change_job, value_at
+from rljob_cli.run_folder import IMMUTABLE, Identity, RunFolder, differences, fixed_differences
+from rljob_core.errors import SpecError
+from rljob_core.spec import RLJob
+from rljob_operator.desired import Targets, desired
+from rljob_operator.names import LABEL_ROLE, Role
+from rljob_operator.site import Site, job_config
+
+_LOOK_SECONDS = 0.5
+_ROOTS = ("spec.", "metadata.", "status.", "apiVersion", "kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a patch does.
+
+    Attributes:
+        identity: to be written; the one that is there if nothing changes.
+        fields: path, value before, value now.
+    """
+
+    identity: Identity
+    before: RLJob
+    after: RLJob
+    fields: tuple[tuple[str, Any, Any], ...]
+
+
+def patch(folder: RunFolder, texts: Sequence[str]) -> Change:
+    """Check a change and write it down.
+
+    Args:
+        texts: `path=value` each, `spec.` in front of the path or not; one change together.
+
+    Raises:
+        SpecError, InvalidManifest: all that is wrong with it; nothing is written.
+    """
+    with folder.changing():
+        identity = folder.identity()
+        if identity is None:
+            raise SpecError(
+                "DIR",
+                f"{folder.path} holds no run: give the output folder of an `rljob run` (runs/<job's name>)",
+            )
+        change = change_of(folder, identity, [_whole(text) for text in texts])
+        if change.fields:
+            folder.write(change.identity)
+    return change
+
+
+def _whole(text: str) -> str:
+    return text if text.strip().startswith(_ROOTS) else f"spec.{text.strip()}"
+
+
+def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Change:
+    """What a patch would do; checked, and nothing is written.
+
+    Raises:
+        SpecError, InvalidManifest: all that is wrong with it.
+    """
+    summary = report.earlier(folder)
+    if summary.get("exit") == "Succeeded" and not folder.in_use():
+        raise SpecError(
+            "DIR",
+            f"the job in {folder.path} is finished after {summary.get('steps')} steps, for good: start another one "
+            f"from its checkpoint, with spec.model.uri={folder.checkpoint} and another --output",
+        )
+    before = stored_job(identity)
+    origin = Path(identity.origin or ".")
+    after = change_job(before, texts, origin)
+    fields = tuple(differences(_by_name(as_manifest(before)), _by_name(as_manifest(after))))
+    if not fields:
+        return Change(identity, before, after, ())
+    _refuse(folder, identity, after)
+    allow_modules_in(origin)
+    site = folder.site(nats_url="")
+    check_job(job_config(after, site))
+    check_pods(after, site, os.environ)
+    # One text a path, the newest: an older one of the same path says nothing any more.
+    patches = {text.partition("=")[0].strip(): text for text in (*identity.patches, *texts)}
+    changed = replace(
+        identity,
+        manifest=dict(as_manifest(after)),
+        generation=identity.generation + 1,
+        patches=list(patches.values()),
+    )
+    return Change(changed, before, after, fields)
+
+
+def _by_name(value: Any) -> Any:
+    """JSON with lists of named objects as mappings, so that one field of one pool is told as such."""
+    if isinstance(value, Mapping):
+        return {key: _by_name(below) for key, below in value.items()}
+    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+        return {item["name"]: _by_name(item) for item in value} or value
+    return value
+
+
+def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
+    """What no running job takes."""
+    problems = [
+        SpecError(
+            path,
+            f"{path.rpartition('.')[2]} is immutable, because {because}: leave it at {json.dumps(before)}, or start "
+            "another job with another --output",
+        )
+        for path, because, before, _ in fixed_differences(identity, job, IMMUTABLE)
+    ]
+    problems += [
+        SpecError(path, "belongs to the job for good: start another job with another --output")
+        for path, *_ in differences(identity.manifest, dict(as_manifest(job)))
+        if not path.startswith("spec.")
+    ]
+    if job.spec.suspend:
+        holder = folder.holder()
+        how = f"`kill -INT {holder}` stops it (Ctrl-C)" if holder else "it does not run"
+        problems.append(
+            SpecError(
+                "spec.suspend",
+                f"only a cluster suspends jobs; {how}, and `rljob run … --resume` goes on with it",
+            )
+        )
+    if problems:
+        raise InvalidManifest("a job cannot be changed so", problems)
+
+
+# ------------------------------------------------------------------------------------------- what is stored
+
+
+def stored_job(identity: Identity) -> RLJob:
+    """The job in a folder, as it is now.
+
+    Raises:
+        SpecError: somebody else has written `job.json`.
+    """
+    try:
+        return RLJob.model_validate(identity.manifest, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise SpecError("job.json", f"holds no valid job any more: {error}") from error
+
+
+async def changes(folder: RunFolder, generation: int) -> AsyncIterator[Identity]:
+    """What `job.json` says whenever a patch has written it, without end.
+
+    Args:
+        generation: that is known.
+    """
+    seen: os.stat_result | None = None
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            found = folder.job.stat()
+            if seen is not None and (found.st_ino, found.st_mtime_ns) == (seen.st_ino, seen.st_mtime_ns):
+                continue
+            seen = found
+            identity = folder.identity()
+        except (OSError, SpecError):  # somebody has moved or edited it: a run goes on without
+            continue
+        if identity is not None and identity.generation > generation:
+            generation = identity.generation
+            yield identity
+
+
+def kept_patches(identity: Identity, job: RLJob) -> list[str]:
+    """What was patched and stays when `rljob run --resume` is given `job`.
+
+    Where the manifest, or its own `--set`, says something else than when it was given last, that is newer.
+    """
+    given: Mapping[str, Any] = as_manifest(job)
+    paths = {text: text.partition("=")[0] for text in identity.patches}
+    return [text for text, path in paths.items() if value_at(given, path) == value_at(identity.given, path)]
+
+
+# -------------------------------------------------------------------------------------------- what it leads to
+
+
+def restarts(change: Change, site: Site) -> Iterator[str]:
+    """What the reconcile will do about the processes, in words; nothing if it only tells them."""
+    before, after = (_pods(job, site) for job in (change.before, change.after))
+    changed = [name for name, pods in after.items() if name in before and before[name][0] != pods[0]]
+    if changed:
+        yield f"restarts: {', '.join(changed)}"
+    for name, (_, replicas) in after.items():
+        if name not in before:
+            yield f"starts: {name}, {replicas}"
+        elif before[name][1] != replicas:
+            yield f"{name}: {before[name][1]} → {replicas} processes"
+    yield from (f"stops: {name}" for name in before if name not in after)
+
+
+def _pods(job: RLJob, site: Site) -> dict[str, tuple[Any, int]]:
+    """Per role or pool, its pods' template and how many there are."""
+    found: dict[str, tuple[Any, int]] = {}
+    for manifest in desired(job, site, Targets(attempt=1, failures=0, pools={})):
+        spec = manifest.get("spec", {})
+        if manifest["kind"] == "Deployment":
+            role = manifest["metadata"]["labels"][LABEL_ROLE]
+            found[role] = spec["template"], spec["replicas"]
+        elif manifest["kind"] == "RolloutPool":
+            found[f"{Role.ROLLOUT} pool {spec['pool']}"] = spec["template"], spec["replicas"]
+        elif manifest["kind"] == "Job":
+            found[str(Role.TRAINER)] = spec["template"], spec["completions"]
+    return found

@@ -1,0 +1,122 @@
+"""A ledger that this job has not written: `rljob run --resume` and `rljob audit` say what it is, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from example_job import write_job
+from invocation import claimed, refused, rljob
+from story import Story, job
+from story_streams import append
+
+from rljob_cli.run_folder import RunFolder
+from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
+from rljob_core.records import EpochClaimed
+from rljob_core.stream_names import StreamNames
+from rljob_runtime.ledger import RECORDS
+from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.nats_store import NatsStore
+
+EMULATED = {
+    "rollout": {
+        "engine": {"name": "Emulated"},
+        "sampling": {"maxTokens": 6},
+        "pools": [{"name": "cpu", "replicas": 1}],
+    },
+    "trainer": {"backend": "Emulated"},
+}
+
+
+async def write(data: bytes, store: MessageStore) -> None:
+    newest = await store.last(Channel.LEDGER)
+    assert newest is not None
+    headers = {"Rljob-After": newest.headers[MESSAGE_ID]}
+    await store.publish(Channel.LEDGER, RECORDS, data, headers=headers)
+
+
+def leave(folder: RunFolder, story: Story, *last: bytes) -> None:
+    names = StreamNames.of_job(namespace="default", job="sums", uid="0123")
+
+    async def store() -> None:
+        async with EmbeddedServer(folder.nats) as server:
+            streams = NatsStore(server.url, subject=names.subject, stream_prefix=names.prefix)
+            await streams.open()
+            await append(streams, story)
+            for data in last:
+                await write(data, streams)
+            await streams.close()
+
+    asyncio.run(store())
+
+
+def of_another_job(story: Story) -> list[bytes]:
+    story.ledger = [entry for entry in story.ledger if entry.snapshot is None]  # it would be of that job, too
+    story.alter(EpochClaimed, lambda r: True, job="another")
+    return []
+
+
+def of_another_release(story: Story) -> list[bytes]:
+    return [b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 2}']
+
+
+def damaged_in_the_middle(story: Story) -> list[bytes]:
+    return [b"\x00\x01", b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 1}']
+
+
+def told_by_the_audit(folder: RunFolder) -> list[str]:
+    verdict = json.loads(rljob("audit", folder.path, "--json").out)
+    assert verdict["verdict"].startswith("violated")
+    sources = next(check for check in verdict["checks"] if check["name"] == "sources")
+    return [violation["text"] for violation in sources["violations"]]
+
+
+def test_a_run_that_goes_on_ends_with_the_message_and_all_its_processes_too(tmp_path: Path) -> None:
+    file = write_job(tmp_path, **EMULATED)
+    folder = claimed(file, spec=EMULATED)
+    story = job()
+    last = damaged_in_the_middle(story)
+    leave(folder, story, *last)
+    before = psutil.Process().children(recursive=True)
+    ended = rljob("run", file, "--output", folder.path, "--resume")
+    assert ended.code == 1, ended
+    (error,) = [line for line in ended.errors if line.startswith("error: ")]
+    assert f"message {len(story.ledger) + 2} of the ledger is no batch of records (Invalid JSON" in error
+    assert "restore the stream from a copy" in error
+    assert psutil.Process().children(recursive=True) == before
+    assert "is no batch of records" in told_by_the_audit(folder)[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "what", "remedy"),
+    [
+        (of_another_job, "is of the job another, not of 0123", "name this job's own output folder"),
+        (of_another_release, "was written by another release of rljob", "use that one"),
+        (damaged_in_the_middle, "is no batch of records", "restore the stream from a copy"),
+    ],
+)
+def test_nobody_goes_back_in_it(
+    tmp_path: Path, damage: Callable[[Story], list[bytes]], what: str, remedy: str
+) -> None:
+    file = write_job(tmp_path, **EMULATED)
+    folder = claimed(file, spec=EMULATED)
+    story = job()
+    last = damage(story)
+    leave(folder, story, *last)
+    ended = rljob("run", file, "--output", folder.path, "--resume", "--from-version", "1")
+    assert ended.code == 1, ended
+    (error,) = ended.errors
+    assert what in error
+    assert remedy in error
+    assert what in told_by_the_audit(folder)[0]
+
+
+def test_going_back_is_for_a_run_that_goes_on(tmp_path: Path) -> None:
+    file = write_job(tmp_path, **EMULATED)
+    assert refused(file, "--from-version", "1") == [
+        "--from-version: goes back in a run that is there: add --resume"
+    ]
