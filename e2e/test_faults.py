@@ -77,15 +77,31 @@ def test_a_killed_coordinator_is_said_to_have_recovered(job: Job) -> None:
     assert {"CoordinatorRecovered", "TrainerRestarted"} <= job.event_reasons()
 
 
-def test_a_change_of_the_pipeline_reaches_the_running_coordinator(job: Job) -> None:
-    (before,) = job.pods("coordinator")
-    patch = {"spec": {"pipeline": {"mode": "Streaming", "maxStaleness": 0}}}
-    job.kubectl("patch", "rljob", "long", "--type=merge", f"--patch={json.dumps(patch)}")
-    name = before["metadata"]["name"]
-    job.until(lambda: "spec.pipeline is now Streaming" in job.kubectl("logs", name), seconds=180)
-    (after,) = job.pods("coordinator")
-    assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        {"mode": "Streaming", "maxStaleness": 0, "inflight": "Update"},
+        {"mode": "BoundedAsync", "maxStaleness": 3, "inflight": "Keep"},
+    ],
+    ids=["narrower", "wider"],
+)
+def test_a_change_of_the_pipeline_reaches_what_runs_and_is_complete(
+    job: Job, pipeline: dict[str, Any]
+) -> None:
+    before = job.pods()
+    patch = json.dumps({"spec": {"pipeline": pipeline}})
+    job.kubectl("patch", "rljob", "long", "--type=merge", f"--patch={patch}")
+
+    def in_force() -> bool:
+        found = job.status().get("pipeline", {})
+        return bool(pipeline.items() <= found.items() and job.status()["step"] >= found["fromStep"])
+
+    job.until(in_force, seconds=240)
+    (engine,) = (pod["metadata"]["name"] for pod in engines(job))
+    words = f"spec.pipeline.inflight is now {pipeline['inflight']}"
+    if pipeline["inflight"] == "Keep":
+        job.until(lambda: words in job.kubectl("logs", engine), seconds=180)
+    assert {pod["metadata"]["uid"] for pod in job.pods()} == {pod["metadata"]["uid"] for pod in before}
     job.advances()
 
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from tenacity import retry, retry_if_exception_type, wait_exponential
 
 from rljob_core.spec import GROUP, RLJob
+from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_operator.cluster import Event, Manifest, Ref
 from rljob_operator.dirty_queue import DirtyQueue
 from rljob_operator.figures import FiguresFeed
@@ -63,6 +64,7 @@ class Controller:
     ) -> None:
         self._site = site
         self._feed = feed
+        self._room: dict[JobKey, int] = {}
         self._metrics = metrics
         self.cache = KubeCache()
         self._guard = WatchGuard()
@@ -185,6 +187,7 @@ class Controller:
             return await self._finalize(key, job, manifest) if FINALIZER in finalizers else None
         if FINALIZER not in finalizers:
             await self._cluster.set_finalizers(job, [*finalizers, FINALIZER])
+        await self._make_room(key, job)
         done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key))
@@ -197,6 +200,12 @@ class Controller:
                 0.0  # what was done may be what the next thing waited for; the watch tells nothing new of it
             )
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
+
+    async def _make_room(self, key: JobKey, job: RLJob) -> None:
+        """Before its coordinator hears of a wider bound; once for each size."""
+        size = trajectory_stream_bytes(job.spec)
+        if self._room.get(key, 0) < size and await self._feed.make_room(job, size):
+            self._room[key] = size
 
     def _doubt(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
         """What does not come to rest may wait for something that we wrongly believe to be there."""
@@ -246,6 +255,7 @@ class Controller:
         self._doubts.pop(key, None)
         self._busy.pop(key, None)
         self._feed.forget(key)
+        self._room.pop(key, None)
 
 
 def _wanted(manifest: Manifest) -> tuple[object, ...]:

@@ -7,11 +7,13 @@ subject as well. Only when this operator first hears of a job does it read the s
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import nats
 import nats.errors
@@ -25,7 +27,7 @@ from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.stream_names import StreamNames
 from rljob_operator.kube_cache import JobKey
-from rljob_operator.observe import Figures
+from rljob_operator.observe import Figures, pipeline_in_force
 from rljob_operator.pods import Trouble
 
 log = logging.getLogger(__name__)
@@ -168,6 +170,37 @@ class FiguresFeed:
     def _serves(self, job: RLJob) -> bool:
         return job.spec.nats.url in {None, self._url}
 
+    async def make_room(self, job: RLJob, size: int) -> bool:
+        """Let a job's trajectory stream hold that many bytes; whether it does, and so needs not be asked again."""
+        client = self._client
+        if not self._serves(job):
+            return True  # its own pods see to it
+        if client is None or not client.is_connected:
+            return False
+        stream = _names(job).stream(Channel.TRAJECTORIES)
+
+        async def ask(request: str, body: Mapping[str, object]) -> dict[str, Any]:
+            subject = f"$JS.API.STREAM.{request}.{stream}"
+            answer = await client.request(subject, json.dumps(body).encode(), timeout=_TIMEOUT_SECONDS)
+            found: dict[str, Any] = json.loads(answer.data)
+            return found
+
+        try:
+            info = await ask("INFO", {})
+            if "error" in info:
+                return False  # it is not there yet, and will be created as large
+            if not 0 < info["config"]["max_bytes"] < size:
+                return True
+            answer = await ask("UPDATE", {**info["config"], "max_bytes": size})
+        except (TimeoutError, nats.errors.Error) as error:
+            log.warning("%s: %r", stream, error)
+            return False
+        if "error" in answer:
+            log.warning(
+                "%s does not grow to %d MB: %s", stream, size >> 20, answer["error"].get("description")
+            )
+        return "error" not in answer
+
     async def remove_streams(self, job: RLJob) -> None:
         """Delete all streams and buckets of a job; those of another server stay with their owner.
 
@@ -195,7 +228,7 @@ def _names(job: RLJob) -> StreamNames:
 
 def _merged(before: Figures | None, line: StepMetrics) -> Figures:
     """PURE. A line's figures; what it does not say stays."""
-    before = replace(before or Figures(), writer_epoch=line.epoch)
+    before = replace(before or Figures(), writer_epoch=line.epoch, pipeline=pipeline_in_force(line))
     if line.reward_mean is None or line.stats is None:
         step, version = max(before.step, line.step), max(before.policy_version, line.version)
         return replace(before, step=step, policy_version=version)

@@ -73,7 +73,7 @@ def prepare(template: Manifest, place: PodPlace) -> Launch:
     container = spec["containers"][0]
     home = place.folder / "pods" / place.name
     home.mkdir(parents=True, exist_ok=True)
-    mounts = _mount(spec, container, home, place)
+    mounts = _mount(spec, container, place)
     termination_log = home / "termination-log"
     mounts[TERMINATION_LOG] = termination_log
     environment = dict(place.environment)
@@ -98,31 +98,66 @@ def prepare(template: Manifest, place: PodPlace) -> Launch:
     )
 
 
-def _mount(spec: Manifest, container: Manifest, home: Path, place: PodPlace) -> dict[str, Path]:
+def check(template: Manifest, environment: Mapping[str, str]) -> None:
+    """Look whether a pod could be started, without doing anything.
+
+    Args:
+        environment: that it would start from.
+
+    Raises:
+        SpecError: the template needs something that only a real cluster has.
+    """
+    spec = template["spec"]
+    container = spec["containers"][0]
+    _check_volumes(spec, container)
+    for variable in container.get("env", []):
+        _value(variable, PodPlace("", Path(), environment, {}, {}))
+
+
+def _check_volumes(spec: Manifest, container: Manifest) -> None:
+    volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+    for mount in container.get("volumeMounts", []):
+        if not {"configMap", "emptyDir"} & volumes[mount["name"]].keys():
+            raise SpecError(
+                f"volumes[{mount['name']}]",
+                "only configMap and emptyDir volumes exist in `rljob run`: use a path",
+            )
+
+
+def _mount(spec: Manifest, container: Manifest, place: PodPlace) -> dict[str, Path]:
     """Materialise the volumes; mount path → folder."""
     volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+    _check_volumes(spec, container)
+    write_config_maps(spec, place)
     mounts: dict[str, Path] = {}
     for mount in container.get("volumeMounts", []):
         volume = volumes[mount["name"]]
-        folder = home / "volumes" / volume["name"]
+        folder = _volume(place, volume)
         if "configMap" in volume:
             folder.mkdir(parents=True, exist_ok=True)
-            for key, text in place.config_maps.get(volume["configMap"]["name"], {}).items():
-                aside = folder / f".{key}"
-                aside.write_text(text, encoding="utf-8")
-                aside.replace(folder / key)
         elif "emptyDir" in volume:
             if mount["mountPath"] in _MACHINE_S_OWN:
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-        else:
-            raise SpecError(
-                f"volumes[{volume['name']}]",
-                "only configMap and emptyDir volumes exist in `rljob run`: use a path",
-            )
         mounts[mount["mountPath"].rstrip("/")] = folder
     return mounts
+
+
+def write_config_maps(spec: Manifest, place: PodPlace) -> None:
+    """Put the ConfigMaps that a pod mounts into its folder, each file at once: what runs may read it any time."""
+    for volume in spec.get("volumes", []):
+        data = place.config_maps.get(volume.get("configMap", {}).get("name", ""), {})
+        for key, text in data.items():
+            file = _volume(place, volume) / key
+            file.parent.mkdir(parents=True, exist_ok=True)
+            aside = file.with_name(f".{key}")
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(file)
+
+
+def _volume(place: PodPlace, volume: Mapping[str, Any]) -> Path:
+    return place.folder / "pods" / place.name / "volumes" / str(volume["name"])
 
 
 def _value(variable: Mapping[str, Any], place: PodPlace) -> str:

@@ -20,14 +20,14 @@ from rljob_core.stream_names import StreamNames, inbox_of
 _API = "$JS.API"
 #: The queue that reward workers share, and the suffixes of what they read.
 _REWARD_QUEUE = "reward"
-_PAYLOAD, _CHUNK = "payload", "chunk"
+_PAYLOAD, _CHUNK, _ABSENT = "payload", "chunk", "absent"
 
 
 class Holder(StrEnum):
     """Who gets credentials of its own for a job; the names under which `rljob_runtime.main` runs them."""
 
     STREAMS = "streams"
-    """Creates the job's streams, before any other role starts."""
+    """Creates the job's streams, or lets them grow, before any other role starts."""
     COORDINATOR = "coordinator"
     ROLLOUT = "rollout"
     REWARD = "reward"
@@ -77,13 +77,26 @@ class Operations:
         ]
 
     def get(self, *channels: Channel) -> list[str]:
-        """Read messages by sequence."""
+        """Read messages by sequence, or the newest of a suffix."""
         return [f"{_API}.DIRECT.GET.{self.names.stream(channel)}" for channel in channels]
+
+    def count(self, channel: Channel, queue: str) -> list[str]:
+        """See how much a queue has yet to deal with; asks for its newest message, too."""
+        stream = self.names.stream(channel)
+        return [f"{_API}.CONSUMER.INFO.{stream}.{queue}", f"{_API}.STREAM.INFO.{stream}", *self.get(channel)]
 
     def delete(self, *channels: Channel) -> list[str]:
         """Delete messages by sequence, and see which of them are left."""
         deletions = [f"{_API}.STREAM.MSG.DELETE.{self.names.stream(channel)}" for channel in channels]
         return [*deletions, *self.get(*channels)]
+
+    def list_and_get(self, channel: Channel) -> list[str]:
+        """See which suffixes there are, and read messages."""
+        return [f"{_API}.STREAM.INFO.{self.names.stream(channel)}", *self.get(channel)]
+
+    def grow(self, channel: Channel) -> list[str]:
+        """Set a stream's limits; and with them all else, so that no program that runs for long should be allowed to."""
+        return [f"{_API}.STREAM.UPDATE.{self.names.stream(channel)}"]
 
     def purge(self, channel: Channel) -> list[str]:
         """Delete a suffix's messages and the queues over it."""
@@ -125,33 +138,41 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     denied: list[str] = []
     match holder:
         case Holder.STREAMS:
-            allowed = can.all_streams("CREATE", "INFO")
+            allowed = [*can.all_streams("CREATE", "INFO"), *can.grow(Channel.TRAJECTORIES)]
         case Holder.COORDINATOR:
             allowed = [
-                *can.write(Channel.LEDGER, "records"),
+                *can.write(Channel.LEDGER, "claim", "records", "snapshot", "part"),
                 *can.write(Channel.WORK, "engine.>"),
                 *can.write(Channel.TRAINING, "trainer.*"),
                 *can.write(Channel.EVENTS, holder),
                 *can.write(Channel.VERSIONS, "policy"),
                 *can.write(Channel.METRICS, "steps"),
+                *can.write(Channel.REWARDS, "mark"),
                 *can.signal(COORDINATOR_SIGNAL, f"{ENGINE_SIGNALS}>"),
                 *can.take(Channel.EVENTS, ">", "coordinator"),
                 *can.follow(Channel.LEDGER),
-                *can.get(Channel.LEDGER),
+                *can.get(Channel.LEDGER, Channel.VERSIONS),
                 *can.follow(Channel.TRAJECTORIES),
+                *can.count(Channel.TRAJECTORIES, _REWARD_QUEUE),
                 *can.follow(Channel.REWARDS),
+                *can.list_and_get(Channel.PROGRESS),
+                *can.purge(Channel.PROGRESS),
                 *can.delete(Channel.TRAJECTORIES, Channel.REWARDS),
                 *can.purge(Channel.WORK),
+                *can.list_and_get(Channel.WEIGHTS),
                 *can.follow_signals(),
             ]
             denied = can.reward_queue()
         case Holder.ROLLOUT:
             allowed = [
-                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNK),
+                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNK, _ABSENT),
+                *can.write(Channel.PROGRESS, ">"),
+                *can.delete(Channel.PROGRESS),
                 *can.write(Channel.EVENTS, holder),
                 *can.signal(f"{ENGINE_SIGNALS}>"),
                 *can.take(Channel.WORK, "engine.>"),
                 *can.follow(Channel.VERSIONS),
+                *can.get(Channel.WEIGHTS),
             ]
         case Holder.REWARD:
             allowed = [
@@ -165,6 +186,9 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.write(Channel.EVENTS, holder),
                 *can.take(Channel.TRAINING, "trainer.*"),
                 *can.get(Channel.TRAJECTORIES),
+                *can.write(Channel.WEIGHTS, "*.*"),
+                *can.list_and_get(Channel.WEIGHTS),
+                *can.purge(Channel.WEIGHTS),
             ]
         case Holder.READER:
             channels = (
@@ -177,7 +201,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
             allowed = [
                 *can.all_streams("INFO"),
                 *(subject for channel in channels for subject in can.follow(channel)),
-                *can.get(*channels),
+                *can.get(*channels, Channel.WEIGHTS),
                 *can.follow_signals(),
             ]
             denied = can.reward_queue()
@@ -186,11 +210,11 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     )
 
 
-#: The operator itself, over the jobs of all namespaces: it makes and removes their streams, listens to figures,
-#: and looks at engines' signals when a pool shrinks.
+#: The operator itself, over the jobs of all namespaces: it makes, enlarges and removes their streams, listens to
+#: figures, and looks at engines' signals when a pool shrinks.
 OPERATOR = Permissions(
     publish=(
-        *(f"{_API}.STREAM.{request}.*" for request in ("CREATE", "INFO", "DELETE", "MSG.GET")),
+        *(f"{_API}.STREAM.{request}.*" for request in ("CREATE", "UPDATE", "INFO", "DELETE", "MSG.GET")),
         f"{_API}.DIRECT.GET.>",
         f"{_API}.CONSUMER.CREATE.>",
         f"{_API}.CONSUMER.INFO.*.*",

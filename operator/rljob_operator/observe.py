@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
 
-from rljob_core.spec import RLJob, RLJobStatus
+from rljob_core.messages import StepMetrics
+from rljob_core.spec import PipelineStatus, RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.cluster import Cluster, Manifest, Ref
 from rljob_operator.names import Role
@@ -40,13 +41,20 @@ class GangState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The Job of a trainer attempt. `failures` counts attempts before it; `ended` is when it failed or completed."""
+    """The Job of a trainer attempt.
+
+    Attributes:
+        failures: of attempts before it.
+        began: when it was started, if that is known.
+        ended: when it failed or completed.
+    """
 
     attempt: int
     state: GangState
     failures: int
     config_hash: str
     terminating: bool
+    began: datetime | None
     ended: datetime | None
     message: str
 
@@ -58,6 +66,7 @@ class Figures:
     Attributes:
         trainer_waiting: share of its time, over the last steps, for which the trainer waited for trajectories.
         engines_idle: share of the engines' slots, over the last steps, that had nothing to do.
+        pipeline: in force, by the coordinator's word.
     """
 
     step: int = 0
@@ -69,6 +78,21 @@ class Figures:
     writer_epoch: int = 0
     trainer_waiting: float | None = None
     engines_idle: float | None = None
+    pipeline: PipelineStatus | None = None
+
+
+def pipeline_in_force(line: StepMetrics) -> PipelineStatus | None:
+    """PURE. What a coordinator's line says of the pipeline."""
+    said = line.pipeline
+    if said is None:
+        return None
+    return PipelineStatus(
+        mode=said.mode,
+        max_staleness=said.max_staleness,
+        inflight=said.inflight,
+        from_step=said.step,
+        message=line.pipeline_refused,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +202,10 @@ def _deployed(manifest: Manifest) -> Deployed:
 
 
 def _gang(manifest: Manifest) -> Gang:
-    metadata = manifest["metadata"]
+    metadata, status = manifest["metadata"], manifest.get("status", {})
     state, ended, message = GangState.RUNNING, None, ""
-    for condition in manifest.get("status", {}).get("conditions", []):
+    began = status.get("startTime")
+    for condition in status.get("conditions", []):
         if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True":
             state = GangState(condition["type"])
             ended = datetime.fromisoformat(condition["lastTransitionTime"])
@@ -191,6 +216,7 @@ def _gang(manifest: Manifest) -> Gang:
         failures=int(metadata["annotations"][names.FAILURES]),
         config_hash=metadata["annotations"][names.CONFIG_HASH],
         terminating="deletionTimestamp" in metadata,
+        began=None if began is None else datetime.fromisoformat(began),
         ended=ended,
         message=message,
     )

@@ -31,7 +31,7 @@ from rljob_operator import guardian
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster import Event, Manifest, Ref
 from rljob_operator.local_files import LocalFiles
-from rljob_operator.local_pod import Launch, PodPlace, prepare
+from rljob_operator.local_pod import Launch, PodPlace, prepare, write_config_maps
 from rljob_operator.names import LABEL_JOB, LABEL_ROLE, Role
 from rljob_operator.pod_manifest import pod_manifest
 from rljob_operator.process_group import PodProcess, Termination
@@ -39,6 +39,8 @@ from rljob_operator.workloads import Deployment, Job, Workload
 
 SHUTDOWN_SECONDS = 9.0
 """All processes have ended this long after `shutdown` was called."""
+BACK_OFF, FAILED = "BackOff", "Failed"
+"""Reasons of the events about a process that has ended unasked: it starts again, or it does not."""
 _LEAST_GRACE = 0.4  # seconds that each later role keeps for itself while an earlier one takes its time
 
 
@@ -135,6 +137,8 @@ class LocalCluster:
             self._workloads[ref] = Deployment(stored, partial(self._start_pod, ref))
         elif ref.kind == "Job":
             self._workloads[ref] = Job(stored, partial(self._start_pod, ref))
+        elif ref.kind == "ConfigMap" and before is not None:
+            self._refresh_volumes()
         self._step()
 
     async def apply_status(self, manifest: Manifest) -> None:
@@ -254,12 +258,11 @@ class LocalCluster:
             addresses[str(port["containerPort"])] = str(self._free_port(owner, port["containerPort"]))
 
         def launch() -> Launch:
-            maps = {r.name: m["data"] for r, m in self._objects.items() if r.kind == "ConfigMap"}
-            return prepare(template, PodPlace(name, self.folder, self._environment, maps, addresses))
+            return prepare(template, self._place(name, addresses))
 
         def ended(end: Termination, delay: float | None) -> None:
             again = "" if delay is None else f"; starts again in {delay:g} s"
-            reason = "Failed" if delay is None else "BackOff"
+            reason = FAILED if delay is None else BACK_OFF
             self._on_event(Event("Warning", reason, f"ended with code {end.code}{again}", name))
 
         pod = PodProcess(
@@ -267,6 +270,20 @@ class LocalCluster:
         )
         pod.start()
         return pod
+
+    def _place(self, pod: str, addresses: Mapping[str, str]) -> PodPlace:
+        maps = {r.name: m["data"] for r, m in self._objects.items() if r.kind == "ConfigMap"}
+        return PodPlace(pod, self.folder, self._environment, maps, addresses)
+
+    def _refresh_volumes(self) -> None:
+        """As a kubelet does it: what runs finds the new text in its mounted files."""
+        for workload in self._workloads.values():
+            for slot in workload.slots:
+                write_config_maps(slot.template["spec"], self._place(slot.pod.name, {}))
+
+    def look_again(self) -> None:
+        """Let `changed` return: the RLJob itself is another."""
+        self._changed.set()
 
     def _free_port(self, owner: Ref, port: int) -> int:
         """The port of this machine that a gang uses for a container port: the same for all its pods."""

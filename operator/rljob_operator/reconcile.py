@@ -205,10 +205,14 @@ class Reconciler:
             case Annotate():
                 await self._cluster.annotate(action.ref, action.annotations)
 
-    async def run(self, job: RLJob) -> Outcome:
-        """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone."""
+    async def run(self, job: RLJob | Callable[[], RLJob]) -> Outcome:
+        """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone.
+
+        Args:
+            job: or what gives it as it is now, where it may change meanwhile.
+        """
         while True:
-            result = await self.reconcile(job)
+            result = await self.reconcile(job() if callable(job) else job)
             if result.settled:
                 reason, message = _why(result)
                 return Outcome(result.phase, reason, message, result.status)

@@ -50,10 +50,9 @@ def job_config(job: RLJob, site: Site) -> JobConfig:
         SpecError: neither the spec nor the site says where weights or checkpoints go.
     """
     spec = job.spec
-    given = {
-        "spec.weights.uri": spec.weights.uri or site.weights_uri,
-        "spec.trainer.checkpoint.uri": spec.trainer.checkpoint.uri or site.checkpoint_uri,
-    }
+    given = {"spec.trainer.checkpoint.uri": spec.trainer.checkpoint.uri or site.checkpoint_uri}
+    if spec.weights.transport == "Files":
+        given = {"spec.weights.uri": _weights_uri(spec, site), **given}
     for path, uri in given.items():
         if not uri:
             raise SpecError(
@@ -62,13 +61,14 @@ def job_config(job: RLJob, site: Site) -> JobConfig:
     if len(set(given.values())) < len(given):
         raise SpecError("spec.weights.uri", "is the place of checkpoints too: choose another folder for one")
     folder = f"/{job.metadata.name}-{job.metadata.uid}" if site.per_job else ""
-    weights, checkpoints = (f"{storage.seen_by_worker(uri)}{folder}" for uri in given.values())
+    places = {path: f"{storage.seen_by_worker(uri)}{folder}" for path, uri in given.items()}
+    checkpoints = places["spec.trainer.checkpoint.uri"]
     return JobConfig(
         namespace=job.metadata.namespace,
         job=job.metadata.name,
         uid=job.metadata.uid or "",
         spec=_seen_by_worker(spec),
-        weights_uri=weights,
+        weights_uri=places.get("spec.weights.uri", ""),
         checkpoint_uri=checkpoints,
         trainer_log_uri=site.trainer_log_uri or f"{checkpoints}/trainer-log",
     )
@@ -87,10 +87,15 @@ def job_claims(job: RLJob, site: Site) -> list[str]:
         spec.model.uri,
         spec.data.dataset,
         held_out or "",
-        spec.weights.uri or site.weights_uri,
+        _weights_uri(spec, site),
         spec.trainer.checkpoint.uri or site.checkpoint_uri,
     )
     return storage.claims(uris)
+
+
+def _weights_uri(spec: RLJobSpec, site: Site) -> str:
+    """Where the files of weights are; empty if there are none."""
+    return (spec.weights.uri or site.weights_uri) if spec.weights.transport == "Files" else ""
 
 
 def _seen_by_worker(spec: RLJobSpec) -> RLJobSpec:

@@ -194,6 +194,9 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
         if ready and moving:
             troubles = (found for role in Role for found in _troubles(observed, role))
             moving_reason, moving_message = next(troubles, ("PodsStarting", ""))
+        elif ready and observed.figures is not None and observed.figures.pipeline is not None:
+            moving_message = observed.figures.pipeline.message
+            moving, moving_reason = bool(moving_message), "PipelineRefused"
     else:
         moving = phase is not Phase.STALLED and observed.at_work
     stalled = phase in {Phase.FAILED, Phase.STALLED}

@@ -107,7 +107,8 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
             message=f"{failures} trainer attempts failed, spec.backoffLimit allows {limit}; the last one: {cause}",
             failed="BackoffLimitExceeded",
         )
-    seconds = backoff.delay(max(failures, 1)) if missing is None else _MISSING_SECONDS
+    in_a_row = 1 if _was_healthy(gang, backoff) else max(failures, 1)
+    seconds = backoff.delay(in_a_row) if missing is None else _MISSING_SECONDS
     retry_at = (gang.ended or observed.now) + timedelta(seconds=seconds)
     message = f"trainer attempt {gang.attempt} ended: {cause}; {failures} of {limit} failures allowed"
     if observed.now >= retry_at:
@@ -116,6 +117,13 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
     if missing is not None:
         reason, message = "Unavailable", f"trainer: {missing}"
     return Attempt(gang.attempt, failures, keep=True, reason=reason, message=message, retry_at=retry_at)
+
+
+def _was_healthy(gang: Gang, backoff: Backoff) -> bool:
+    """Whether it ran for so long that what failed before it has nothing to do with its end."""
+    if gang.began is None or gang.ended is None:
+        return False
+    return (gang.ended - gang.began).total_seconds() >= backoff.healthy
 
 
 def _cause(gang: Gang, exits: list[Exit]) -> str:

@@ -21,17 +21,17 @@ from rljob_operator.pod_template import merge
 from rljob_operator.site import Site, issuer_for, job_claims, job_config
 
 # What each role reads of the spec, as dotted paths. The coordinator decides by everything but what is only the
-# operator's business; `pool` stands for the role's own pool. Not `pipeline`: a running coordinator looks at that in
-# its configuration file (`rljob_runtime.config_watch`).
+# operator's business; `pool` stands for the role's own pool. Not `pipeline`: a running coordinator, or engine, looks at
+# that in its configuration file (`rljob_runtime.config_watch`).
 READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: (
         "steps", "model", "data", "evaluation", "reward.functions", "algorithm",
-        "rollout.engine", "rollout.environment", "rollout.sampling", "trainer.checkpoint",
+        "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.sampling", "trainer.checkpoint",
         "trainer.microBatchTokens", "weights", "nats", "trackers",
     ),
     Role.REWARD: ("model", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "nats"),
     Role.ROLLOUT: (
-        "model", "pipeline.inflight", "rollout.engine", "rollout.environment", "rollout.sampling", "pool.engine",
+        "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.sampling", "pool.engine",
         "weights", "nats",
     ),
     Role.TRAINER: (

@@ -163,15 +163,20 @@ class DictionaryServer:
         self.objects[Ref.of(pod)] = pod
         return pod
 
-    def gang_ends(self, *, code: int, message: str = "", evicted: bool = False, ago: float = 0.0) -> None:
-        """The trainer's Job fails, or completes with code 0."""
+    def gang_ends(
+        self, *, code: int, message: str = "", evicted: bool = False, ago: float = 0.0, after: float = 0.0
+    ) -> None:
+        """The trainer's Job fails, or completes with code 0, `after` seconds of running."""
         (job,) = self.of("Job")
         pod = self.pod(job, 0, end={"exitCode": code, "message": message})
         if evicted:
             pod["status"]["reason"] = "Evicted"
-        at = (self.now - timedelta(seconds=ago)).isoformat()
+        at = self.now - timedelta(seconds=ago)
         kind = "Complete" if code == 0 else "Failed"
-        job["status"] = {"conditions": [{"type": kind, "status": "True", "lastTransitionTime": at}]}
+        job["status"] = {
+            "startTime": (at - timedelta(seconds=after)).isoformat(),
+            "conditions": [{"type": kind, "status": "True", "lastTransitionTime": at.isoformat()}],
+        }
 
     def pods_gone(self, role: str = "") -> None:
         for pod in self.of("Pod"):

@@ -100,7 +100,10 @@ def test_what_is_copied_is_there_and_not_ignored(image: str) -> None:
 @pytest.mark.parametrize("image", IMAGES)
 def test_images_have_the_versions_that_are_tested(image: str) -> None:
     tested = pins("dev.txt")
-    assert {name: found for name, found in pins(f"{image}.txt").items() if tested.get(name) != found} == {}
+    # What only gs:// needs is not installed for tests: there is no such server here.
+    found = pins(f"{image}.txt")
+    assert {name: pin for name, pin in found.items() if tested.get(name, pin) != pin} == {}
+    assert "gcsfs" in found.keys() - tested.keys() or image == "operator"
 
 
 @pytest.mark.parametrize(

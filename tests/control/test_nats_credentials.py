@@ -135,6 +135,8 @@ NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
         (NAMES.subject_of(Channel.WORK, "engine.pod-0.ab12"), {Holder.COORDINATOR}),
         (NAMES.subject_of(Channel.TRAINING, "trainer.1"), {Holder.COORDINATOR}),
         (NAMES.subject_of(Channel.TRAJECTORIES, "payload"), {Holder.ROLLOUT}),
+        (NAMES.subject_of(Channel.PROGRESS, "g0.0"), {Holder.ROLLOUT}),
+        (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.PROGRESS)}", {Holder.COORDINATOR}),
         (NAMES.subject_of(Channel.REWARDS, "results"), {Holder.REWARD}),
         (NAMES.subject_of(Channel.EVENTS, "trainer"), {Holder.TRAINER}),
         (NAMES.subject_of(Channel.EVENTS, "rollout"), {Holder.ROLLOUT}),

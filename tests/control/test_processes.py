@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,13 +142,12 @@ async def test_another_template_replaces_processes_one_at_a_time(local: Watched,
     seen = tmp_path / "seen"
     seen.mkdir()
     script = f"""
-        import os, pathlib, time
+        import os, pathlib, signal, time
         me = pathlib.Path({str(seen)!r}) / str(os.getpid())
         others = len(list(me.parent.iterdir()))
+        signal.signal(signal.SIGTERM, lambda *_: (me.unlink(), os._exit(0)))
         me.write_text("MARK")
         pathlib.Path(os.environ["RLJOB_READY_FILE"]).touch()
-        import signal
-        signal.signal(signal.SIGTERM, lambda *_: (me.unlink(), os._exit(0)))
         print("others", others, flush=True)
         while True: time.sleep(60)
     """
@@ -162,10 +162,19 @@ async def test_another_template_replaces_processes_one_at_a_time(local: Watched,
     await until(lambda: ready_replicas(local, 3))
     before = local.pids()
     await local.cluster.apply(new)
-    await until(lambda: sorted(p.read_text() for p in seen.iterdir()) == ["new"] * 3)
+    await until(lambda: marks(seen) == ["new"] * 3)
     assert set(before.values()).isdisjoint(local.pids().values())
     # Each says so after it has made its mark.
     await until(lambda: all(local.log(name).rstrip().endswith("others 2") for name in before))
+
+
+def marks(folder: Path) -> list[str]:
+    """What is written in the folder's files; one that goes while this looks is as good as gone."""
+    texts = []
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):
+            texts.append(file.read_text())
+    return texts
 
 
 async def ready_replicas(local: Watched, wanted: int) -> bool:

@@ -115,6 +115,34 @@ async def ready(world: World, job: RLJob) -> bool:
     return await world.status(job, "Ready") == "True"
 
 
+async def test_a_changed_job_restarts_what_reads_the_field_and_tells_the_rest(
+    world: World, make_job: MakeJob
+) -> None:
+    scripts = laid_over("touch $RLJOB_READY_FILE; sleep 600")
+    job = make_job(**scripts)
+    task = asyncio.create_task(world.reconciler.run(lambda: job))
+    await until(lambda: ready(world, job))
+    first = world.pids()
+
+    def bounds() -> set[int]:
+        configs = world.cluster.folder.glob("pods/*-c*/volumes/config/config.json")
+        return {json.loads(path.read_text())["spec"]["pipeline"]["maxStaleness"] for path in configs}
+
+    job = make_job(pipeline__maxStaleness=7, **scripts)
+    world.cluster.look_again()
+    await until(lambda: bounds() == {7})  # of the coordinator and both engines, which run on
+    assert world.pids() == first
+    job = make_job(pipeline__maxStaleness=7, steps=99, **scripts)
+    world.cluster.look_again()
+    other = "chain-sum-coordinator-0"
+    await until(lambda: world.pids().get(other, first[other]) != first[other])
+    assert {pod: pid for pod, pid in world.pids().items() if pod != other} == {
+        pod: pid for pod, pid in first.items() if pod != other
+    }
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_killed_rank_replaces_the_whole_gang_as_a_new_attempt(
     world: World, make_job: MakeJob
 ) -> None:

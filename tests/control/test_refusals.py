@@ -194,7 +194,7 @@ MANIFESTS = [
         ),
     ),
     case("spec.algorithm.loss", "PPO", one_of("GRPO", "DrGRPO", "DAPO")),
-    case("spec.weights.transport", "NCCL", one_of("Files")),
+    case("spec.weights.transport", "NCCL", one_of("Files", "Nats")),
     case(f"{POOL_0}.scaling.policy", "Internal", one_of("External"), **ONLY_SCALED),
     # Out of bounds.
     case("spec.steps", 0, at_least(1)),
@@ -205,6 +205,8 @@ MANIFESTS = [
     case("spec.rollout.sampling.temperature", 0, more_than(0)),
     case("spec.rollout.sampling.topP", 1.5, at_most(1)),
     case("spec.data.groupSize", 1025, at_most(1024)),
+    case("spec.weights.delta.anchorEvery", 0, at_least(1)),
+    case("spec.weights.delta.anchorEvery", 1001, at_most(1000)),
     case("spec.reward.timeoutSeconds", 3601, at_most(3600)),
     case("spec.model.lora.rank", 0, at_least(1)),
     case("spec.trainer.numNodes", 0, at_least(1)),
@@ -259,6 +261,12 @@ MANIFESTS = [
     case("spec.reward.functions", ["my rewards"], IDENTIFIER, at="spec.reward.functions[0]"),
     # Fields that do not go together.
     case(
+        "spec.data",
+        {"dataset": "chain_sum", "promptsPerStep": 50_001, "groupSize": 1},
+        told("promptsPerStep times groupSize must be at most 50000"),
+        at="spec.data.promptsPerStep",
+    ),
+    case(
         "spec.pipeline",
         {"mode": "Streaming", "maxStaleness": 2},
         told(
@@ -270,6 +278,12 @@ MANIFESTS = [
         "spec.pipeline.maxStaleness",
         0,
         told("maxStaleness must be at least 1 with mode BoundedAsync: raise it, or set mode to Streaming"),
+    ),
+    case(
+        "spec.weights",
+        {"transport": "Nats", "uri": "/weights"},
+        told("Nats keeps the weights in the job's streams: remove uri, or use transport Files"),
+        at="spec.weights.uri",
     ),
     case(
         f"{POOL_0}.scaling",
@@ -490,6 +504,7 @@ CHANGES = [
     Change("spec.trainer.backend", "Emulated", "the job's checkpoints are in its format"),
     Change("spec.trainer.checkpoint.uri", "/checkpoints", _CHECKPOINTS),
     Change("spec.trainer.checkpoint.uri", ABSENT, _CHECKPOINTS, before={"spec.trainer.checkpoint.uri": "/a"}),
+    Change("spec.weights.transport", "Nats", _WEIGHTS),
     Change("spec.weights.uri", "/weights", _WEIGHTS),
     Change("spec.weights.uri", "/b", _WEIGHTS, before={"spec.weights.uri": "/a"}),
     Change("spec.model.lora", {}, _ADAPTERS, command=False),  # no backend trains adapters yet
@@ -521,6 +536,7 @@ MAY_CHANGE: list[Object] = [
     {"spec.data.options": {}, "spec.nats": {"url": None}},  # as if not given
     {f"{POOL_0}.replicas": 3, f"{POOL_0}.template": {"spec": {"nodeSelector": None}}},
     {"spec.rollout.pools[1]": {"name": "other"}, "spec.evaluation": {}, "spec.weights.keepVersions": 2},
+    {"spec.weights.delta": {"anchorEvery": 5}},
 ]
 
 
@@ -553,7 +569,7 @@ def test_every_immutable_field_has_a_case() -> None:
     tried = {re.sub(r"\[\d\]", "", change.path) for change in CHANGES}
     marked = {path: mark.because for path, mark in immutable_fields(RLJob)}
     # One value each, and so nothing to change them to.
-    single = {"spec.algorithm.name", "spec.weights.transport"}
+    single = {"spec.algorithm.name"}
     assert {p for p in marked if not any(t == p or t.startswith(f"{p}.") for t in tried)} == single
     assert {change.because for change in CHANGES} <= set(marked.values())
 

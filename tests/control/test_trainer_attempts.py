@@ -71,6 +71,21 @@ async def test_a_crash_is_counted_once_and_followed_by_the_next_attempt_after_th
     assert (await step(job)).status.failures == 2
 
 
+async def test_pauses_grow_with_failures_in_a_row_only(server: Any, step: Any, make_job: MakeJob) -> None:
+    job = make_job(backoffLimit=9)
+    pauses = []
+    for lived in (1, 1, 29, 30):
+        await step(job)
+        server.gang_ends(code=137, after=lived)
+        result = await step(job)
+        pauses.append((result.retry_at - server.now).total_seconds())
+        server.now = result.retry_at
+        await step(job)
+        server.pods_gone("trainer")
+    assert pauses == [10, 20, 40, 10]
+    assert server.stored.failures == 4, "it counts all the same"
+
+
 @pytest.mark.parametrize(
     ("end", "failures"),
     [
