@@ -2,14 +2,14 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-EXTRAS := --extra data --extra torch --extra local --extra operator --group dev
+EXTRAS := --extra data --extra torch --extra s3 --extra local --extra operator --group dev
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-header --custom-compile-command "make lock"
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kube e2e check bench bench-operator format crds lock model clean
+.PHONY: help demo test runs search soak faults kube e2e check bench bench-operator format crds lock model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -32,8 +32,20 @@ demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a f
 	@$(BIN)/rljob run manifests/examples/chain-sum.yaml --output runs/demo $(ARGS)
 	@$(BIN)/rljob audit runs/demo
 
-test: $(VENV)/.installed  ## all tests (real nats-server, real processes, real models)
+test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; 15 minutes)
 	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+
+runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed (10 minutes)
+	@$(BIN)/python -m pytest tests/runs -n auto $(ARGS)
+
+search: $(VENV)/.installed  ## every interleaving of three engines, two groups, three versions and any death (5 minutes)
+	@$(BIN)/python tests/core/search.py
+
+soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again
+	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(or $(SEED),0 $(or $(SEEDS),20000))
+
+faults: $(VENV)/.installed  ## kill and freeze real processes, at every boundary of a step and at random (20 minutes)
+	@$(BIN)/python -m pytest tests/faults $(ARGS)
 
 kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (15 minutes, once)
 	@$(BIN)/python -m e2e.harness build
@@ -70,7 +82,7 @@ lock:  ## resolve the requirement files again
 	@printf 'hatchling\nuv\n' | $(COMPILE) --constraint requirements/bootstrap.txt - -o requirements/build.txt
 	@$(COMPILE) $(EXTRAS) pyproject.toml -o requirements/dev.txt
 	@$(COMPILE) --constraint requirements/dev.txt --extra operator pyproject.toml -o requirements/operator.txt
-	@$(COMPILE) --constraint requirements/dev.txt --extra torch --extra data pyproject.toml -o requirements/worker.txt
+	@$(COMPILE) --constraint requirements/dev.txt --extra torch --extra data --extra s3 --extra gcs pyproject.toml -o requirements/worker.txt
 	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean:  ## remove what was built

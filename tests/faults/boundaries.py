@@ -1,0 +1,187 @@
+"""The boundaries of a step: how each is seen, who is held still meanwhile, and what must be so for a kill to be there.
+
+A step takes milliseconds from one boundary to the next. So that a kill is at one and not near it, the process whose
+move comes next is stopped (SIGSTOP) the moment the boundary is seen on the job's subjects or files; what must not have
+happened yet is looked at while it stands still; then somebody is killed. Where it came too late everybody goes on, and
+the next time is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from seen import Seen, Sighting, WeightsWritten, part_of
+
+from rljob_core.messages import EngineSignal, RewardResult, StepProposed, VersionAnnounced
+from rljob_core.records import FedMicroBatch, MicroBatchAssigned, StepCommitted
+from rljob_core.trajectory import is_evaluation
+from rljob_runtime.wire import PayloadSummary
+
+ROLES = ("nats-server", "coordinator", "trainer", "reward", "rollout")
+
+Key = Any  # what a boundary is of: an attempt of a trajectory, a micro-batch, a version
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One boundary.
+
+    Attributes:
+        name: as the table has it.
+        told: what has happened, and what has not.
+        held: the role whose move comes next; "" if nobody need be held.
+        sees: what a sighting is of, if it is this boundary.
+        untouched: whether what must not have happened yet was not seen.
+        lands: whether a ledger that ends here tells of this boundary.
+        nears: an earlier sighting, after which the held one is not needed until this boundary.
+    """
+
+    name: str
+    told: str
+    held: str
+    sees: Callable[[Sighting, Seen], Key | None]
+    untouched: Callable[[Key, Seen], bool]
+    lands: Callable[[Key, Seen], bool]
+    nears: Callable[[Sighting, Seen], Key | None] = lambda said, seen: None
+
+
+def _stored(said: Sighting, seen: Seen) -> Key | None:
+    if not isinstance(said, PayloadSummary) or is_evaluation(said.trajectory):
+        return None
+    attempt = said.trajectory, said.attempt
+    return attempt if attempt in seen.dispatched else None
+
+
+def _scored(said: Sighting, seen: Seen) -> Key | None:
+    if not isinstance(said, RewardResult) or is_evaluation(said.trajectory):
+        return None
+    attempt = said.trajectory, said.attempt
+    return attempt if attempt in seen.generated else None
+
+
+def _assigned(said: Sighting, seen: Seen) -> Key | None:
+    return part_of(said) if isinstance(said, MicroBatchAssigned) else None
+
+
+def _fed(said: Sighting, seen: Seen) -> Key | None:
+    return part_of(said) if isinstance(said, FedMicroBatch) and part_of(said) in seen.assigned else None
+
+
+def _version_of(kind: type, version: Callable[[Any], int]) -> Callable[[Sighting, Seen], Key | None]:
+    def sees(said: Sighting, seen: Seen) -> Key | None:
+        return version(said) if isinstance(said, kind) else None
+
+    return sees
+
+
+def _weights(*, hidden: bool) -> Callable[[Sighting, Seen], Key | None]:
+    def sees(said: Sighting, seen: Seen) -> Key | None:
+        return said.version if isinstance(said, WeightsWritten) and said.hidden is hidden else None
+
+    return sees
+
+
+def _swapped(said: Sighting, seen: Seen) -> Key | None:
+    if not isinstance(said, EngineSignal) or said.version != seen.announced:
+        return None
+    return said.version if said.version > seen.engines.get(said.engine, said.version) else None
+
+
+def _no_engine_has(version: Key, seen: Seen) -> bool:
+    return all(served < version for served in seen.engines.values())
+
+
+def _closed(version: Key, seen: Seen) -> bool:
+    """The whole batch is assigned of the step that makes the version, and it is not committed."""
+    return seen.committed == version - 1 and seen.batch_closed
+
+
+def _is_newest(version: Key, seen: Seen) -> bool:
+    return bool(seen.committed == version)
+
+
+BOUNDARIES = (
+    Boundary(
+        "payload stored",
+        "a trajectory's payload is in its stream; the ledger does not know it",
+        "coordinator",
+        _stored,
+        lambda key, seen: key not in seen.generated,
+        lambda key, seen: key in seen.dispatched and key not in seen.generated,
+    ),
+    Boundary(
+        "scored",
+        "a trajectory's reward is in its stream; the ledger does not know it",
+        "coordinator",
+        _scored,
+        lambda key, seen: key not in seen.rewarded,
+        lambda key, seen: key in seen.generated and key not in seen.rewarded,
+    ),
+    Boundary(
+        "assigned",
+        "a micro-batch is in the ledger; it was not sent to the trainer",
+        "coordinator",
+        _assigned,
+        lambda key, seen: key not in seen.sent,
+        lambda key, seen: key in seen.assigned and seen.committed == key[0],
+    ),
+    Boundary(
+        "fed",
+        "a micro-batch is in the trainer's own log and goes through backward; no step is proposed",
+        "trainer",
+        _fed,
+        lambda key, seen: seen.proposed <= key[0],
+        lambda key, seen: key in seen.assigned and seen.committed == key[0],
+    ),
+    Boundary(
+        "weights written",
+        "a version's tensors are being written, in a hidden folder",
+        "trainer",
+        _weights(hidden=True),
+        lambda version, seen: seen.proposed < version,
+        _closed,
+    ),
+    Boundary(
+        "manifest durable",
+        "a version's tensors and manifest are durable; nobody was told",
+        "trainer",
+        _weights(hidden=False),
+        lambda version, seen: seen.proposed < version,
+        _closed,
+    ),
+    Boundary(
+        "proposed",
+        "the trainer's proposal is in the coordinator's queue; the ledger does not know it",
+        "coordinator",
+        _version_of(StepProposed, lambda said: said.proposal.version),
+        lambda version, seen: seen.committed < version,
+        _closed,
+        nears=_weights(hidden=False),
+    ),
+    Boundary(
+        "committed",
+        "the commit is in the ledger; no engine was told",
+        "coordinator",
+        _version_of(StepCommitted, lambda said: said.version),
+        lambda version, seen: seen.announced < version,
+        _is_newest,
+    ),
+    Boundary(
+        "announced",
+        "the version is announced; no engine has it",
+        "rollout",
+        _version_of(VersionAnnounced, lambda said: said.version),
+        _no_engine_has,
+        _is_newest,
+    ),
+    Boundary(
+        "swapped",
+        "an engine says that it has the version",
+        "trainer",
+        _swapped,
+        lambda version, seen: seen.proposed <= version,
+        _is_newest,
+    ),
+)

@@ -1,0 +1,33 @@
+"""kill -9 of each role at every boundary of a step: where it landed is what the ledger says, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from boundaries import BOUNDARIES, ROLES, Boundary
+from faulty_run import FaultyRun, emulated
+from landing import epochs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(
+    "boundaries",
+    [BOUNDARIES[first : first + 2] for first in range(0, len(BOUNDARIES), 2)],
+    ids=lambda boundaries: "+".join(boundary.name.replace(" ", "-") for boundary in boundaries),
+)
+def test_each_role_at_each_boundary(
+    start: Callable[..., FaultyRun], boundaries: tuple[Boundary, ...]
+) -> None:
+    run = start(" and ".join(boundary.name for boundary in boundaries), steps=40, **emulated())
+    run.watch()
+    for boundary in boundaries:
+        for role in ROLES:
+            run.hit(boundary, role)
+    ledger = run.finish()
+    missed = [str(landed) for landed in run.landed if not landed.there]
+    assert not missed, "\n".join(missed)
+    assert epochs(ledger) == 1 + len(boundaries), (
+        "a coordinator was not replaced, or one was that need not be"
+    )

@@ -1,0 +1,34 @@
+"""What a dead engine was generating goes to others before it has a successor, and long before its lease runs out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from faulty_run import FaultyRun, emulated
+from seen import Sighting
+
+from rljob_core.records import SiblingReset
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_its_work_is_given_out_again_at_once(start: Callable[..., FaultyRun]) -> None:
+    # Every engine has work all the time: each response takes seconds.
+    run = start("dead engine", steps=6, **emulated(decode_seconds=0.4))
+    run.watch()
+    pod, pid = run.victim("rollout")
+    known = set(run.seen.seen.engines)
+
+    def lost(said: Sighting) -> bool:
+        return isinstance(said, SiblingReset) and said.reason == "EngineLost"
+
+    again = run.seen.wait_for(lost)
+    os.kill(pid, signal.SIGKILL)
+    run.until("its work is given out again", again.done)
+    new = set(run.seen.seen.engines) - known
+    assert not [engine for engine in new if engine.startswith(f"{pod}.")], "its successor came first"
+    run.say(f"{pod} was killed, and its work given out again")
+    run.finish()

@@ -1,0 +1,27 @@
+"""No cell of the table is empty. Last, and only of use after all the others."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from boundaries import BOUNDARIES, ROLES
+from landing import PAIR, RANDOM, Landed
+
+LEAST_KILLS = 30
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+
+
+def test_the_page_tells_of_every_boundary() -> None:
+    (section,) = re.findall(r"\| boundary \|.*?\n((?:\|.*\n)+)", PAGE.read_text())
+    told = re.findall(r"^\| ([a-z ]+) \| (.*) \|$", section, re.MULTILINE)
+    assert told == [(boundary.name, boundary.told) for boundary in BOUNDARIES]
+
+
+def test_every_role_was_killed_at_every_boundary(tally: list[Landed]) -> None:
+    counts = Counter((one.kill.where, one.kill.role) for one in tally if one.there)
+    rows = (*(boundary.name for boundary in BOUNDARIES), RANDOM, PAIR)
+    empty = [f"{row}: {role}" for row in rows for role in ROLES if not counts[row, role]]
+    assert not empty
+    assert counts.total() >= LEAST_KILLS
