@@ -1,6 +1,7 @@
 """`python -m bench [NAME …]`: run benchmarks, print their tables, write bench/out/results.json.
 
-Names: store, engine, overlap, learning (all of them by default; overlap and learning take most of an hour).
+Names: store, protocol, weights, engine, recovery, bound, overlap, learning (all of them by default; the last four take
+more than an hour).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import platform
 from bench import results
 from rljob_runtime.nats_server import SYNC_INTERVAL
 
-NAMES = ("store", "engine", "overlap", "learning")
+NAMES = ("store", "protocol", "weights", "engine", "recovery", "bound", "overlap", "learning")
 
 
 def main() -> None:

@@ -1,0 +1,114 @@
+"""What the bound costs: throughput and discarded tokens at η = 1, 2, 4 beside a job that has practically no bound.
+
+Engines are emulated (they sleep), response lengths spread 1:16 (lognormal, clipped to 64–1,024), and training takes as
+long as generation. A step has four trajectories for each slot. With one for each, its longest response alone takes as
+long as three steps would without a bound, and is three versions old by then, whoever schedules it: then η = 2 must slow
+down a job that aborts nothing.
+
+Reservation never starts what the bound would not let be trained, so nothing may be discarded because of it. Discarded
+is what was generated and not trained: payloads by the reason that the ledger gives, and tokens of responses that never
+ended (what is under way when the job is over, mostly).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.jobs import metrics, run_job
+from bench.overlap import MANIFEST, steady
+from rljob_cli.audit.charge import Charge
+from rljob_cli.audit.read import read_folder
+from rljob_cli.run_folder import RunFolder
+from rljob_core.records import Generated, GroupAborted, Record, SiblingReset, StepCommitted
+from rljob_core.trajectory import group_of
+
+BOUNDS = (64, 1, 2, 4)
+"""The first one binds nobody in so few steps: what the others are compared with."""
+PROMPTS, STEPS, SKIPPED = 16, 200, 8
+SLOTS = 32
+STEP_SECONDS = 0.00125
+TARGET = 0.95
+
+
+def discarded(records: Iterable[Record]) -> Counter[str]:
+    """Response tokens of payloads that were not trained, by the reason."""
+    tokens: dict[str, int] = {}
+    lost: Counter[str] = Counter()
+    for record in records:
+        match record:
+            case Generated():
+                tokens[record.trajectory] = record.response_tokens
+            case SiblingReset():
+                lost[record.reason] += tokens.pop(record.trajectory, 0)
+            case GroupAborted():
+                for trajectory in [t for t in tokens if group_of(t) == record.group]:
+                    reason = record.causes.get(trajectory, record.reason)
+                    lost[reason] += tokens.pop(trajectory)
+            case StepCommitted():
+                for trajectory in (t for part in record.micro_batches for t in part):
+                    tokens.pop(trajectory, None)
+    return Counter({reason: count for reason, count in lost.items() if count})
+
+
+def measure(bounds: tuple[int, ...], *, steps: int, skip: int) -> Iterator[dict[str, Any]]:
+    """A row for each bound, as soon as it is there."""
+    model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
+    for bound in bounds:
+        with tempfile.TemporaryDirectory() as temporary:
+            manifest = Path(temporary) / "bound.yaml"
+            text = MANIFEST.format(
+                steps=steps,
+                prompts=PROMPTS,
+                mode="BoundedAsync",
+                bound=f", maxStaleness: {bound}",
+                model=model,
+                per_token=STEP_SECONDS / SLOTS,
+            )
+            engine = f"slots: {SLOTS // 4}, stepSeconds: {STEP_SECONDS}"
+            manifest.write_text(text.replace("slots: 32, stepSeconds: 0.01", engine))
+            folder = Path(temporary) / "run"
+            summary = run_job(manifest, folder)
+            seconds, _ = steady(folder, skip=skip)
+            lines = metrics(folder)
+            evidence = asyncio.run(read_folder(RunFolder(folder)))
+        records = list(Charge().records(evidence.ledger))
+        stored = sum(record.response_tokens for record in records if isinstance(record, Generated))
+        yield {
+            "max_staleness": bound,
+            "seconds_per_step": seconds,
+            "steps": steps,
+            "aborted_because_of_staleness": sum(
+                count for reason, count in summary["trajectories"]["aborted"].items() if "tale" in reason
+            ),
+            "discarded_tokens": dict(discarded(records)),
+            "unfinished_tokens": max(line["tokens_generated"] for line in lines) - stored,
+            "generated_tokens": stored,
+            "staleness_max": summary["staleness_max"],
+        }
+
+
+def main() -> dict[str, Any]:
+    """Print the table; ratios to the job without a bound."""
+    print(
+        f"{'η':>4} {'s/step':>7} {'of no bound':>12} {'aborted, stale':>15} {'unfinished':>11}  "
+        "discarded tokens by reason"
+    )
+    rows: list[dict[str, Any]] = []
+    for row in measure(BOUNDS, steps=STEPS, skip=SKIPPED):
+        rows.append(row)
+        row["of_unbounded"] = rows[0]["seconds_per_step"] / row["seconds_per_step"]
+        reasons = (
+            ", ".join(f"{reason} {count:,}" for reason, count in row["discarded_tokens"].items()) or "none"
+        )
+        print(
+            f"{row['max_staleness']:>4} {row['seconds_per_step']:>7.3f} {row['of_unbounded']:>12.1%} "
+            f"{row['aborted_because_of_staleness']:>15} {row['unfinished_tokens']:>11,}  {reasons}",
+            flush=True,
+        )
+    print(f"at η = 2 at least {TARGET:.0%} of the throughput with no bound; aborted because of staleness: 0")
+    return {"rows": rows}

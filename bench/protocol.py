@@ -1,0 +1,159 @@
+"""The coordinator: its decisions alone, the whole of it over a real server, and how long its ledger takes to read.
+
+*Core.* `Planner.decide` is fed what engines, reward workers and a trainer would say, as fast as it answers. A
+trajectory makes eight transitions: planned, reserved, generating, generated, rewarded, ready, training, consumed.
+
+*Coordinator.* The real class in a process of its own, ledger and streams on a nats-server with file storage; this
+process plays all other roles. Everybody answers at once, and nobody computes. Few trajectories are open, and many: what
+one costs must not depend on it.
+
+*Replay.* A ledger of a million transitions is read by a coordinator that starts: from its beginning, and from its
+newest snapshot, when that is as old as it may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.load import Load, LoadShape
+from bench.trajectory_load import drive
+from rljob_core.job_state import JobState
+from rljob_core.records import RecordBatch
+from rljob_runtime.ledger import Ledger
+from rljob_runtime.nats_server import SYNC_INTERVAL, EmbeddedServer
+from rljob_runtime.nats_store import NatsStore
+
+TRANSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    core: LoadShape
+    few: LoadShape
+    many: LoadShape
+    replayed: int
+    rounds: int
+
+
+FULL = Sizes(
+    core=LoadShape(prompts=64, group=8, engines=32, slots=64, steps=60),
+    few=LoadShape(prompts=42, group=8, engines=4, slots=128, steps=60),
+    many=LoadShape(prompts=4200, group=8, engines=16, slots=4096, steps=3),
+    replayed=1_000_000,
+    rounds=3,
+)
+
+
+SMALL = Sizes(
+    core=LoadShape(prompts=8, group=4, engines=4, slots=16, steps=5),
+    few=LoadShape(prompts=8, group=4, engines=2, slots=32, steps=3),
+    many=LoadShape(prompts=64, group=4, engines=2, slots=512, steps=2),
+    replayed=10_000,
+    rounds=1,
+)
+
+
+def core(shape: LoadShape, rounds: int) -> float:
+    """Transitions a second, median."""
+    rates = []
+    for number in range(rounds):
+        load = Load(shape, seed=number)
+        load.run()
+        rates.append(TRANSITIONS * shape.trajectories / load.seconds)
+    return statistics.median(rates)
+
+
+async def coordinator(shape: LoadShape) -> dict[str, float]:
+    """Trajectories a second through their whole life, over a real server."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with EmbeddedServer(Path(folder)) as server:
+            return await drive(server.url, shape)
+
+
+async def replay(transitions: int) -> dict[str, float]:
+    """Seconds until a ledger of so many transitions is read, without and with a snapshot."""
+    shape = LoadShape(
+        prompts=128, group=8, engines=32, slots=128, steps=-(-transitions // (TRANSITIONS * 1024))
+    )
+    load = Load(shape, seed=1, keep=True)
+    load.run()
+    with tempfile.TemporaryDirectory() as folder:
+        async with EmbeddedServer(Path(folder)) as server:
+            store = NatsStore(server.url, subject="bench", stream_prefix="BENCH")
+            await store.open()
+            try:
+                await _write(store, load.batches, snapshots=False)
+                whole = await _read(store)
+            finally:
+                await store.close()
+        async with EmbeddedServer(Path(folder) / "again") as server:
+            store = NatsStore(server.url, subject="bench", stream_prefix="BENCH")
+            await store.open()
+            try:
+                await _write(store, load.batches, snapshots=True)
+                return {"whole": whole, "snapshot": await _read(store)}
+            finally:
+                await store.close()
+
+
+async def _write(store: NatsStore, batches: Sequence[RecordBatch], *, snapshots: bool) -> None:
+    """Append as a coordinator does; the last snapshot is as old as it may be."""
+    ledger, state = Ledger(store, job="u1", instance="writer"), JobState()
+    await ledger.replay()
+    await ledger.claim(batches[0].writer, batches[0].records)
+    for place, batch in enumerate(batches):
+        state.replay([batch])
+        if place:
+            await ledger.append(batch.writer, batch.records)
+        if snapshots:
+            await ledger.snapshot_if_due(state)
+
+
+async def _read(store: NatsStore) -> float:
+    begun = time.perf_counter()
+    await Ledger(store, job="u1", instance="reader").replay()
+    return time.perf_counter() - begun
+
+
+def main() -> dict[str, Any]:
+    """Print the tables; rates and ratios."""
+    return measure(FULL)
+
+
+def measure(sizes: Sizes) -> dict[str, Any]:
+    """All tables."""
+    result: dict[str, Any] = {"core": core(sizes.core, sizes.rounds), "sync_interval": SYNC_INTERVAL}
+    print(
+        f"{'decisions alone, one core':<58}{result['core']:>12,.0f} transitions/s   at least 50,000",
+        flush=True,
+    )
+    for name in ("few", "many"):
+        shape: LoadShape = getattr(sizes, name)
+        found = asyncio.run(coordinator(shape))
+        result[name] = found
+        print(
+            f"{f'whole coordinator, {shape.open:,} trajectories open':<58}{found['rate']:>12,.0f} trajectories/s  "
+            f"at least 2,000   ({found['cpu_seconds'] * 1e6 / shape.trajectories:.0f} µs of CPU each)",
+            flush=True,
+        )
+    flat = (
+        result["many"]["cpu_seconds"]
+        / sizes.many.trajectories
+        / (result["few"]["cpu_seconds"] / sizes.few.trajectories)
+    )
+    result["many_over_few"] = flat
+    print(f"{'CPU of one with many open, over that with few':<58}{flat:>12.2f}                   within 20 %")
+    result["replay"] = asyncio.run(replay(sizes.replayed))
+    for name, seconds in result["replay"].items():
+        text = f"{sizes.replayed:,} transitions read, {'from the beginning' if name == 'whole' else 'with a snapshot'}"
+        print(f"{text:<58}{seconds:>12.2f} s" + ("               at most 5" if name == "snapshot" else ""))
+    return result
