@@ -64,9 +64,9 @@ def install(kubectl: Kubectl, image: str, *, storage: Path, scratch: Path) -> No
         YAML().dump(_overlay(python, image, os.path.relpath(ROOT / "manifests", overlay)), file)
     kubectl("apply", "--server-side", f"--kustomize={overlay}")
     there = kubectl.within(SYSTEM)
-    there.wait("condition=Complete", "job/rljob-nats-setup", seconds=120)
-    there("rollout", "status", "statefulset/nats", "--timeout=120s")
-    there("rollout", "status", "deployment/rljob-operator", "--timeout=120s")
+    there.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
+    for workload in ("statefulset/nats", "deployment/rljob-operator"):
+        there("rollout", "status", workload, "--timeout=300s", timeout=310)
 
 
 def worker_template(python: Environment) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from e2e.harness.kubectl import Kubectl
 from e2e.harness.volumes import environment, host_volume
 from e2e.pods import pod, service
 
+pytestmark = pytest.mark.timeout(900)  # the first makes the image and starts the cluster
+
 SLEEP = ["sleep", "infinity"]
 
 
@@ -35,7 +37,7 @@ def shared_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def eventually(kubectl: Kubectl, *arguments: str, seconds: float = 30.0) -> str:
+def eventually(kubectl: Kubectl, *arguments: str, seconds: float = 90.0) -> str:
     """What a command prints once it succeeds: kube-proxy and CoreDNS hear of changes a little later."""
     deadline = time.monotonic() + seconds
     while not kubectl.succeeds(*arguments) and time.monotonic() < deadline:
@@ -123,7 +125,7 @@ def test_a_drained_node_is_empty_and_refuses_pods(cluster: AnyCluster, here: Kub
 def test_a_node_without_power_is_noticed_and_comes_back(own_cluster: Cluster) -> None:
     west = own_cluster.nodes["west"]
     west.stop()
-    own_cluster.kubectl.wait("condition=Ready=Unknown", "node/west", seconds=120)
+    own_cluster.kubectl.wait("condition=Ready=Unknown", "node/west", seconds=240)
     own_cluster.reboot("west")
 
 

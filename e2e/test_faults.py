@@ -17,7 +17,7 @@ from e2e.harness.cluster import Cluster
 from e2e.installation import SYSTEM, job_namespace
 from e2e.jobs import Job, long_example
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 ROLES = ["rollout", "reward", "trainer", "coordinator"]
@@ -59,7 +59,7 @@ def test_a_pool_is_scaled_and_the_idlest_engine_goes(job: Job) -> None:
     assert costs.keys() == known
     assert costs[left["metadata"]["name"]] == max(costs.values())
     job.advances()
-    assert {"PoolScaled"} <= job.event_reasons()
+    job.until(lambda: {"PoolScaled"} <= job.event_reasons(), seconds=60)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -74,7 +74,8 @@ def test_a_killed_coordinator_is_said_to_have_recovered(job: Job) -> None:
     before, (pod,) = job.status()["writerEpoch"], job.pods("coordinator")
     job.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
     job.until(lambda: job.status()["writerEpoch"] > before, seconds=240)
-    assert {"CoordinatorRecovered", "TrainerRestarted"} <= job.event_reasons()
+    job.until(lambda: {"CoordinatorRecovered", "TrainerRestarted"} <= job.event_reasons(), seconds=60)
+    job.advances()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,6 @@ def test_a_trainer_on_a_lost_node_is_replaced(own_cluster: Cluster, job: Job) ->
 def test_at_the_end_nothing_is_lost_or_trained_twice(job: Job) -> None:
     steps = job.status()["step"] + 300  # the status is some seconds old, in which it goes on
     job.kubectl("patch", "rljob", "long", "--type=merge", f'--patch={{"spec": {{"steps": {steps}}}}}')
-    job.until(lambda: job.condition("Succeeded").get("status") == "True", seconds=300)
+    job.until(lambda: job.condition("Succeeded").get("status") == "True", seconds=900)
     assert job.status()["step"] == steps
     job.audit()

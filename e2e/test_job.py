@@ -10,14 +10,14 @@ from e2e.harness.kubectl import Kubectl
 from e2e.installation import EXAMPLES
 from e2e.jobs import Job
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_the_demo_runs_as_pods_on_two_nodes(jobs: tuple[Kubectl, Path]) -> None:
     there, _folder = jobs
     there("apply", f"--filename={EXAMPLES / 'chain-sum.yaml'}")
     job = Job(there, "chain-sum")
-    nodes = job.nodes_until("Succeeded", seconds=600)
+    nodes = job.nodes_until("Succeeded", seconds=1200)
     assert nodes >= {"east", "west"}
     status = job.status()
     assert status["step"] == 60

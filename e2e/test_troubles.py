@@ -54,15 +54,14 @@ def container(**changes: Any) -> dict[str, Any]:
 def says(job: Job, reason: str, words: str, since: float) -> None:
     """Wait for the condition."""
 
-    def told() -> bool:
+    def told() -> str:
         ready = job.condition("Ready")
-        return ready.get("status") == "False" and ready["reason"] == reason
+        about = ready.get("status") == "False" and ready["reason"] == reason and words in ready["message"]
+        return ready["message"] if about else ""
 
-    job.until(told, seconds=120)
-    message = job.condition("Ready")["message"]
+    message = job.until(told, seconds=120)
     log.info("%s after %.1f s: %s", reason, time.monotonic() - since, message)
-    assert words in message
-    assert reason in job.event_reasons()
+    job.until(lambda: reason in job.event_reasons(), seconds=60)
 
 
 def heals(job: Job, since: float) -> None:

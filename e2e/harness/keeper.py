@@ -28,7 +28,7 @@ from e2e.harness.errors import ClusterError, HarnessError
 from e2e.harness.node import parse_nodes
 
 _STAY, _STOP, _BYE = b"stay\n", b"stop\n", b"bye\n"
-_SPAWN_SECONDS = 60.0  # Python takes its time on a busy machine
+_SPAWN_SECONDS = 180.0  # Python takes its time on a busy machine, and so does a keeper that ends
 _FIRST_SECONDS = 10.0  # for the one who started the keeper to connect
 
 
@@ -219,7 +219,7 @@ def _tidy(folder: Path) -> None:
     """Leave the logs."""
     shutil.rmtree(folder / "certificates", ignore_errors=True)
     for file in folder.iterdir():
-        if file.is_file() and file.suffix != ".log" and file.name != "lock":
+        if file.is_file() and file.suffix != ".log" and file.name not in {"lock", "keeper.lock"}:
             file.unlink()
 
 
@@ -232,7 +232,8 @@ def main() -> None:
     parser.add_argument("nodes", nargs="*")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # as an exception, through all that is to be stopped
-    keep(options.folder, options.nodes)
+    with locked(options.folder / "keeper.lock"):  # one that is still stopping would tidy up after this one
+        keep(options.folder, options.nodes)
 
 
 if __name__ == "__main__":

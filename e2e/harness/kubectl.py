@@ -50,7 +50,7 @@ class Kubectl:
         document = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         self("apply", "--server-side", "--field-manager=e2e", "--filename=-", input_text=document)
 
-    def wait(self, condition: str, *what: str, seconds: float = 60.0) -> None:
+    def wait(self, condition: str, *what: str, seconds: float = 120.0) -> None:
         """`wait("condition=Ready", "pod/a", "pod/b")`; what is waited for must exist or come to."""
         self("wait", f"--for={condition}", f"--timeout={seconds:.0f}s", *what, timeout=seconds + 10)
 

@@ -17,7 +17,7 @@ from e2e.harness.daemon import Daemon
 from e2e.harness.ports import free_ports, http_ok
 
 _STAGES = Path(__file__).with_name("kwok-stages.yaml")
-_READY_SECONDS = 60.0
+_READY_SECONDS = 180.0
 _LABEL = "rljob.dev/pretend"
 _POD_ADDRESSES = "10.128.0.1/9"  # KWOK's own default has room for 250 pods
 

@@ -75,7 +75,7 @@ class Network:
         self._switch.start()
         own = Path("/proc/self/ns/net").readlink()
         self._switch.wait_until(
-            lambda: Path(f"/proc/{self._switch.pid}/ns/net").readlink() != own, seconds=10
+            lambda: Path(f"/proc/{self._switch.pid}/ns/net").readlink() != own, seconds=60
         )
         with locked(_LOCK):  # until the routes are there for the next one to see
             self._number = _free_number()

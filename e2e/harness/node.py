@@ -20,7 +20,7 @@ from e2e.harness.daemon import Daemon
 from e2e.harness.errors import ClusterError
 from e2e.harness.network import Network
 
-_READY_SECONDS = 90.0
+_READY_SECONDS = 180.0
 # A kubelet sets these for the whole machine. It is shown what it wants to see, and leaves them alone.
 _KERNEL_SETTINGS = {
     "vm/overcommit_memory": 1,
@@ -88,7 +88,7 @@ class Node:
         ready = self._folder / "mounted"
         ready.unlink(missing_ok=True)
         self._machine.start()
-        self._machine.wait_until(ready.exists, seconds=20)
+        self._machine.wait_until(ready.exists, seconds=60)
         self._network.plug(self._index, self._machine.pid)
         cni = node_files.write_cni(self._folder, pods=self._network.pods(self._index))
         settings = node_files.write_containerd(self._folder, cni=cni)

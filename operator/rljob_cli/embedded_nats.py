@@ -16,7 +16,9 @@ from rljob_operator.processes import LocalCluster
 from rljob_runtime.nats_server import command, render_config
 
 NAME = "nats-server"
-_START_SECONDS = 30.0
+_REF = Ref("Deployment", "default", NAME)
+_PORT = 4222
+_START_SECONDS = 60.0
 
 
 async def start_nats(cluster: LocalCluster, folder: Path, *, port: int = 0) -> str:
@@ -24,16 +26,14 @@ async def start_nats(cluster: LocalCluster, folder: Path, *, port: int = 0) -> s
 
     Args:
         folder: for its configuration and streams.
-        port: of the loopback interface; 0 for any free one, which it then keeps.
+        port: of the loopback interface; 0 for any free one, which it keeps over restarts.
 
     Raises:
         StoreUnavailable: it did not start; the message has its last words.
     """
-    config = _prepare(folder, port)
+    config = _prepare(folder, port or cluster.port(_REF, _PORT))
     await cluster.apply(_deployment(config))
-    url = await _until_listening(cluster, folder)
-    _write(config, folder, int(url.rpartition(":")[2]))  # what a restart must listen on
-    return url
+    return await _until_listening(cluster, folder)
 
 
 @asynccontextmanager
@@ -59,12 +59,8 @@ def _prepare(folder: Path, port: int) -> Path:
     for stale in folder.glob("nats-server_*.ports"):
         stale.unlink()
     config = folder / "nats-server.conf"
-    _write(config, folder, port)
-    return config
-
-
-def _write(config: Path, folder: Path, port: int) -> None:
     replace_text(config, render_config(folder / "store", port, ports_dir=folder))
+    return config
 
 
 def _deployment(config: Path) -> Manifest:
@@ -91,7 +87,7 @@ async def _until_listening(cluster: LocalCluster, folder: Path) -> str:
         if (url := _announced(folder)) is not None:
             return url
         await asyncio.sleep(0.05)
-    await cluster.delete(Ref("Deployment", "default", NAME))
+    await cluster.delete(_REF)
     log = cluster.folder / "logs" / f"{NAME}-0.log"
     words = log.read_text(encoding="utf-8", errors="replace")[-2000:] if log.exists() else "it has no log"
     raise StoreUnavailable(f"nats-server did not start:\n{words}")
@@ -100,7 +96,7 @@ async def _until_listening(cluster: LocalCluster, folder: Path) -> str:
 def _announced(folder: Path) -> str | None:
     """The URL that a server wrote into the folder."""
     for file in folder.glob("nats-server_*.ports"):
-        with suppress(ValueError):  # it is being written
+        with suppress(ValueError, FileNotFoundError):  # it is being written, or its server ends just now
             return str(json.loads(file.read_text(encoding="utf-8"))["nats"][0])
     return None
 

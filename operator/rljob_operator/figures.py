@@ -1,7 +1,7 @@
 """Figures that workers publish on JetStream, heard by one subscription for all jobs; and their streams' removal.
 
 Nothing is asked for while a job runs: what a coordinator stores in its metrics stream reaches every subscriber of the
-subject as well. Only when this operator first hears of a job does it read the stream's last line.
+subject as well. An operator that starts shows the figures that the job's status has until the next ones come.
 """
 
 from __future__ import annotations

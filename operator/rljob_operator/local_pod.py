@@ -138,8 +138,9 @@ def _mount(spec: Manifest, container: Manifest, place: PodPlace) -> dict[str, Pa
         elif "emptyDir" in volume:
             if mount["mountPath"] in _MACHINE_S_OWN:
                 continue
+            # What was killed with the last start may still be at its last write.
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
         mounts[mount["mountPath"].rstrip("/")] = folder
     return mounts
 

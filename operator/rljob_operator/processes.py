@@ -73,7 +73,7 @@ class LocalCluster:
         self._on_event = on_event or (lambda _: None)
         self._objects: dict[Ref, Manifest] = {}
         self._workloads: dict[Ref, Workload] = {}
-        self._ports: dict[tuple[Ref, int], int] = {}
+        self._ports: dict[Ref, dict[int, socket.socket]] = {}
         self._changed = asyncio.Event()
         self._files = LocalFiles(self.folder)
         self._stepping = False
@@ -245,6 +245,8 @@ class LocalCluster:
                     workload.step()
                     if workload.gone:
                         del self._workloads[ref], self._objects[ref]
+                        for kept in self._ports.pop(ref, {}).values():
+                            kept.close()
             self._files.write_pids(s for workload in self._workloads.values() for s in workload.slots)
         except Exception as error:  # pods' tasks call this, which nobody awaits: `changed` raises it
             self._error = error
@@ -255,7 +257,7 @@ class LocalCluster:
         subdomain = template["spec"].get("subdomain")
         addresses = {} if subdomain is None else {f"{owner.name}-0.{subdomain}": "127.0.0.1"}
         for port in template["spec"]["containers"][0].get("ports", []):
-            addresses[str(port["containerPort"])] = str(self._free_port(owner, port["containerPort"]))
+            addresses[str(port["containerPort"])] = str(self.port(owner, port["containerPort"]))
 
         def launch() -> Launch:
             return prepare(template, self._place(name, addresses))
@@ -285,13 +287,18 @@ class LocalCluster:
         """Let `changed` return: the RLJob itself is another."""
         self._changed.set()
 
-    def _free_port(self, owner: Ref, port: int) -> int:
-        """The port of this machine that a gang uses for a container port: the same for all its pods."""
-        if (owner, port) not in self._ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._ports[owner, port] = probe.getsockname()[1]
-        return self._ports[owner, port]
+    def port(self, owner: Ref, port: int) -> int:
+        """The port of this machine that a workload uses for a container port: the same for all its pods.
+
+        It is kept bound until the workload is gone, so that the system gives it to nobody else, not even while a server
+        starts again. A server that reuses addresses, as they all do, can listen on it all the same.
+        """
+        ports = self._ports.setdefault(owner, {})
+        if port not in ports:
+            ports[port] = socket.socket()
+            ports[port].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            ports[port].bind(("127.0.0.1", 0))
+        return int(ports[port].getsockname()[1])
 
     def _mark_deleted(self, ref: Ref) -> None:
         manifest = self._objects[ref]

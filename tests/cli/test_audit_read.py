@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import xxhash
+from invocation import children
 from pydantic import TypeAdapter
 from story import Entry, Story, job
 from story_streams import append
@@ -119,10 +119,10 @@ def leave(story: Story, folder: RunFolder) -> None:
 
 
 def audit(folder: RunFolder, *flags: str) -> Result:
-    before = psutil.Process().children(recursive=True)
+    before = children()
     result = CliRunner().invoke(app, ["audit", str(folder.path), *flags])
     assert isinstance(result.exception, SystemExit | None), result.exception
-    assert psutil.Process().children(recursive=True) == before
+    assert not children() - before
     return result
 
 

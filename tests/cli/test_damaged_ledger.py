@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from example_job import write_job
-from invocation import claimed, refused, rljob
+from invocation import children, claimed, refused, rljob
 from story import Story, job
 from story_streams import append
 
@@ -81,13 +80,13 @@ def test_a_run_that_goes_on_ends_with_the_message_and_all_its_processes_too(tmp_
     story = job()
     last = damaged_in_the_middle(story)
     leave(folder, story, *last)
-    before = psutil.Process().children(recursive=True)
+    before = children()
     ended = rljob("run", file, "--output", folder.path, "--resume")
     assert ended.code == 1, ended
     (error,) = [line for line in ended.errors if line.startswith("error: ")]
     assert f"message {len(story.ledger) + 2} of the ledger is no batch of records (Invalid JSON" in error
     assert "restore the stream from a copy" in error
-    assert psutil.Process().children(recursive=True) == before
+    assert not children() - before
     assert "is no batch of records" in told_by_the_audit(folder)[0]
 
 

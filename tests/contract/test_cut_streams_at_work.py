@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rljob_core.ports import MESSAGE_ID, Channel
 
 QUEUES = (Channel.EVENTS, Channel.TRAJECTORIES)
 STREAMS = (*QUEUES, Channel.LEDGER)
+FOLLOWED = (Channel.TRAJECTORIES, Channel.LEDGER)
 
 
 class Load:
@@ -26,6 +28,7 @@ class Load:
         self.stopped = asyncio.Event()
         self.dealt_with: set[str] = set()
         self.read: dict[Channel, list[str]] = {}
+        self.batches: Counter[Channel] = Counter()
         self.cuts = 0
 
     async def write(self) -> None:
@@ -72,8 +75,15 @@ class Load:
             try:
                 async for batch in store.read(channel):
                     self.read[channel] += [message.data.decode() for message in batch]
+                    self.batches[channel] += 1
             except StreamCut:
                 self.cuts += 1
+
+    async def goes_on(self) -> None:
+        """Until each stream that is followed is read from: sooner, there is nothing to lose."""
+        before = self.batches.copy()
+        while any(self.batches[channel] == before[channel] for channel in FOLLOWED):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -85,26 +95,20 @@ async def test_whatever_is_lost_what_is_stored_is_read_delivered_and_in_order(
     world = NatsWorld(tmp_path / "nats")
     await world.server.start()
     store, load = await world.connect(), Load(world, chance)
-    running = [
-        asyncio.create_task(role)
-        for role in (
-            load.write(),
-            *map(load.send, QUEUES),
-            *map(load.work, QUEUES),
-            load.follow(Channel.TRAJECTORIES),
-            load.follow(Channel.LEDGER),
-        )
-    ]
+    writing = [asyncio.create_task(role) for role in (load.write(), *map(load.send, QUEUES))]
+    running = [asyncio.create_task(role) for role in (*map(load.work, QUEUES), *map(load.follow, FOLLOWED))]
     for _ in range(4):
+        await load.goes_on()
         await asyncio.sleep(chance.uniform(0.2, 0.8))
         await world.server.kill()
         for channel in STREAMS:
             folder = stream_folder(world.folder, channel.value)
             chance.choice((cut_bytes, cut_messages))(folder, chance.randrange(30))
         await world.server.start()
-    await asyncio.sleep(0.5)
+    await load.goes_on()
     load.stopped.set()
-    async with asyncio.timeout(60):
+    await asyncio.gather(*writing)  # whoever is not connected again as yet sends one more
+    async with asyncio.timeout(120):
         while load.read != {channel: await contents(store, channel) for channel in load.read}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         while any([await store.unacknowledged(channel, "q") for channel in QUEUES]):  # noqa: ASYNC110

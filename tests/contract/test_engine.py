@@ -18,11 +18,13 @@ from rljob_core.trajectory import Finish
 from rljob_runtime.engines import create_engine
 
 SLOTS = 4
+#: Tokens of a response that does not end before the test has done what it does meanwhile.
+ENDLESS = 90_000
 OPTIONS: dict[str, dict[str, Any]] = {
     "Torch": {"slots": SLOTS, "threads": 1, "device": "cpu"},
     "Emulated": {
         "slots": SLOTS,
-        "stepSeconds": 0.001,
+        "stepSeconds": 0.004,  # as real ones take: what is asked for is still generated when a test acts
         # Longer than any request allows: responses are as long as maxTokens, as those of a model that never stops.
         "lengths": {"median": 100_000.0, "sigma": 0.0, "promptSigma": 0.0, "max": 100_000},
     },
@@ -31,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model"), context=4096)
+    return tiny_model(tmp_path_factory.mktemp("model"), context=100_000)
 
 
 @pytest.fixture(params=list(OPTIONS))
@@ -124,12 +126,15 @@ async def test_responses_have_what_was_asked_for(engine: Engine) -> None:
 async def test_more_than_its_slots_wait_their_turn(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
     assert engine.slots == SLOTS
-    names = [str(number) for number in range(3 * SLOTS)]
+    first, *names = [str(number) for number in range(3 * SLOTS + 1)]
+    endless = [f"{first}.{number}" for number in range(SLOTS)]
+    engine.submit([ask(name, ENDLESS) for name in endless])
     engine.submit([ask(name, 20 + int(name), seed=int(name)) for name in names])
-    assert engine.load().waiting + engine.load().running == 3 * SLOTS
+    assert engine.load().waiting + engine.load().running == 4 * SLOTS
     await generating(engine)
     assert engine.load().running == SLOTS
-    assert engine.load().waiting == 2 * SLOTS
+    assert engine.load().waiting == 3 * SLOTS
+    engine.cancel(endless)
     done = await gather(engine, 3 * SLOTS)
     assert {name: len(versions(event)) for name, event in done.items()} == {n: 20 + int(n) for n in names}
     assert (engine.load().running, engine.load().waiting) == (0, 0)
@@ -176,7 +181,7 @@ async def test_keep_ends_what_runs_and_then_swaps(engine: Engine, model: Path) -
 
 async def test_restart_stops_what_runs(engine: Engine) -> None:
     await engine.swap(0, None, "Restart")
-    engine.submit([ask(str(number), 3000 if number < SLOTS else 4) for number in range(SLOTS + 1)])
+    engine.submit([ask(str(number), ENDLESS if number < SLOTS else 4) for number in range(SLOTS + 1)])
     await generating(engine)
     await engine.swap(1, None, "Restart")
     done = await gather(engine, SLOTS + 1)
@@ -187,7 +192,7 @@ async def test_restart_stops_what_runs(engine: Engine) -> None:
 
 async def test_what_is_cancelled_is_forgotten(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
-    engine.submit([ask(str(number), 3000) for number in range(SLOTS)])
+    engine.submit([ask(str(number), ENDLESS) for number in range(SLOTS)])
     engine.submit([ask("waiting", 5), ask("next", 6)])
     await generating(engine)
     engine.cancel([*map(str, range(SLOTS)), "waiting", "unknown"])
@@ -197,7 +202,7 @@ async def test_what_is_cancelled_is_forgotten(engine: Engine) -> None:
 
 async def test_the_same_id_again_takes_the_place_of_the_first(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
-    engine.submit([ask("a", 3000), ask("b", 50)])
+    engine.submit([ask("a", ENDLESS), ask("b", 50)])
     await generating(engine)
     engine.submit([ask("a", 7)])
     done = await gather(engine, 2)
@@ -314,7 +319,7 @@ async def test_an_empty_request_fails_alone(engine: Engine) -> None:
 
 async def test_a_closed_engine_says_so(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
-    engine.submit([ask("a", 3000)])
+    engine.submit([ask("a", ENDLESS)])
     await generating(engine)
     swap = asyncio.create_task(engine.swap(1, None, "Keep"))
     await asyncio.sleep(0)

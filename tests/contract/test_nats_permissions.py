@@ -38,6 +38,8 @@ from rljob_runtime.nats_connection import Connection, Refused
 from rljob_runtime.nats_server import EmbeddedServer
 from rljob_runtime.nats_store import NatsStore
 
+SECONDS = 60.0
+"""After which a test that waits for something gives up."""
 SEEDS = Seeds.complete({}, os.urandom)
 ISSUER = issuer(SEEDS)
 
@@ -81,7 +83,9 @@ class Site:
 
     @asynccontextmanager
     async def connection(self, credentials: str, inbox: str) -> AsyncIterator[Connection]:
-        connection = Connection(self.server.url, patience=5, attempt=5, credentials=credentials, inbox=inbox)
+        connection = Connection(
+            self.server.url, patience=SECONDS, attempt=SECONDS, credentials=credentials, inbox=inbox
+        )
         await connection.open()
         try:
             yield connection
@@ -215,7 +219,7 @@ async def test_a_role_can_do_what_it_needs_and_nothing_else(site: Site, filled: 
     async with site.opened(holder, filled) as store:
         for name, operation in operations(store).items():
             try:
-                await asyncio.wait_for(operation(), 10)
+                await asyncio.wait_for(operation(), SECONDS)
                 done.add(name)
             except StoreUnavailable as error:
                 refused[name] = str(error)
@@ -229,7 +233,7 @@ async def test_another_jobs_streams_are_out_of_reach(site: Site, filled: str, ho
     async with site.opened(holder, mine, of=filled) as store:
         for operation in operations(store).values():
             with pytest.raises(StoreUnavailable, match="permissions violation"):
-                await asyncio.wait_for(operation(), 10)
+                await asyncio.wait_for(operation(), SECONDS)
 
 
 @pytest.mark.parametrize("holder", ALLOWED)
@@ -360,10 +364,11 @@ async def test_a_consumer_that_delivers_elsewhere_does_nothing(site: Site, fille
 
 
 async def _some(batches):
+    """The first, whenever it comes, and what comes with it."""
+    yield await asyncio.wait_for(anext(batches), SECONDS)
     with suppress(TimeoutError):
         while True:
-            async with asyncio.timeout(0.1):
-                yield await anext(batches)
+            yield await asyncio.wait_for(anext(batches), 0.1)
     await batches.aclose()
 
 
@@ -487,6 +492,8 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
                 async with site.opened(Holder.REWARD, uid) as reward:
                     for event in (EngineGone("a-0"), RoleFailed("trainer", "forged")):
                         await reward.publish(Channel.EVENTS, "reward", COORDINATOR_EVENT.dump_json(event))
+                while "was sent by reward" not in workers.logs():  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
                 await site.server.kill()
                 await site.server.start()
                 line = await until(reader, lambda line: bool(line.finished))
@@ -497,7 +504,6 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
             raise
         assert (line.finished, line.message, line.version) == ("Succeeded", "", 6)
         assert line.trajectories["consumed"] == 48
-        assert "was sent by reward" in workers.logs()
         assert "permissions violation" not in workers.logs()
 
 
@@ -513,7 +519,7 @@ async def test_the_streams_role_makes_them_as_a_process_of_its_own(site: Site, t
     }
     command = [sys.executable, "-m", "rljob_runtime.main", "streams"]
     for _ in range(2):  # it may be started again
-        await asyncio.to_thread(subprocess.run, command, env=environment, check=True, timeout=60)
+        await asyncio.to_thread(subprocess.run, command, env=environment, check=True, timeout=120)
     async with site.opened(Holder.READER, uid) as reader:
         assert await reader.depths() == {channel.value: 0 for channel in Channel}
 
@@ -551,7 +557,7 @@ async def test_the_operator_reads_how_much_each_engine_has_to_do(
             for pod, load in (("a-0", 3), ("b-1", 0)):
                 signal = EngineSignal(f"{pod}.1f", "cpu", 1, 1, load, 8, load, 1, 0)
                 await engines.put_signal(f"{ENGINE_SIGNALS}{pod}.1f", ENGINE_SIGNAL.dump_json(signal))
-            await asyncio.wait_for(connected.wait(), 20)
+            await asyncio.wait_for(connected.wait(), SECONDS)
             assert await feed.loads(job) == {"a-0": 4, "b-1": 1}
     finally:
         running.cancel()
@@ -566,8 +572,10 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
     feed = FiguresFeed(site.server.url, credentials=str(credentials))
     job = asking_job(uid)
     assert not await feed.make_room(job, 5 << 30), "it is not connected"
+    connected = asyncio.Event()
+    feed.on_outage = connected.set
     running = asyncio.create_task(feed.run())
-    await asyncio.wait_for(feed.known(), 20)
+    await asyncio.wait_for(connected.wait(), SECONDS)
     wanted = 5 << 30
     try:
         async with (
@@ -599,7 +607,7 @@ async def test_the_operator_hears_figures_and_removes_streams(site: Site, uid: s
         # Once this is answered, the server knows of the subscription: another connection's messages may overtake it.
         await operator.call(f"STREAM.INFO.{names.stream(Channel.METRICS)}", {})
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
-        assert await asyncio.wait_for(heard.get(), 10) == b"{}"
+        assert await asyncio.wait_for(heard.get(), SECONDS) == b"{}"
         for stream in names.all_streams:
             info = await operator.call(f"STREAM.INFO.{stream}", {})
             assert info["config"]["name"] == stream

@@ -40,6 +40,7 @@ class ApiProxy:
         self._under_way = 0
         self._lives = asyncio.Event()
         self._hold: Pick | None = None
+        self._hold_all = False
         self._go = asyncio.Event()
         self._lose: Pick | None = None
         self._watches: dict[asyncio.Task[Any], str] = {}
@@ -85,11 +86,11 @@ class ApiProxy:
 
         self._do(change())
 
-    def hold(self, pick: Pick) -> None:
-        """Keep the next write that is picked from the API server until `go`; `held` tells that it came."""
+    def hold(self, pick: Pick, *, every: bool = False) -> None:
+        """Keep the next write that is picked, or every one, from the API server until `go`; `held` tells of one."""
 
         async def change() -> None:
-            self._hold, self._go = pick, asyncio.Event()
+            self._hold, self._hold_all, self._go = pick, every, asyncio.Event()
             self.held.clear()
 
         self._do(change())
@@ -156,7 +157,8 @@ class ApiProxy:
             self.held.set()
             return _broken(request)
         if self._hold is not None and self._hold(request.method, request.path):
-            self._hold = None
+            if not self._hold_all:
+                self._hold = None
             self.held.set()
             await self._go.wait()
         lives = self._lives

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
 
 Object = dict[str, Any]
@@ -137,13 +138,13 @@ class Operator:
 
     def status(self, path: str) -> int:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=30) as answer:
                 return int(answer.status)
         except OSError:
             return 0
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as answer:
             return str(answer.read().decode())
 
     def requests(self, verbs: tuple[str, ...] = WRITES) -> int:
@@ -188,13 +189,17 @@ class Namespace:
         self("patch", kind, name, "--type=merge", f"--patch={json.dumps(changes)}", *options)
 
     def pods_run(self) -> None:
-        """What kubelets say of all pods there are: they run, and are ready."""
+        """What kubelets say of all pods there are: they run, and are ready. Of one that goes meanwhile, nothing."""
         conditions = [
             {"type": kind, "status": "True"} for kind in ("PodScheduled", "ContainersReady", "Ready")
         ]
         for name in self.names("pod"):
             status = {"phase": "Running", "conditions": conditions}
-            self.patch("pod", name, {"status": status}, "--subresource=status")
+            try:
+                self.patch("pod", name, {"status": status}, "--subresource=status")
+            except ClusterError as error:
+                if "NotFound" not in str(error):
+                    raise
 
     def events(self, job: str, reason: str = "") -> list[str]:
         """Messages of a job's events, in order."""
@@ -218,7 +223,7 @@ class Namespace:
         return found is not None and found["status"] == "True"
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 90.0) -> Any:
+def until(condition: Callable[[], Any], *, seconds: float = 200.0) -> Any:
     """What the condition gives once it gives anything true."""
     end = time.monotonic() + seconds
     while True:

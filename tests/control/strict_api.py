@@ -60,7 +60,7 @@ class StrictApi:
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         address, trust = client_context(kubeconfig)
         server = urlsplit(address)
-        self._connection = http.client.HTTPSConnection(server.netloc, timeout=30, context=trust)
+        self._connection = http.client.HTTPSConnection(server.netloc, timeout=120, context=trust)
         self._namespace = namespace
 
     def __enter__(self) -> Self:
@@ -97,6 +97,7 @@ class StrictApi:
         )
         response = self._connection.getresponse()
         answer: Object = json.loads(response.read())
+        self._connection.close()  # the server closes one that rests for a while; the next question opens another
         if response.status >= 400:
             raise Refused(answer)
         return answer

@@ -57,8 +57,8 @@ def test_jobs_go_on_after_restarts_of_the_api_server(
     there.apply(manifest("first"))
     there.apply(manifest("second"))
     until(lambda: runs(there, "first", "second"))
-    there.apply(manifest("third"))
     before = operator.requests()
+    there.apply(manifest("third"))
     until(lambda: operator.requests() >= before + 3)  # it is being created
     there("delete", "rljob", "second", "--wait=false")
     control_plane.restart_api_server(kill=True, down_seconds=2.0)

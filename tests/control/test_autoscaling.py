@@ -146,9 +146,16 @@ def test_the_job_s_bounds_hold_whatever_an_autoscaler_wants(
     # They do not quarrel: the pool keeps what the autoscaler wants, and says why it does not get it.
     pool = there.there("rolloutpool", POOL)
     assert (pool["spec"]["replicas"], pool["metadata"]["generation"]) == (20, generation)
-    (limited,) = (c for c in pool["status"]["conditions"] if c["type"] == "ScalingLimited")
-    assert (limited["status"], limited["reason"]) == ("True", "TooManyReplicas")
-    assert there.events("sums", "PoolScaled") == ["pool cpu: 1 → 6 engines"]
+    until(lambda: limited(there) == ("True", "TooManyReplicas"))
+    assert until(lambda: there.events("sums", "PoolScaled")) == ["pool cpu: 1 → 6 engines"]
+
+
+def limited(there: Namespace) -> tuple[str, str]:
+    """Whether the pool's scale is, and why."""
+    (found,) = (
+        c for c in there.there("rolloutpool", POOL)["status"]["conditions"] if c["type"] == "ScalingLimited"
+    )
+    return found["status"], found["reason"]
 
 
 def test_who_scales_a_pool_while_the_operator_writes_it_is_not_undone(

@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
+pytestmark = pytest.mark.timeout(1800)  # packages are downloaded and unpacked
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 IMAGES = ["operator", "worker"]
 Step = dict[str, Any]
@@ -154,7 +156,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=280,
+                timeout=1500,
                 check=False,
             )
             assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"

@@ -119,7 +119,8 @@ def test_an_overlay_for_one_namespace_needs_nothing_outside_of_it(kubectl: Kubec
     kubectl("apply", "--kustomize", str(ours), "--validate=strict", as_admin)
     until(lambda: pods(kubectl, "team-a").keys() == {"rljob-operator", "nats", "rljob-nats-setup"})
     as_operator = "--as=system:serviceaccount:team-a:rljob-operator"
-    assert kubectl.within("team-a").succeeds("auth", "can-i", "create", "deployments", as_operator)
+    ours_now = kubectl.within("team-a")
+    until(lambda: ours_now.succeeds("auth", "can-i", "create", "deployments", as_operator))
     assert not kubectl.within("default").succeeds("auth", "can-i", "list", "rljobs.rljob.dev", as_operator)
 
 

@@ -41,7 +41,12 @@ def service_account(here: Kubectl, tmp_path: Path) -> Path:
     objects = rendered(here, moved(NAMESPACED, here.namespace, tmp_path / "moved"))
     access = of_kind(objects, "ServiceAccount", "Role", "RoleBinding")
     here.apply([o for o in access if o["metadata"]["name"] == "rljob-nats-setup"])
-    return kubeconfig_of(here, "rljob-nats-setup", here.namespace, tmp_path / "setup.kubeconfig")
+    account = kubeconfig_of(here, "rljob-nats-setup", here.namespace, tmp_path / "setup.kubeconfig")
+    job = Kubectl(here.program, account, namespace=here.namespace)
+    until(
+        lambda: job.succeeds("auth", "can-i", "create", "secrets")
+    )  # the API server learns of it in its time
+    return account
 
 
 @pytest.fixture
@@ -74,7 +79,9 @@ def fits(found: dict[str, Object], namespace: str) -> bool:
 def run(kubeconfig: Path, namespace: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "RLJOB_NAMESPACE": namespace}
     arguments = [sys.executable, "-m", "rljob_operator.nats_setup"]
-    return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
 
 
 def test_it_makes_what_is_missing_and_nothing_else(here: Kubectl, service_account: Path) -> None:
@@ -193,17 +200,17 @@ def test_the_shipped_server_takes_the_accounts_and_the_operator(
         (tmp_path / file).write_bytes(base64.b64decode(secrets[name][file]))
     with subprocess.Popen(command(tmp_path / "nats-server.conf"), stderr=subprocess.DEVNULL) as server:
         try:
-            url = until(lambda: read_ports(tmp_path, server.pid), seconds=20)
+            url = until(lambda: read_ports(tmp_path, server.pid))
             with pytest.raises(Interrupted, match="stream not found"):  # an answer
-                asyncio.run(_ask(url, credentials=str(tmp_path / "user.creds")))
+                asyncio.run(_ask(url, patience=60, credentials=str(tmp_path / "user.creds")))
             with pytest.raises(StoreUnavailable):
-                asyncio.run(_ask(url))
+                asyncio.run(_ask(url, patience=3))
         finally:
             server.kill()
 
 
-async def _ask(url: str, **options: Any) -> None:
-    connection = Connection(url, patience=3, attempt=3, **options)
+async def _ask(url: str, *, patience: float, **options: Any) -> None:
+    connection = Connection(url, patience=patience, attempt=3, **options)
     await connection.open()
     try:
         await connection.call("STREAM.INFO.none", {})

@@ -27,8 +27,8 @@ class TrainerJobs:
     """Every Job there ever was in a namespace, from a watch of its own."""
 
     def __init__(self, there: Namespace, file: Path) -> None:
+        self._there = there
         self._file = file
-        self._lists: list[Object] = []
         path = f"/apis/batch/v1/namespaces/{there.name}/jobs?watch=1"
         kubectl = there.kubectl
         command = [str(kubectl.program), f"--kubeconfig={kubectl.kubeconfig}", "get", f"--raw={path}"]
@@ -41,9 +41,16 @@ class TrainerJobs:
 
     def check(self) -> list[str]:
         """Names in the order in which they came; never two at a time, no name twice."""
+        until(lambda: self._read()[1] == set(self._there.names("job")))  # it comes after what it tells of
+        return self._read()[0]
+
+    def _read(self) -> tuple[list[str], set[str]]:
+        """All names, and those that are there."""
         there: set[str] = set()
         names: list[str] = []
-        for line in self._file.read_text().splitlines():
+        for line in self._file.read_text().splitlines(keepends=True):
+            if not line.endswith("\n"):  # it is being written
+                break
             event = json.loads(line)
             name = event["object"]["metadata"]["name"]
             if event["type"] == "ADDED":
@@ -53,7 +60,7 @@ class TrainerJobs:
                 names.append(name)
             elif event["type"] == "DELETED":
                 there.remove(name)
-        return names
+        return names, there
 
 
 @dataclass(frozen=True)

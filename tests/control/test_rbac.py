@@ -54,8 +54,8 @@ class Installation:
 
     def records(self, user: str) -> list[Object]:
         assert self.control_plane.audit_log is not None
-        lines = self.control_plane.audit_log.read_text().splitlines()
-        found = [json.loads(line) for line in lines if user in line and line.endswith("}")]
+        lines = self.control_plane.audit_log.read_text().splitlines(keepends=True)
+        found = [json.loads(line) for line in lines if user in line and line.endswith("}\n")]
         return [record for record in found if record["user"]["username"] == user]
 
 
@@ -109,6 +109,8 @@ def trained(there: Namespace) -> None:
     until(lambda: there.there("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 1)
     there.apply(job("sums", steps=4))
     until(lambda: there.there("rljob", "sums")["status"]["observedGeneration"] == 2)
+    # The status is written first; then follows whoever reads the number of steps.
+    until(lambda: there.there("deployment", "sums-coordinator")["metadata"]["generation"] > 1)
 
 
 reward_gone: Object = {"metadata": {"uid": ""}}
@@ -160,7 +162,7 @@ def deleted(there: Namespace) -> None:
 def expired(there: Namespace) -> None:
     """A job that is over is deleted by the operator."""
     there.apply(job("late", activeDeadlineSeconds=1, ttlSecondsAfterFinished=1))
-    until(lambda: there.get("rljob", "late") is None, seconds=60)
+    until(lambda: there.get("rljob", "late") is None)
 
 
 SCENES = (trained, on_a_lost_node, suspended, deleted, expired)
@@ -214,6 +216,8 @@ def test_in_one_namespace_a_role_is_enough(installation: Installation, nats_url:
     account = kubeconfig_of(kubectl, "rljob-operator", "alone", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:alone:rljob-operator"
     there = Namespace(kubectl.within("alone"))
+    # The API server learns of it in its time; asked by another, or it would be a refusal of this user's.
+    until(lambda: there.kubectl.succeeds("auth", "can-i", "create", "deployments", f"--as={user}"))
     with Operator(account, nats_url, "alone", tmp_path / "operator.log"):
         trained(there)
         deleted(there)

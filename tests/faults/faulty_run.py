@@ -21,7 +21,7 @@ from landing import PAIR, RANDOM, Kill, Landed, Written, locate, read_ledger
 from watcher import Watcher, names_of
 
 from rljob_cli.embedded_nats import running_url
-from runs import PATIENCE, RLJOB, LiveRun, audit, write_job
+from runs import PATIENCE, RLJOB, LiveRun, audit, still_there, write_job
 
 PROMPTS, SIBLINGS = 4, 2
 POOL = "cpu"
@@ -162,8 +162,7 @@ class FaultyRun(LiveRun):
         self.watcher = None
         self.process.kill()
         self.process.wait()
-        _, alive = psutil.wait_procs(family, timeout=20)
-        assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+        assert not still_there(family)
         for stale in (self.output / "nats").glob("nats-server_*.ports"):
             stale.unlink()  # or the dead server would be taken for the next one
         self.say("killed with all its processes")
@@ -213,8 +212,7 @@ class FaultyRun(LiveRun):
         assert summary["trajectories"]["consumed"] == self.steps_wanted * siblings, summary["trajectories"]
         self.check_audit()
         self.check_replay()
-        _, alive = psutil.wait_procs(family, timeout=20)
-        assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+        assert not still_there(family)
         ledger = read_ledger(self.output / "nats", names_of(self.output))
         self.landed = locate(self.name, self.kills, ledger)
         self.say(f"ended: {self.steps_wanted} steps, {len(self.kills)} kills; audit and replay are clean")

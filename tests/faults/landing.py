@@ -92,7 +92,7 @@ def read_ledger(nats_folder: Path, names: StreamNames) -> list[Written]:
                 names.subject_of(Channel.LEDGER, ">"), stream=stream, ordered_consumer=True
             )
             while not found or found[-1].sequence < last:
-                message = await reader.next_msg(timeout=20)
+                message = await reader.next_msg(timeout=60)
                 if message.subject.rpartition(".")[2] not in {"claim", "records"}:
                     continue
                 batch = decode_batch(message.data)

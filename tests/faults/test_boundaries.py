@@ -9,7 +9,7 @@ from boundaries import BOUNDARIES, ROLES, Boundary
 from faulty_run import FaultyRun, emulated
 from landing import epochs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def test_each_role_at_each_boundary(
     start: Callable[..., FaultyRun], boundaries: tuple[Boundary, ...]
 ) -> None:
-    run = start(" and ".join(boundary.name for boundary in boundaries), steps=40, **emulated())
+    run = start(" and ".join(boundary.name for boundary in boundaries), steps=80, **emulated())
     run.watch()
     for boundary in boundaries:
         for role in ROLES:

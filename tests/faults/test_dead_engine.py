@@ -12,7 +12,7 @@ from seen import Sighting
 
 from rljob_core.records import SiblingReset
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_its_work_is_given_out_again_at_once(start: Callable[..., FaultyRun]) -> None:
@@ -20,15 +20,19 @@ def test_its_work_is_given_out_again_at_once(start: Callable[..., FaultyRun]) ->
     run = start("dead engine", steps=6, **emulated(decode_seconds=0.4))
     run.watch()
     pod, pid = run.victim("rollout")
-    known = set(run.seen.seen.engines)
+    engines = run.seen.seen.engines
+    run.until("its own signal", lambda: any(engine.startswith(f"{pod}.") for engine in set(engines)))
+    known, new = set(engines), set[str]()
 
     def lost(said: Sighting) -> bool:
-        return isinstance(said, SiblingReset) and said.reason == "EngineLost"
+        found = isinstance(said, SiblingReset) and said.reason == "EngineLost"
+        if found:
+            new.update(set(engines) - known)  # at this moment
+        return found
 
     again = run.seen.wait_for(lost)
     os.kill(pid, signal.SIGKILL)
     run.until("its work is given out again", again.done)
-    new = set(run.seen.seen.engines) - known
     assert not [engine for engine in new if engine.startswith(f"{pod}.")], "its successor came first"
     run.say(f"{pod} was killed, and its work given out again")
     run.finish()

@@ -20,7 +20,7 @@ from rljob_cli.embedded_nats import running_url
 from rljob_core.ports import Channel
 from rljob_runtime.wire import PayloadSummary
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def limit(run: FaultyRun, max_bytes: int | None = None) -> StreamInfo:
@@ -45,7 +45,7 @@ def limit(run: FaultyRun, max_bytes: int | None = None) -> StreamInfo:
 def test_a_full_stream_holds_back_and_loses_nothing(start: Callable[..., FaultyRun]) -> None:
     run = start(
         "stream full",
-        steps=40,
+        steps=80,
         pipeline={"maxStaleness": 2},
         **emulated(step_seconds=0.3, decode_seconds=0.005),
     )
@@ -66,9 +66,10 @@ def test_a_full_stream_holds_back_and_loses_nothing(start: Callable[..., FaultyR
     assert ample is not None
     for _ in range(3):
         known = refused()
+        limit(run, max_bytes=1)
+        run.until("payloads that found it full", lambda known=known: refused() > known)
         # It is full with what it holds; only what the trainer consumes makes room.
         limit(run, max_bytes=max(1, limit(run).state.bytes))
-        run.until("payloads that found it full", lambda known=known: refused() > known)
         time.sleep(2.0)
         run.say(f"step {run.seen.seen.committed}: {refused()} payloads have found it full so far")
         limit(run, max_bytes=ample)
@@ -78,10 +79,15 @@ def test_a_full_stream_holds_back_and_loses_nothing(start: Callable[..., FaultyR
     limit(run, max_bytes=1)
     stopped = refused()
     run.until("no room at all", lambda: refused() > stopped)
-    time.sleep(3.0)
+
+    def all_wait() -> bool:
+        reached = run.seen.seen.committed
+        time.sleep(3.0)
+        return run.seen.seen.committed == reached
+
+    # What is stored is trained yet. Were steps trained of payloads that cannot be stored, the job would end here.
+    run.until("a job in which all wait", all_wait)
     reached = run.seen.seen.committed
-    time.sleep(3.0)
-    assert run.seen.seen.committed == reached, "steps are trained of payloads that cannot be stored"
     run.say(f"step {reached}: no room, all wait")
     engine, pid = run.victim("rollout")
     os.kill(pid, signal.SIGKILL)  # with what it could not put
@@ -89,5 +95,5 @@ def test_a_full_stream_holds_back_and_loses_nothing(start: Callable[..., FaultyR
     coordinator, pid = run.victim("coordinator")
     os.kill(pid, signal.SIGKILL)  # the next one sees to it that there is room
     run.until_back({coordinator: pid})
-    assert limit(run).config.max_bytes == ample
+    run.until("room again", lambda: limit(run).config.max_bytes == ample)
     run.finish()

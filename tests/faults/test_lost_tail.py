@@ -14,9 +14,9 @@ from watcher import names_of
 
 from rljob_core.records import MicroBatchAssigned, Record, StepCommitted, StepRestored
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-STEPS = 30
+STEPS = 60  # it is not over before the last cut
 OTHERS = ("work", "training", "events", "trajectories", "rewards", "versions", "signals")
 
 

@@ -11,7 +11,7 @@ import pytest
 from boundaries import ROLES
 from faulty_run import FaultyRun, Say, emulated
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 PAIRS = list(combinations(ROLES, 2))
 STEPS = 80

@@ -11,7 +11,7 @@ from landing import Written
 
 from rljob_core.records import EpochClaimed, JobFinished, Record, Writer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SECOND = 1_000_000_000
 OLD, NEW = Writer(1, "old"), Writer(2, "new")

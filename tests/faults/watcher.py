@@ -108,10 +108,10 @@ class Watcher:
 
         async def flush() -> None:
             with suppress(nats.errors.Error, OSError):
-                await self._client.flush(timeout=2)
+                await self._client.flush(timeout=20)
                 if self._subject:  # A stream takes its messages one by one: it refuses this one after that.
                     refused = {"Nats-Expected-Last-Sequence": str(1 << 62)}
-                    await self._client.jetstream().publish(self._subject, timeout=2, headers=refused)
+                    await self._client.jetstream().publish(self._subject, timeout=20, headers=refused)
             await asyncio.sleep(0)
 
         self._loop.run(flush())

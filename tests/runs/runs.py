@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import psutil
 from ruamel.yaml import YAML
 
 RLJOB = str(Path(sys.executable).parent / "rljob")
-PATIENCE = 150.0  # seconds; a bound on a hang, nothing is timed
+PATIENCE = 300.0  # seconds; a bound on a hang, nothing is timed
 
 
 def write_job(folder: Path, model: Path, **changes: Any) -> Path:
@@ -70,7 +70,7 @@ class LiveRun:
 
     @property
     def said(self) -> str:
-        return self._log.read_text()
+        return self._log.read_text(errors="replace")
 
     def pids(self) -> dict[str, dict[str, Any]]:
         with suppress(OSError, ValueError):
@@ -80,8 +80,9 @@ class LiveRun:
     def steps(self) -> int:
         """Committed steps that the output folder knows of."""
         with suppress(OSError):
-            lines = (self.output / "metrics.jsonl").read_text().splitlines()
-            return max((json.loads(line)["version"] for line in lines if line.endswith("}")), default=0)
+            lines = (self.output / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+            # The last one may be seen while it is written.
+            return max((json.loads(line)["version"] for line in lines if line.endswith(b"\n")), default=0)
         return 0
 
     def until(self, what: str, done: Callable[[], bool]) -> None:
@@ -106,7 +107,10 @@ class LiveRun:
             raise AssertionError(f"still running:\n{self.said[-3000:]}\n{self.logs()}") from None
 
     def logs(self) -> str:
-        tails = [f"--- {p.name}\n{p.read_text()[-1500:]}" for p in sorted((self.output / "logs").glob("*"))]
+        tails = [
+            f"--- {p.name}\n{p.read_text(errors='replace')[-1500:]}"
+            for p in sorted((self.output / "logs").glob("*"))
+        ]
         return "\n".join(tails)
 
     def family(self) -> list[psutil.Process]:
@@ -125,6 +129,20 @@ class LiveRun:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
+
+
+def still_there(family: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those of the processes that do not end. One that was killed may take a moment, and be reaped by nobody."""
+
+    def runs(process: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    deadline = time.monotonic() + 60
+    while (left := [process for process in family if runs(process)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
 
 
 def audit(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,10 @@ the way, one of them killed, is decided again.
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,10 +18,10 @@ from tiny_models import tiny_model
 
 from runs import LiveRun, audit, write_job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 Start = Callable[..., LiveRun]
-STEPS = 8
+STEPS = 40  # it is not over before all is done to it
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         },
         trainer={
             "backend": "Emulated",
-            "options": {"stepSeconds": 0.1},
+            "options": {"stepSeconds": 0.2},
             "checkpoint": {"everySteps": 2},
         },
     )
@@ -48,12 +51,33 @@ def start(tmp_path: Path) -> Iterator[Start]:
         run.stop()
 
 
-def damage_newest_weights(output: Path) -> int:
+def newest_weights(output: Path) -> tuple[int, Path]:
     newest = max((output / "weights").glob("v*/weights.safetensors"), key=lambda path: path.parent.name)
+    return int(newest.parent.name[1:9]), newest
+
+
+def freeze_between_steps(run: LiveRun, trainer: int) -> None:
+    """Stop the trainer where its newest weights are committed: it could be killed before it has proposed them."""
+
+    def committed() -> bool:
+        os.kill(trainer, signal.SIGSTOP)
+        deadline = time.monotonic() + 5
+        while run.steps() < newest_weights(run.output)[0]:
+            if time.monotonic() > deadline:
+                os.kill(trainer, signal.SIGCONT)
+                return False
+            time.sleep(0.05)
+        return True
+
+    run.until("weights that are committed", committed)
+
+
+def damage_newest_weights(output: Path) -> int:
+    version, newest = newest_weights(output)
     data = bytearray(newest.read_bytes())
     data[-1] ^= 1
     newest.write_bytes(data)
-    return int(newest.parent.name[1:9])
+    return version
 
 
 def test_damaged_weights_stop_the_job_and_an_earlier_version_goes_on(start: Start):
@@ -62,8 +86,9 @@ def test_damaged_weights_stop_the_job_and_an_earlier_version_goes_on(start: Star
     killed = run.kill("job-coordinator-0")
     run.until("a restart", lambda: run.pids().get("job-coordinator-0", {}).get("pid", killed) != killed)
     run.until("step 4", lambda: run.steps() >= 4)
+    freeze_between_steps(run, run.pids()["job-trainer-1-0"]["pid"])
+    damaged = damage_newest_weights(run.output)  # before a successor can have loaded them
     run.kill("job-trainer-1-0")
-    damaged = damage_newest_weights(run.output)
     assert run.wait() == 1, run.said[-3000:]
     told = re.search(
         r"Versions that do verify: ([\d, ]+) \(0 is the initial model\).*--from-version (\d+)", run.said

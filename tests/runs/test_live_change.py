@@ -15,7 +15,7 @@ from tiny_models import tiny_model
 
 from runs import PATIENCE, RLJOB, LiveRun, audit, write_job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 100_000  # it is stopped before
 

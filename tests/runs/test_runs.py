@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 from tiny_models import tiny_model
 
 from rljob_runtime.weights_files import FilesWeightStore
-from runs import LiveRun, audit, write_job
+from runs import LiveRun, audit, still_there, write_job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: A reward that sleeps, so that on a fast machine, too, a job is not over before a test has done something to it.
+PACED = Path(__file__).parents[1] / "faults" / "paced.py"
 
 Start = Callable[..., LiveRun]
 
@@ -31,7 +35,9 @@ def start(tmp_path: Path, model: Path) -> Iterator[Start]:
     def begin(*arguments: str, **changes: object) -> LiveRun:
         manifest = tmp_path / "job.yaml"
         if not manifest.exists():
-            manifest = write_job(tmp_path, model, **changes)
+            shutil.copy(PACED, tmp_path)
+            reward = {"functions": ["exact_match", "paced:paced"]}
+            manifest = write_job(tmp_path, model, reward=reward, **changes)
         runs.append(LiveRun(manifest, tmp_path / "run", *arguments))
         return runs[-1]
 
@@ -93,7 +99,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on(start: Start):
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130, run.said
     assert "--resume" in run.said
-    assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not still_there(family)
     reached = run.steps()
     saved = json.loads((run.output / "checkpoint" / "checkpoint.json").read_text())["version"]
     assert saved >= reached
@@ -110,8 +116,7 @@ def test_kill_9_of_the_command_leaves_nothing_behind_and_resume_goes_on(start: S
     assert len(family) > 6
     run.process.kill()
     run.process.wait()
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
+    assert not still_there(family)
     again = start("--resume")
     check_finished(again)
 

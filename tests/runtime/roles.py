@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,16 +59,21 @@ class Corrupting(MemoryStore):
 
 
 class Slow(CheckpointStore):
-    """A checkpoint store whose first writer of a version never comes to an end."""
+    """A checkpoint store whose first writer of a version never comes to an end.
+
+    Attributes:
+        killed: set by the test once that writer's trainer is gone; its thread, which cannot be killed, ends then.
+    """
 
     def __init__(self, config: JobConfig, model: Path, *, version: int, begun: Callable[[], None]) -> None:
         super().__init__(config.checkpoint_uri, model_path=model)
         self._slow, self._begun = version, begun
+        self.killed = threading.Event()
 
     def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
         if (version, attempt) == (self._slow, 1):
             self._begun()
-            time.sleep(0.5)
+            self.killed.wait(60)
             raise SystemExit
         return super().write(version=version, manifest=manifest, attempt=attempt, save=save)
 

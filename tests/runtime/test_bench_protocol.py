@@ -6,7 +6,6 @@ import pytest
 from bench.protocol import SMALL, measure
 
 
-@pytest.mark.timeout(120)
 def test_a_small_run_measures_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     found = measure(SMALL)
     assert found["core"] > 0

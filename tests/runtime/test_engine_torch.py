@@ -230,12 +230,13 @@ async def running_through_swaps(
     requests = [
         ask(str(n), prompt(4 + 5 * (n // 2), seed=n // 2), seed=n, max_tokens=500 + n) for n in range(6)
     ]
+    second, third = weights(models[1]), weights(models[2])
     engine.submit(requests[:5])
     await tokens_more(engine, 5 * 30)
-    await engine.swap(1, weights(models[1]), "Update")
+    await engine.swap(1, second, "Update")
     engine.submit(requests[5:])
     await tokens_more(engine, 5 * 40)
-    await engine.swap(2, weights(models[2]), "Update")
+    await engine.swap(2, third, "Update")
     found = await gather(engine, len(requests))
     done = {name: event for name, event in found.items() if isinstance(event, Completed)}
     assert len(done) == len(requests), found
@@ -403,8 +404,8 @@ async def test_an_error_while_computing_is_reported_and_outlived(models: list[Pa
 
 async def test_half_replaced_weights_end_the_engine(models: list[Path], start: Start) -> None:
     engine = await start(models[0])
-    engine.submit([ask("a", prompt(5), max_tokens=1000)])
     unusable = [(name, tensor.numpy()) for name, tensor in weights(models[1])]
+    engine.submit([ask("a", prompt(5), max_tokens=1000)])
     with pytest.raises(GenerationFailed, match="the engine died: TypeError"):
         await engine.swap(1, unusable, "Update")
     assert engine.version == 0

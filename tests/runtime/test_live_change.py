@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,7 @@ from uuid import uuid4
 import nats
 import pytest
 from roles import Roles
-from test_roles import finish, job, ledger
+from test_roles import SECONDS, finish, job, ledger
 from tiny_models import tiny_model
 
 from rljob_core.actions import PipelineChanged, PipelineRefused
@@ -22,6 +22,7 @@ from rljob_core.records import BufferOpened, PipelineSet, SiblingReset
 from rljob_core.spec import PipelineSpec
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import trajectory_stream_bytes
+from rljob_runtime import live_change
 from rljob_runtime.coordinator import Coordinator
 from rljob_runtime.live_change import take_over
 from rljob_runtime.nats_server import EmbeddedServer
@@ -35,6 +36,15 @@ NAMES = StreamNames.of_job(namespace="default", job="wide", uid=uuid4().hex)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """Of these tests alone: their streams reserve most of what a server has."""
+    server = EmbeddedServer(tmp_path_factory.mktemp("nats"))
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.kill())
 
 
 def pipeline(**given: Any) -> PipelineSpec:
@@ -51,10 +61,12 @@ def longer(config: JobConfig, **spec: Any) -> JobConfig:
 
 async def test_engines_and_coordinator_take_it_over_between_two_buffers(tmp_path: Path, model: Path) -> None:
     config = longer(job(tmp_path, model, mode="BoundedAsync", maxStaleness=3), steps=20, evaluation=None)
+    # So slow that swaps find something running, however slow all else is.
+    config.spec.rollout.engine.options["stepSeconds"] = 0.005
     async with Roles(config, model) as roles:
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 4), 60)
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 4), SECONDS)
         roles.change(bounded(3, inflight="Restart"))
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 14), 60)
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 14), SECONDS)
         roles.change(pipeline(mode="Streaming"))
         await finish(roles)
     records = await ledger(roles.store)
@@ -93,8 +105,13 @@ def wide(tmp_path: Path, model: Path) -> JobConfig:
 
 
 async def test_a_wider_bound_is_told_once_there_is_room_and_refused_while_there_is_none(
-    store: NatsStore, nats_server: EmbeddedServer, tmp_path: Path, model: Path
+    store: NatsStore,
+    nats_server: EmbeddedServer,
+    tmp_path: Path,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(live_change, "RETRY_SECONDS", 600.0)  # so that it is refused once
     config = wide(tmp_path, model)
     client = await nats.connect(nats_server.url)
 
@@ -111,11 +128,11 @@ async def test_a_wider_bound_is_told_once_there_is_room_and_refused_while_there_
     task = asyncio.create_task(take_over(store, config, coming(), told.put_nowait))
     before = await limit()
     changes.put_nowait(bounded(2))
-    assert await asyncio.wait_for(told.get(), 20) == PipelineChanged(bounded(2))
+    assert await asyncio.wait_for(told.get(), SECONDS) == PipelineChanged(bounded(2))
     grown = await limit()
     assert grown == trajectory_stream_bytes(longer(config, pipeline=bounded(2)).spec) > before
     changes.put_nowait(bounded(64))
-    refused = await asyncio.wait_for(told.get(), 20)
+    refused = await asyncio.wait_for(told.get(), SECONDS)
     assert isinstance(refused, PipelineRefused)
     assert "maxStaleness 64" in refused.reason
     assert "lower spec.pipeline.maxStaleness" in refused.reason
@@ -123,7 +140,7 @@ async def test_a_wider_bound_is_told_once_there_is_room_and_refused_while_there_
     changes.put_nowait(
         pipeline(mode="Streaming")
     )  # another change does not wait for the one that was refused
-    assert await asyncio.wait_for(told.get(), 20) == PipelineChanged(pipeline(mode="Streaming"))
+    assert await asyncio.wait_for(told.get(), SECONDS) == PipelineChanged(pipeline(mode="Streaming"))
     assert await limit() == grown, "what is stored may be as much as it was allowed to be"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -147,7 +164,7 @@ async def test_a_coordinator_that_finds_a_pipeline_without_room_goes_on_under_th
         ready = asyncio.Event()
         task = asyncio.create_task(coordinator.run(ready.set))
         waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait({task, waiting}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, waiting}, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         return task
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,21 @@ from tiny_models import tiny_model
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJobSpec
-from rljob_runtime.nats_server import free_port
 
-PATIENCE = 120.0  # seconds; of a busy machine
+PATIENCE = 240.0  # seconds; of a busy machine
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Where nobody listens, and nobody else can meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"nats://127.0.0.1:{held.getsockname()[1]}"
 
 
 def start(role: str, folder: Path, model: Path, url: str) -> subprocess.Popen[bytes]:
@@ -64,8 +73,8 @@ def end(process: subprocess.Popen[bytes], folder: Path) -> tuple[int, str]:
     return code, (said if said.exists() else folder / "log").read_text()
 
 
-def test_a_model_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
-    url = f"nats://127.0.0.1:{free_port()}"  # nobody listens there: the model is looked for before
+def test_a_model_that_is_not_there_is_waited_for(tmp_path: Path, url: str) -> None:
+    """Before the server is."""
     gone, roles = tmp_path / "gone", ("rollout", "reward", "trainer")
     running = {role: start(role, tmp_path / role, gone, url) for role in roles}
     for role, process in running.items():
@@ -75,8 +84,7 @@ def test_a_model_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
         assert str(gone) in said
 
 
-def test_a_server_that_does_not_answer_is_waited_for(tmp_path: Path, model: Path) -> None:
-    url = f"nats://127.0.0.1:{free_port()}"
+def test_a_server_that_does_not_answer_is_waited_for(tmp_path: Path, model: Path, url: str) -> None:
     roles = ("streams", "coordinator", "rollout", "reward", "trainer")
     running = {role: start(role, tmp_path / role, model, url) for role in roles}
     for role, process in running.items():

@@ -51,7 +51,7 @@ async def quiet(error: Exception) -> None:
 
 async def connected(url: str) -> EagerClient:
     client = EagerClient()
-    await client.connect(url, allow_reconnect=False, error_cb=quiet)
+    await client.connect(url, allow_reconnect=False, error_cb=quiet, connect_timeout=60)
     return client
 
 

@@ -18,7 +18,7 @@ from rljob_runtime.nats_server import (
     EmbeddedServer,
     binary,
     command,
-    free_port,
+    hold_port,
     read_ports,
     render_config,
 )
@@ -38,9 +38,17 @@ def test_the_program_is_found() -> None:
     assert os.access(binary(), os.X_OK)
 
 
-def test_a_free_port_can_be_listened_on() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port()))
+async def test_a_port_that_is_held_is_the_servers_alone(tmp_path: Path) -> None:
+    with hold_port() as held:
+        port = held.getsockname()[1]
+        for _ in range(2):
+            async with EmbeddedServer(tmp_path / "nats", port=port) as server:
+                (await asyncio.open_connection("127.0.0.1", port))[1].close()
+                with pytest.raises(OSError, match="in use"):
+                    hold_port(port)
+            assert server.url.endswith(f":{port}")
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
 
 
 def test_no_ports_are_read_before_they_are_written(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ from rljob_runtime.reward_worker import Job
 from rljob_runtime.trajectory_store import TrajectoryStore
 
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
-LIMIT = 0.5
+#: Seconds of a function: longer than any takes, on a machine that has much else to do; and where some hang.
+LIMIT, SHORT = 60.0, 3.0
 SUMS = {
     "dataset": "chain_sum",
     "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
@@ -265,9 +266,9 @@ async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: s
     words = {
         "raise": "RewardRaised: {}:act raised ValueError: bad answer",
         "nan": "RewardRaised: {}:act returned nan, not a finite number",
-        "sleep": "RewardTimeout: longer than 0.5 s",
-        "stubborn": "RewardTimeout: longer than 0.5 s",
-        "spin": "RewardTimeout: longer than 0.5 s",
+        "sleep": "RewardTimeout: longer than 3 s",
+        "stubborn": "RewardTimeout: longer than 3 s",
+        "spin": "RewardTimeout: longer than 3 s",
         "kill": "RewardCrashed: the process ended by SIGKILL",
         "exit": "RewardCrashed: the process ended with code 7",
         "once": "",
@@ -275,7 +276,7 @@ async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: s
     sent = [trajectory(trajectory_id("g0", i), f"good {'x' * (i % 5)}") for i in range(60)]
     bad = [trajectory(f"g1.{i}", f"{word} xy") for i, word in enumerate(words)]
     mixed = [*sent[:30], *bad[:4], *sent[30:50], *bad[4:], *sent[50:]]
-    config = job_config(model, functions=[f"{module}:one", f"{module}:act"])
+    config = job_config(model, functions=[f"{module}:one", f"{module}:act"], limit=SHORT)
     async with running(config, memory()) as role:
         await role.trajectories.put(mixed)
         results = await role.results(len(mixed))
@@ -369,11 +370,15 @@ async def test_a_pool_whose_idle_processes_were_killed_goes_on() -> None:
         for _ in range(2):
             assert not (await pool.score(Job(0, False, "1"))).error
             for process in _pool_processes():
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         assert not (await pool.score(Job(0, False, "1"))).error
     finally:
         await pool.close()
-    assert _pool_processes() == []
+    deadline = time.monotonic() + 60
+    while _pool_processes():
+        assert time.monotonic() < deadline, "a process outlived its pool"
+        await asyncio.sleep(0.05)
 
 
 async def test_processes_that_cannot_even_load_are_given_up(tmp_path: Path, module: str) -> None:
@@ -388,13 +393,12 @@ async def test_processes_that_cannot_even_load_are_given_up(tmp_path: Path, modu
 
 def _pool_processes() -> list[psutil.Process]:
     """Processes of this process's pools (they are the fork server's children)."""
-    return [
-        child
-        for server in psutil.Process().children()
-        if "forkserver" in " ".join(server.cmdline())
-        for child in server.children()
-        if child.status() != psutil.STATUS_ZOMBIE
-    ]
+    found: list[psutil.Process] = []
+    for server in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # another test's, which has just ended
+            if "forkserver" in " ".join(server.cmdline()):
+                found += filter(_alive, server.children())
+    return found
 
 
 def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module: str) -> None:
@@ -431,7 +435,7 @@ def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         parent.stdout.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(_alive(process) for process in family):
         assert time.monotonic() < deadline, "a process outlived the reward worker"
         time.sleep(0.05)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from roles import Roles
-from test_roles import check, finish, job
+from test_roles import SECONDS, check, finish, job
 from tiny_models import tiny_model
 
 from rljob_core.errors import RLJobError, StoreUnavailable, WeightsRejected
@@ -26,6 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(rollout, "LONGEST_RETRY_SECONDS", 1.0)  # however long a test takes
 
 
 class Troubled(FilesWeightStore):
@@ -71,16 +72,18 @@ async def test_an_engine_stays_on_its_version_and_catches_up(
     stores = {pod: Troubled(config.weights_uri) for pod in ("a-0", "a-1")}
     stores["a-0"].trouble, stores["a-0"].from_version = trouble, 2
     async with Roles(config, model, weights=stores.__getitem__) as roles:
-        stuck = await asyncio.wait_for(signals(roles, "a-0", lambda s: bool(s.stuck)), 30)
+        stuck = await asyncio.wait_for(signals(roles, "a-0", lambda s: bool(s.stuck)), SECONDS)
         assert stuck.stuck.endswith(f": {trouble}")
         assert (stuck.version, stuck.draining) == (1, draining) or stuck.version == 0
         # The other one's work goes on, and takes over what waited here.
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 4), 60)
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 4), SECONDS)
         stores["a-0"].refused.clear()
-        await asyncio.wait_for(stores["a-0"].refused.wait(), 30)  # a second apart; the steps may be faster
+        await asyncio.wait_for(stores["a-0"].refused.wait(), SECONDS)  # a second apart; steps may be faster
         assert stores["a-0"].asked > 1
         stores["a-0"].trouble = None
-        well = await asyncio.wait_for(signals(roles, "a-0", lambda s: not s.stuck and s.version >= 4), 30)
+        well = await asyncio.wait_for(
+            signals(roles, "a-0", lambda s: not s.stuck and s.version >= 4), SECONDS
+        )
         assert not well.draining
         await finish(roles)
     await check(roles)
@@ -94,7 +97,7 @@ async def test_no_engine_can_reach_the_store_for_a_while(tmp_path: Path, model: 
         store.trouble = StoreUnavailable("no route")
     async with Roles(config, model, weights=stores.__getitem__) as roles:
         # Versions up to the bound need nothing newer than the initial model.
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 3), 60)
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 3), SECONDS)
         versions = [await signals(roles, pod, lambda s: bool(s.stuck)) for pod in stores]
         assert [s.version for s in versions] == [0, 0]
         assert not [task for name, task in roles.tasks.items() if task.done()]
@@ -113,13 +116,13 @@ async def test_an_engine_is_not_ready_before_it_has_weights(tmp_path: Path, mode
         "a-2": late,
     }
     async with Roles(config, model, weights=stores.__getitem__) as roles:
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 1), 60)
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 1), SECONDS)
         late.trouble = StoreUnavailable("no route")
         ready = asyncio.Event()
         roles.rollout("a-2", ready=ready.set)
-        await asyncio.wait_for(late.refused.wait(), 30)
+        await asyncio.wait_for(late.refused.wait(), SECONDS)
         assert not ready.is_set()
         late.trouble = None
-        await asyncio.wait_for(ready.wait(), 30)
+        await asyncio.wait_for(ready.wait(), SECONDS)
         await finish(roles)
     await check(roles)

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from importlib import metadata
 from pathlib import Path
 from typing import Self
@@ -104,12 +105,26 @@ def binary() -> Path:
     return Path(found)
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def hold_port(port: int = 0) -> socket.socket:
+    """A port of the loopback interface that the system gives to nobody while the socket is open.
+
+    A server listens on it all the same, if it reuses addresses as nats-server does, and again after it was killed. A
+    port that is merely free may be another's by then, even that of a client that tries to connect to it.
+
+    Args:
+        port: which; 0 for any free one.
+
+    Raises:
+        OSError: somebody listens on it.
+    """
+    held = socket.socket()
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", port))
+    except OSError:
+        held.close()
+        raise
+    return held
 
 
 def read_ports(ports_dir: Path, pid: int) -> str | None:
@@ -158,12 +173,16 @@ class EmbeddedServer:
             raise StoreUnavailable("this nats-server does not run")
         return self._process.pid
 
-    async def start(self, *, timeout: float = 20.0) -> None:
+    async def start(self, *, timeout: float = 60.0) -> None:
         """Start it, or start it again on the same files and port, and wait until it listens.
 
         Raises:
             StoreUnavailable: it ended, or did not listen in time; the message has its last words.
         """
+        if not self._port:
+            held = hold_port()
+            self._port = held.getsockname()[1]
+            weakref.finalize(self, held.close)
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "nats-server.conf"
         config.write_text(
@@ -176,7 +195,7 @@ class EmbeddedServer:
         log = self._folder / "nats-server.log"
         self._process = _spawn(command(config), log)
         deadline = asyncio.get_running_loop().time() + timeout
-        while (url := read_ports(self._folder, self._process.pid)) is None:
+        while read_ports(self._folder, self._process.pid) is None:
             late = asyncio.get_running_loop().time() > deadline
             if late or self._process.poll() is not None:
                 await self.kill()
@@ -184,7 +203,6 @@ class EmbeddedServer:
                     f"nats-server did not start:\n{log.read_text(errors='replace')[-2000:]}"
                 )
             await asyncio.sleep(0.02)
-        self._port = int(url.rpartition(":")[2])
 
     async def stop(self) -> None:
         """End it in order."""
