@@ -134,8 +134,9 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"a: \xff\n")
     (error,) = refused(tmp_path / "job.yaml")
     assert error == f"{tmp_path}/job.yaml: byte 3 is not UTF-8: save the file as UTF-8 text"
-    (error,) = refused(tmp_path)
-    assert error == f"{tmp_path}: cannot be read: Is a directory"
+    (tmp_path / "folder").mkdir()  # not `tmp_path`: what is beside it is not this test's
+    (error,) = refused(tmp_path / "folder")
+    assert error == f"{tmp_path}/folder: cannot be read: Is a directory"
 
 
 @pytest.mark.parametrize(
