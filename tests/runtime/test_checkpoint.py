@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from full_disk import files_of_at_most
 from tiny_models import tiny_model
 from training_samples import job_config, random_samples
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -140,17 +139,6 @@ def test_a_kill_while_writing_leaves_the_earlier_ones(
     assert (root / "latest").readlink() == Path("step-000001")
     write(store, 2)
     assert names(root) == ["latest", "step-000001", "step-000002"]
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """The kernel refuses writes past this size, part-way, as it does on a full disk."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from full_disk import files_of_at_most
 from safetensors.torch import load_file
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, WeightsRejected
@@ -94,17 +93,6 @@ def test_a_version_appears_by_one_rename(store: FilesWeightStore, root: Path) ->
     store.write(version=1, parent="", proposal=None, key="v1-a", tensors=tensors())
     assert seen == []
     assert [p.name for p in root.iterdir()] == ["v1-a"]
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """The kernel refuses writes past this size, part-way, as it does on a full disk."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 def test_a_disk_that_takes_no_more_is_reported_and_earlier_versions_stay(root: Path) -> None:
