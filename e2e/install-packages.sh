@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Debian's packages that real nodes need. Quick where all are installed; needs root and apt elsewhere.
+# Debian's packages that real nodes need, and libnuma1, which vLLM needs on a CPU. Quick where all are installed; needs root and apt elsewhere.
 set -euo pipefail
-packages=(containerd runc containernetworking-plugins iptables conntrack iproute2 debootstrap util-linux)
+packages=(containerd runc containernetworking-plugins iptables conntrack iproute2 debootstrap util-linux libnuma1)
 missing=()
 for package in "${packages[@]}"; do
   [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
