@@ -1,7 +1,7 @@
-"""A micro-batch's trajectories as padded tensors: shared between ranks by tokens, batched by similar length.
+"""A micro-batch's trajectories as tensors, shared between ranks by tokens; here padded, batched by similar length.
 
 Padding stands on the right: under causal attention no real token attends to it, so no attention mask is needed and
-positions count from 0.
+positions count from 0. `packing_shared` packs them instead, siblings behind their common prompt.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rljob_core.ports import TrainingSample
+from rljob_core.trajectory import Source
+
+#: Tokens of padding that are worth another forward: so many keep a processor busy.
+_FORWARD = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class Row:
         behaviour: float32 [n], log-probabilities under the weights that produced the tokens.
         advantage: of all its tokens.
         trained: how many tokens the mask holds.
+        prompt: how many tokens it begins with that its siblings begin with too; less than n.
     """
 
     tokens: NDArray[np.int32]
@@ -35,29 +41,76 @@ class Row:
     behaviour: NDArray[np.float32]
     advantage: float
     trained: int
+    prompt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenColumns:
+    """What the loss needs of the tokens that a batch trains on, row by row: [tokens] each.
+
+    Attributes:
+        targets: int64, the tokens.
+        behaviour: their log-probabilities under the weights that produced them.
+        advantages: of their rows.
+        weights: of each in the loss.
+        sequences: int64, which row of the batch they are of.
+    """
+
+    targets: Tensor
+    behaviour: Tensor
+    advantages: Tensor
+    weights: Tensor
+    sequences: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
     """Rows of similar length, for one forward and backward.
 
-    The model reads `inputs`; its output at column `first + j` predicts `targets[:, j]`.
+    The model reads `inputs`; its output at column `first + j` predicts the token that `mask[:, j]` says is trained on.
 
     Attributes:
         inputs: int64 [rows, width].
         first: column before which no row has anything to predict.
-        targets: int64 [rows, width − first].
-        mask: bool, as targets: what is trained on.
-        behaviour, advantages, weights: [tokens], in the order of `mask`.
+        mask: bool [rows, width − first].
+        columns: of those tokens, in the order of `mask`.
     """
 
     inputs: Tensor
     first: int
-    targets: Tensor
     mask: Tensor
-    behaviour: Tensor
-    advantages: Tensor
-    weights: Tensor
+    columns: TokenColumns
+
+
+class Pack(Protocol):
+    """Makes a batch of rows, none of them empty."""
+
+    def __call__(
+        self, rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
+    ) -> Any:
+        """A batch for one forward.
+
+        Args:
+            rows: at least one.
+            weight: of each token of a row that has so many tokens to train on.
+            dtype: of behaviour, advantages and weights.
+            device: where to.
+        """
+
+
+class Split(Protocol):
+    """Chooses a rank's share of a micro-batch's rows, none of them empty; every rank finds the same shares."""
+
+    def __call__(self, rows: Sequence[Row], *, tokens: int, rank: int, world_size: int) -> list[list[Row]]:
+        """The share, in batches of at most `tokens` tokens (or of one row); perhaps none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A way to make batches of a micro-batch."""
+
+    split: Split
+    pack: Pack
 
 
 def row(sample: TrainingSample) -> Row:
@@ -69,7 +122,13 @@ def row(sample: TrainingSample) -> Row:
     mask[:1] = False
     trained = np.flatnonzero(mask)
     end = int(trained[-1]) + 1 if len(trained) else 0
-    return Row(tokens[:end], mask[:end], behaviour[:end], sample.item.advantage, len(trained))
+    prompt = 0
+    for segment in segments:
+        if segment.source is not Source.PROMPT:
+            break
+        prompt += len(segment.tokens)
+    prompt = min([prompt, *trained[:1]])
+    return Row(tokens[:end], mask[:end], behaviour[:end], sample.item.advantage, len(trained), int(prompt))
 
 
 def share(lengths: Sequence[int], *, rank: int, world_size: int) -> list[int]:
@@ -88,32 +147,38 @@ def share(lengths: Sequence[int], *, rank: int, world_size: int) -> list[int]:
 
 
 def batches(lengths: Sequence[int], *, tokens: int) -> list[list[int]]:
-    """Indices in batches of similar length, each of at most `tokens` tokens with its padding (or of one row)."""
-    result: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        # The first of a batch is its longest.
-        if result and lengths[result[-1][0]] * (len(result[-1]) + 1) <= tokens:
-            result[-1].append(index)
-        else:
-            result.append([index])
+    """Indices in batches of similar length, each of at most `tokens` tokens with its padding (or of one row).
+
+    Of all such batches of rows sorted by length they are those that compute least, where a forward costs what
+    `_FORWARD` tokens more would: found by dynamic programming over where the next batch begins.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    # The least cost of all rows from one on, and where the batch that it begins ends.
+    cost, ends = [0] * (len(order) + 1), [0] * len(order)
+    for first in reversed(range(len(order))):
+        longest = lengths[order[first]]
+        rows = max(1, tokens // max(1, longest))
+        last = min(len(order), first + rows)
+        cost[first], ends[first] = min(
+            (longest * (end - first) + _FORWARD + cost[end], end) for end in range(first + 1, last + 1)
+        )
+    result, first = [], 0
+    while first < len(order):
+        result.append(order[first : ends[first]])
+        first = ends[first]
     return result
 
 
-def pad(
-    rows: Sequence[Row],
-    *,
-    weight: Callable[[int], float],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> PaddedBatch:
-    """Stack rows, none of them empty.
+def split(rows: Sequence[Row], *, tokens: int, rank: int, world_size: int) -> list[list[Row]]:
+    """A rank's rows, by similar length; see `Split`."""
+    mine = [rows[i] for i in share([len(r.tokens) for r in rows], rank=rank, world_size=world_size)]
+    return [[mine[i] for i in batch] for batch in batches([len(r.tokens) for r in mine], tokens=tokens)]
 
-    Args:
-        rows: at least one.
-        weight: of each token of a row that has so many tokens to train on.
-        dtype: of behaviour, advantages and weights.
-        device: where to.
-    """
+
+def pad(
+    rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
+) -> PaddedBatch:
+    """Stack rows; see `Pack`."""
     width = max(len(r.tokens) for r in rows)
     tokens = np.zeros((len(rows), width), np.int64)
     mask = np.zeros((len(rows), width), bool)
@@ -121,6 +186,21 @@ def pad(
         tokens[index, : len(r.tokens)] = r.tokens
         mask[index, : len(r.tokens)] = r.mask
     first = int(mask.any(axis=0).argmax()) - 1
+    return PaddedBatch(
+        inputs=torch.from_numpy(tokens[:, :-1].copy()).to(device),
+        first=first,
+        mask=torch.from_numpy(mask[:, first + 1 :].copy()).to(device),
+        columns=token_columns(rows, weight=weight, dtype=dtype, device=device),
+    )
+
+
+PADDED = Packing(split, pad)
+
+
+def token_columns(
+    rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
+) -> TokenColumns:
+    """The columns of the rows' tokens; see `Pack`."""
     counts = [r.trained for r in rows]
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
@@ -129,12 +209,10 @@ def pad(
     def per_token(values: Sequence[float]) -> Tensor:
         return tensor(np.repeat(np.asarray(values, np.float64), counts)).to(dtype)
 
-    return PaddedBatch(
-        inputs=tensor(tokens[:, :-1].copy()),
-        first=first,
-        targets=tensor(tokens[:, first + 1 :].copy()),
-        mask=tensor(mask[:, first + 1 :].copy()),
+    return TokenColumns(
+        targets=tensor(np.concatenate([r.tokens[r.mask] for r in rows]).astype(np.int64)),
         behaviour=tensor(np.concatenate([r.behaviour[r.mask] for r in rows])).to(dtype),
         advantages=per_token([r.advantage for r in rows]),
         weights=per_token([weight(r.trained) for r in rows]),
+        sequences=tensor(np.repeat(np.arange(len(rows)), counts)),
     )

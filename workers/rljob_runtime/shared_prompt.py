@@ -1,0 +1,319 @@
+"""Attention over groups packed as `[prompt][response 1]…[response G]`, several in one sequence.
+
+A prompt's tokens attend to those before them; a response's to the prompt and to its own before them, never to a
+sibling's or to another group's. With positions that go on from the prompt in every response, each response is computed
+as if it stood behind a prompt of its own, which is computed once: P + G·R tokens instead of G·(P + R), as in Periodic
+Asynchrony's shared-prompt attention.
+
+`attend` is registered with transformers as an attention of its own, so that any model whose attention goes through its
+interface takes it. It needs no mask: what attends to what is a few dense or causal blocks. On a CPU these are computed
+by torch's flash kernel, block by block, and put together by their logarithms of sums, as flash attention itself puts
+its tiles together (arXiv 2205.14135, section 3.1); the kernel's own backward then gives each block's part of the
+gradient. Soft-capped scores and sliding windows are computed block by block too, but not fused. On a GPU it is
+FlexAttention with a block mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+#: The attention's name for `set_attn_implementation`.
+NAME = "rljob_shared_prompt"
+_SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGroup:
+    """Where a group stands in a sequence.
+
+    Attributes:
+        start: its first token.
+        prompt: tokens of the prompt; 0 if there is none.
+        responses: tokens of each response, in order; some may be 0.
+    """
+
+    start: int
+    prompt: int
+    responses: tuple[int, ...]
+
+    @property
+    def prompt_slice(self) -> slice:
+        """The prompt's tokens."""
+        return slice(self.start, self.start + self.prompt)
+
+    @property
+    def answers_slice(self) -> slice:
+        """All responses' tokens."""
+        first = self.start + self.prompt
+        return slice(first, first + sum(self.responses))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the prompt and its longest response."""
+        return self.prompt + max(self.responses, default=0)
+
+    def response_slices(self) -> Iterator[slice]:
+        """Each response's tokens, without the empty ones."""
+        first = self.start + self.prompt
+        for length in self.responses:
+            if length:
+                yield slice(first, first + length)
+            first += length
+
+
+Layout = tuple[PackedGroup, ...]
+
+
+def supports_shared_prompts(model: Any) -> bool:
+    """Whether a transformers model's every layer is attention that `attend` can take the place of."""
+    config = model.config.get_text_config()
+    layers = set(getattr(config, "layer_types", None) or ())
+    return bool(getattr(model, "_supports_attention_backend", False)) and layers <= _SUPPORTED_LAYERS
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 (the layout says it all)
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    shared_prompts: Layout | None = None,
+    **other: Any,
+) -> tuple[Tensor, None]:
+    """One layer's attention, as transformers calls it.
+
+    Args:
+        module: the layer.
+        query: [1, heads, n, d].
+        key, value: [1, key heads, n, d]; the key heads divide the heads.
+        attention_mask: not used.
+        scaling: of the scores; d^-0.5 by default.
+        dropout: 0.
+        sliding_window: how many tokens a token sees at most, itself included; None for all.
+        softcap: scores are `softcap · tanh(score / softcap)`; None for no cap.
+        shared_prompts: the groups, that fill the sequence.
+
+    Returns:
+        [1, n, heads, d], and no attention weights.
+
+    Raises:
+        ValueError: the layer asks for what this attention does not do.
+    """
+    if shared_prompts is None:
+        raise ValueError(
+            f"{type(module).__name__} does not pass on what is packed: its model cannot be packed"
+        )
+    if dropout or other.get("s_aux") is not None or len(query) != 1:
+        raise ValueError(
+            f"{type(module).__name__} needs dropout, sinks or batches: its model cannot be packed"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    longest = max(group.longest for group in shared_prompts)
+    window = sliding_window if sliding_window is not None and sliding_window < longest else None
+    if query.is_cuda:
+        out = _flex(query, key, value, shared_prompts, scale=scale, window=window, softcap=softcap)
+    elif window is None and softcap is None and query.shape[-1] == value.shape[-1]:
+        # Blocks are added up, forwards and backwards: in bfloat16 each sum would round once more.
+        wide = torch.promote_types(query.dtype, torch.float32)
+        blocks = _Blocks.apply(query.to(wide), key.to(wide), value.to(wide), shared_prompts, scale)
+        out = blocks.to(query.dtype)
+    else:
+        out = _explicit(query, key, value, shared_prompts, scale=scale, window=window, softcap=softcap)
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+# ------------------------------------------------------------------------------------------ fused, on a CPU
+
+
+class _Blocks(torch.autograd.Function):  # type: ignore[misc]
+    """Prompts: causal. Responses: all of the prompt, and themselves causally."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (torch gives them by position)
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float
+    ) -> Tensor:
+        """Output [1, heads, n, d]."""
+        out = torch.empty_like(query)
+        total = query.new_empty(query.shape[:-1])
+
+        def block(queries: slice, keys: slice, *, causal: bool) -> tuple[Tensor, Tensor]:
+            part = _forward(
+                query[:, :, queries], key[:, :, keys], value[:, :, keys], 0.0, causal, scale=scale
+            )
+            return part[0], part[1]
+
+        for group in layout:
+            prompt, answers = group.prompt_slice, group.answers_slice
+            if group.prompt:
+                out[:, :, prompt], total[:, :, prompt] = block(prompt, prompt, causal=True)
+            for own in group.response_slices():
+                out[:, :, own], total[:, :, own] = block(own, own, causal=True)
+            if group.prompt and answers.stop > answers.start:
+                seen, seen_sum = block(answers, prompt, causal=False)
+                own_sum = total[:, :, answers].clone()
+                both = torch.logaddexp(own_sum, seen_sum)
+                total[:, :, answers] = both
+                shares = torch.exp(own_sum - both).unsqueeze(-1), torch.exp(seen_sum - both).unsqueeze(-1)
+                out[:, :, answers] = out[:, :, answers] * shares[0] + seen * shares[1]
+        ctx.save_for_backward(query, key, value, out, total)
+        ctx.layout, ctx.scale = layout, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        """A block's gradient needs the whole row's output and sum, which are at hand."""
+        query, key, value, out, total = ctx.saved_tensors
+        found = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+
+        def block(queries: slice, keys: slice, *, causal: bool) -> None:
+            parts = _backward(
+                grad[:, :, queries],
+                query[:, :, queries],
+                key[:, :, keys],
+                value[:, :, keys],
+                out[:, :, queries],
+                total[:, :, queries],
+                0.0,
+                causal,
+                scale=ctx.scale,
+            )
+            for whole, part, where in zip(found, parts, (queries, keys, keys), strict=True):
+                whole[:, :, where] += part
+
+        for group in ctx.layout:
+            prompt, answers = group.prompt_slice, group.answers_slice
+            if group.prompt:
+                block(prompt, prompt, causal=True)
+            for own in group.response_slices():
+                block(own, own, causal=True)
+            if group.prompt and answers.stop > answers.start:
+                block(answers, prompt, causal=False)
+        return *found, None, None
+
+
+# ------------------------------------------------------------------------------------------ any scores
+
+
+def _explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """The same with soft-capped scores or a sliding window, [1, heads, n, d]: a block's scores exist at once."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+
+    def attention(
+        queries: slice, blocks: Sequence[slice], positions: Tensor, seen: Sequence[Tensor]
+    ) -> Tensor:
+        scores = torch.cat([query[:, :, queries] @ key[:, :, b].mT for b in blocks], -1) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        distance = positions[:, None] - torch.cat(list(seen))
+        allowed = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1, dtype=wide).to(query.dtype)
+        return weights @ torch.cat([value[:, :, b] for b in blocks], -2)
+
+    pieces = []
+    for group in layout:
+        prompt = group.prompt_slice
+        at = torch.arange(group.longest, device=query.device)
+        before = at[: group.prompt]
+        if group.prompt:
+            pieces.append(attention(prompt, [prompt], before, [before]))
+        for own in group.response_slices():
+            places = at[group.prompt : group.prompt + own.stop - own.start]
+            pieces.append(attention(own, [prompt, own], places, [before, places]))
+    return torch.cat(pieces, 2)
+
+
+# ------------------------------------------------------------------------------------------ on a GPU
+
+
+def _flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """The same by FlexAttention, [1, heads, n, d]."""
+
+    def capped(score: Tensor, *_: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    found: Tensor = _compiled_flex()(
+        query,
+        key,
+        value,
+        score_mod=None if softcap is None else capped,
+        block_mask=block_mask(layout, window, str(query.device)),
+        scale=scale,
+        enable_gqa=True,
+    )
+    return found
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=True)
+
+
+@lru_cache(maxsize=8)  # all layers of a forward, and its backward, share a mask
+def block_mask(layout: Layout, window: int | None, device: str) -> Any:
+    """The layout as FlexAttention's block mask of [n, n]."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    groups, responses, positions = (tensor.to(device) for tensor in places(layout))
+
+    def allowed(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        same = (groups[q] == groups[k]) & ((responses[k] == 0) | (responses[q] == responses[k]))
+        distance = positions[q] - positions[k]
+        seen = same & (distance >= 0)
+        return seen if window is None else seen & (distance < window)
+
+    size = len(positions)
+    return create_block_mask(allowed, None, None, size, size, device=device)
+
+
+def places(layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+    """Each token's group, its response (from 1; 0 in the prompt) and its position, int64 [n]."""
+    groups: list[int] = []
+    responses: list[int] = []
+    positions: list[int] = []
+    for index, group in enumerate(layout):
+        sizes = (group.prompt, *group.responses)
+        groups += [index] * sum(sizes)
+        for response, size in enumerate(sizes):
+            responses += [response] * size
+            positions += range(group.prompt if response else 0, (group.prompt if response else 0) + size)
+    return torch.tensor(groups), torch.tensor(responses), torch.tensor(positions)
