@@ -323,6 +323,23 @@ class VersionAnnounced:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """How long a decode step takes: `seconds` and more for each running sequence and each token of their contexts.
+
+    `steps` are those that it was learned from.
+    """
+
+    seconds: float
+    seconds_per_slot: float
+    seconds_per_context_token: float
+    steps: int
+
+    def step(self, *, batch: int, context: int) -> float:
+        """Seconds of a step with so many sequences of so many tokens together."""
+        return self.seconds + batch * self.seconds_per_slot + context * self.seconds_per_context_token
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSignal:
     """An engine's heartbeat: what it is and how it does.
 
@@ -334,6 +351,7 @@ class EngineSignal:
         tokens: generated since it started.
         started: when, in seconds since 1970: of two instances of one pod, the later one lives.
         stuck: why it cannot have the newest weights now; it is given only what its own admit.
+        profile: of its decode steps, once they have been measured.
     """
 
     engine: str
@@ -348,6 +366,7 @@ class EngineSignal:
     draining: bool = False
     started: float = 0.0
     stuck: str = ""
+    profile: EngineProfile | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 | `MessageStore` | `nats_store` (JetStream), `memory_store` (one process; virtual time) |
 | `WeightStore` | `weights_store`, over the transports that `weights_transport` lists |
 | `Engine` | `engine_torch`, `engine_emulated` |
-| `TrainerBackend` | `backend_torch`, `backend_emulated` |
+| `TrainerBackend` | `backend_torch`, `backend_fsdp`, `backend_deepspeed`, `backend_emulated` |
 | `Reward` | `rewards` |
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from rljob_core.messages import StepStats, TrainingItem
+from rljob_core.messages import EngineProfile, StepStats, TrainingItem
 from rljob_core.records import StepCommitted
 from rljob_core.trajectory import Array, Finish, Trajectory
 
@@ -391,11 +391,12 @@ EngineEvent = Completed | Stopped
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """How busy an engine is."""
+    """How busy an engine is, and how fast, once it has been measured."""
 
     running: int
     waiting: int
     tokens: int
+    profile: EngineProfile | None = None
 
 
 class Engine(Protocol):

@@ -52,7 +52,10 @@ class EmulatedBackend:
         held = {TENSOR: np.zeros(4, np.float32)} if tensors is None else dict(tensors)
         if held.keys() != {TENSOR}:
             raise WeightsRejected(f"emulated weights are the tensor {TENSOR}, not {', '.join(held)}")
-        self._weights = np.array(held[TENSOR], np.float32)
+        weights = np.array(held[TENSOR], np.float32)
+        if weights.shape != self._weights.shape:
+            raise WeightsRejected(f"tensor {TENSOR} has the shape {weights.shape}, not {self._weights.shape}")
+        self._weights = weights
         self._forget()
 
     def load_state(self, folder: str | None) -> None:

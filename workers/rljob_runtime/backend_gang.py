@@ -1,7 +1,7 @@
 """A trainer backend over all ranks of a gang: rank 0 is called, the others follow the same calls in the same order.
 
-Commands travel as bytes over `torch.distributed` (gloo): a JSON line, then the payload in the wire format or as
-safetensors; nothing is pickled.
+Commands travel as bytes over `torch.distributed` (gloo): a JSON line, then the payload in the wire format; weights
+travel one tensor at a time. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
 
 from rljob_core.messages import StepStats, TrainingItem
 from rljob_core.ports import TrainerBackend, TrainingSample
+from rljob_runtime.broadcast import broadcast_tensors, receive_bytes, send_bytes
+from rljob_runtime.tensor_files import Stream
 from rljob_runtime.wire import decode, encode
 
 ITEMS: TypeAdapter[list[TrainingItem]] = TypeAdapter(list[TrainingItem])
@@ -32,25 +31,36 @@ def world() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join() -> None:
-    """Meet the other ranks; blocks until all are there."""
-    dist.init_process_group("gloo", timeout=IDLE)
+def join(device: str) -> None:
+    """Meet the other ranks; blocks until all are there.
+
+    Args:
+        device: `cuda`, where each rank of a pod takes the GPU of its number, or `cpu`.
+    """
+    dist.init_process_group(_collectives(device), timeout=IDLE)
+
+
+def join_alone(device: str) -> None:
+    """Be a group of one rank, unless there is a group: some libraries divide between ranks even if there is one."""
+    if not dist.is_initialized():
+        store = dist.HashStore()
+        dist.init_process_group(_collectives(device), store=store, rank=0, world_size=1, timeout=IDLE)
+
+
+def _collectives(device: str) -> str:
+    if device != "cuda":
+        return "gloo"
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return "cpu:gloo,cuda:nccl"
 
 
 def _send(command: str, payload: bytes = b"") -> None:
-    frame = json.dumps([command, len(payload)]).encode() + b"\n" + payload
-    size = torch.tensor([len(frame)])
-    dist.broadcast(size, src=0)
-    dist.broadcast(torch.from_numpy(np.frombuffer(frame, np.uint8).copy()), src=0)
+    send_bytes(json.dumps(command).encode() + b"\n" + payload)
 
 
 def _receive() -> tuple[str, bytes]:
-    size = torch.zeros(1, dtype=torch.int64)
-    dist.broadcast(size, src=0)
-    frame = torch.empty(int(size), dtype=torch.uint8)
-    dist.broadcast(frame, src=0)
-    head, _, payload = frame.numpy().tobytes().partition(b"\n")
-    return json.loads(head)[0], payload
+    head, _, payload = receive_bytes().partition(b"\n")
+    return json.loads(head), payload
 
 
 class GangBackend:
@@ -60,14 +70,13 @@ class GangBackend:
         self._own = own
 
     def load(self, tensors: Iterable[tuple[str, Any]] | None) -> None:
-        """Load the same weights on all ranks."""
+        """Load the same weights on all ranks, one tensor at a time."""
         if tensors is None:
             _send("load_initial")
             self._own.load(None)
             return
-        held = dict(tensors)
-        _send("load", tensors_to_bytes({k: v.contiguous().clone() for k, v in held.items()}))
-        self._own.load(held.items())
+        _send("load")
+        self._own.load(broadcast_tensors(tensors))
 
     def load_state(self, folder: str | None) -> None:
         """Load the same optimizer state on all ranks (they share the checkpoint folder)."""
@@ -80,7 +89,7 @@ class GangBackend:
         self._own.begin_step(step)
 
     def accumulate(self, samples: Sequence[TrainingSample]) -> None:
-        """Give every rank the whole micro-batch; each takes its share."""
+        """Give every rank the micro-batch, of which it takes its share."""
         items = ITEMS.dump_json([s.item for s in samples])
         _send("accumulate", items + b"\n" + encode([s.trajectory for s in samples]))
         self._own.accumulate(samples)
@@ -91,16 +100,22 @@ class GangBackend:
         return self._own.finish_step()
 
     def tensors(self) -> Iterator[tuple[str, Any]]:
-        """Rank 0's weights (all ranks hold the same)."""
-        return self._own.tensors()
+        """The weights, which all ranks may have to put together; to be exhausted."""
+        own = self._own.tensors()
+        return Stream(own.layouts, _together(own)) if isinstance(own, Stream) else _together(own)
 
     def random_state(self) -> str:
         """Digest of rank 0's random state."""
         return self._own.random_state()
 
     def save(self, folder: str) -> None:
-        """Write rank 0's checkpoint."""
-        self._own.save(folder)
+        """Write every rank's part of the checkpoint; on return all have.
+
+        Raises:
+            OSError: one of them could not.
+        """
+        _send("save", folder.encode())
+        _save_part(self._own, folder)
 
     def close(self) -> None:
         """Let the other ranks go."""
@@ -115,7 +130,7 @@ def follow(own: TrainerBackend) -> None:
             case "load_initial":
                 own.load(None)
             case "load":
-                own.load(tensors_from_bytes(payload).items())
+                own.load(broadcast_tensors(None))
             case "load_state":
                 own.load_state(json.loads(payload))
             case "begin_step":
@@ -126,5 +141,30 @@ def follow(own: TrainerBackend) -> None:
                 own.accumulate([TrainingSample(i, t) for i, t in pairs])
             case "finish_step":
                 own.finish_step()
+            case "tensors":
+                for _ in own.tensors():
+                    pass
+            case "save":
+                _save_part(own, payload.decode())
             case "close":
                 return
+
+
+def _together(own: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    _send("tensors")
+    yield from own
+
+
+def _save_part(own: TrainerBackend, folder: str) -> None:
+    """Write this rank's part, and learn whether all could."""
+    refusal: OSError | None = None
+    try:
+        own.save(folder)
+    except OSError as error:
+        refusal = error
+    refused = torch.tensor([refusal is not None], dtype=torch.int64)
+    dist.all_reduce(refused)
+    if refusal is not None:
+        raise refusal
+    if int(refused):
+        raise OSError(f"{int(refused)} other ranks could not write their parts")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from time import sleep as _sleep
-from typing import Annotated, Literal
+from time import sleep
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import TrainerBackend
 from rljob_core.spec import RLJobSpec
+from rljob_runtime.registry import Factory, Registry
 
 
 class BackendOptions(BaseModel):
@@ -24,17 +26,41 @@ class BackendOptions(BaseModel):
     )
 
 
-class TorchOptions(BackendOptions):
-    """Options of the backend `Torch`."""
+class TrainingOptions(BackendOptions):
+    """Options that all backends that train have."""
 
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of a CPU operation; null leaves it to torch (all cores)."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """What weights, gradients and optimizer state are held and computed in."""
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """What is computed in. With bfloat16, the optimizer keeps the weights in float32 as well."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where to compute."""
+    """Where to compute; with cuda, each rank of a pod takes the GPU of its number."""
     forward_tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens of one forward and backward at most, padding included; it bounds memory. Null: microBatchTokens."""
+    packing: Literal["SharedPrompt", "Padded"] | None = None
+    """Whether a group's prompt is computed once for all its responses, or each trajectory by itself and padded to the
+    longest. Null shares prompts where the model's architecture allows it."""
+    activation_checkpointing: bool = False
+    """Keep each decoder layer's input only, and compute the layer again in the backward."""
+    offload_reference: bool = False
+    """Keep the reference model in host memory between its uses."""
+
+
+class TorchOptions(TrainingOptions):
+    """Options of the backend `Torch`."""
+
+
+class FsdpOptions(TrainingOptions):
+    """Options of the backend `FSDP`."""
+
+
+class DeepSpeedOptions(TrainingOptions):
+    """Options of the backend `DeepSpeed`."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in. With bfloat16, the optimizer keeps the weights in float32 as well."""
+    zero_stage: Literal[1, 2, 3] = 2
+    """What is divided between the ranks: the optimizer's state (1), gradients too (2), weights too (3)."""
 
 
 Seconds = Annotated[float, Field(ge=0, strict=False)]
@@ -51,62 +77,139 @@ class EmulatedOptions(BackendOptions):
     """Each token fed, prompts included."""
 
 
-_OPTIONS: Mapping[str, type[TorchOptions] | type[EmulatedOptions]] = {
-    "Torch": TorchOptions,
-    "Emulated": EmulatedOptions,
-}
+def _torch(
+    config: JobConfig, *, options: TorchOptions, model_path: Path, rank: int, world_size: int
+) -> TrainerBackend:
+    from rljob_runtime.backend_torch import TorchBackend
+
+    check_adapters(config.spec, model_path)
+    return TorchBackend(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
 
 
-def check_backend(spec: RLJobSpec) -> TorchOptions | EmulatedOptions:
-    """The backend's options.
+def _fsdp(
+    config: JobConfig, *, options: FsdpOptions, model_path: Path, rank: int, world_size: int
+) -> TrainerBackend:
+    from rljob_runtime.backend_fsdp import FsdpBackend
+
+    check_adapters(config.spec, model_path)
+    return FsdpBackend(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
+
+
+def _deepspeed(
+    config: JobConfig, *, options: DeepSpeedOptions, model_path: Path, rank: int, world_size: int
+) -> TrainerBackend:
+    from rljob_runtime.backend_deepspeed import DeepSpeedBackend
+
+    check_adapters(config.spec, model_path)
+    return DeepSpeedBackend(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
+
+
+def _emulated(
+    config: JobConfig,  # noqa: ARG001
+    *,
+    options: EmulatedOptions,
+    model_path: Path,  # noqa: ARG001
+    rank: int,  # noqa: ARG001
+    world_size: int,
+) -> TrainerBackend:
+    from rljob_runtime.backend_emulated import EmulatedBackend
+
+    return EmulatedBackend(options, world_size=world_size, sleep=sleep)
+
+
+BACKENDS = Registry[Factory[TrainerBackend]](
+    "trainer backend",
+    "rljob.backends",
+    {
+        "Torch": Factory(_torch, TorchOptions),
+        "FSDP": Factory(_fsdp, FsdpOptions),
+        "DeepSpeed": Factory(_deepspeed, DeepSpeedOptions),
+        "Emulated": Factory(_emulated, EmulatedOptions),
+    },
+    Factory.of,
+)
+
+
+def check_backend(spec: RLJobSpec) -> Any:
+    """The backend's options, as its own model of them (a dict, if it has none); loads none of our backends.
 
     Raises:
-        SpecError: no backend has that name, it has no such option, or it cannot do what the job asks.
+        SpecError: no backend has that name, it does not load, it has no such option, or it cannot do what the job asks.
     """
     name = spec.trainer.backend
-    if name not in _OPTIONS:
-        raise SpecError("spec.trainer.backend", f"{name!r} is unknown: write one of {', '.join(_OPTIONS)}")
-    if spec.model.lora is not None:
+    factory = BACKENDS.find(name, field="spec.trainer.backend")
+    if spec.model.lora is not None and not (factory.options and issubclass(factory.options, TrainingOptions)):
         raise SpecError("spec.model.lora", f"backend {name} trains full weights only: remove lora")
-    try:
-        return _OPTIONS[name].model_validate(spec.trainer.options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(["spec.trainer.options", *map(str, first["loc"])])
-        known = ", ".join(to_camel(key) for key in _OPTIONS[name].model_fields)
-        hint = (
-            f"backend {name} has the options {known}" if first["type"] == "extra_forbidden" else first["msg"]
+    _check_ranks(spec)
+    return factory.check(spec.trainer.options, field="spec.trainer.options", whose=f"backend {name}")
+
+
+def _check_ranks(spec: RLJobSpec) -> None:
+    ranks = spec.trainer.num_nodes * spec.trainer.num_proc_per_node
+    trajectories = spec.data.prompts_per_step * spec.data.group_size
+    if ranks > trajectories:
+        raise SpecError(
+            "spec.trainer.numProcPerNode" if spec.trainer.num_nodes == 1 else "spec.trainer.numNodes",
+            f"{ranks} ranks would share {trajectories} trajectories a step: lower numNodes or numProcPerNode, or raise "
+            "spec.data.promptsPerStep",
         )
-        raise SpecError(path, hint) from error
 
 
-def create_backend(
-    config: JobConfig,
-    *,
-    rank: int,
-    world_size: int,
-    model_path: Path,
-    sleep: Callable[[float], None] = _sleep,
-) -> TrainerBackend:
+def check_adapters(spec: RLJobSpec, model_path: Path) -> None:
+    """Whether the model's layers are large enough for the adapters' rank; reads its config.json only.
+
+    Raises:
+        SpecError: they are not.
+    """
+    if spec.model.lora is None:
+        return
+    try:
+        settings = json.loads((model_path / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise SpecError("spec.model.uri", f"{model_path} holds no readable config.json: {error}") from error
+    smallest = smallest_projection(settings.get("text_config", settings))
+    if smallest is not None and spec.model.lora.rank > smallest:
+        raise SpecError(
+            "spec.model.lora.rank",
+            f"{spec.model.lora.rank} is above {smallest}, the smallest size of a layer of {model_path}: an adapter of "
+            f"full rank has {smallest}",
+        )
+
+
+def smallest_projection(settings: Mapping[str, Any]) -> int | None:
+    """The smallest input or output of the projections in a decoder layer; None if config.json does not say.
+
+    Args:
+        settings: of the text model.
+    """
+    hidden, heads = settings.get("hidden_size"), settings.get("num_attention_heads")
+    if not isinstance(hidden, int) or not isinstance(heads, int):
+        return None
+    head = settings.get("head_dim") or hidden // heads
+    keys = settings.get("num_key_value_heads") or heads
+    sizes = [hidden, head * heads, head * keys, settings.get("intermediate_size")]
+    return min(size for size in sizes if isinstance(size, int))
+
+
+def device_of(options: Any) -> str:
+    """Where a backend computes."""
+    return options.device if isinstance(options, TrainingOptions) else "cpu"
+
+
+def create_backend(config: JobConfig, *, rank: int, world_size: int, model_path: Path) -> TrainerBackend:
     """One rank's backend, with the initial model's weights.
 
-    With more than one rank, `torch.distributed` must be initialised before the first step ends.
+    With more than one rank, `torch.distributed` must be initialised.
 
     Args:
         config: the job.
         rank: this rank, from 0.
         world_size: ranks in all.
         model_path: folder of the initial model (the backend `Emulated` reads none).
-        sleep: how the backend `Emulated` spends its seconds.
 
     Raises:
-        SpecError: as `check_backend`, or the folder holds no causal language model.
+        SpecError: as `check_backend`, or the folder holds no causal language model, or not one for these adapters.
     """
     options = check_backend(config.spec)
-    if isinstance(options, EmulatedOptions):
-        from rljob_runtime.backend_emulated import EmulatedBackend
-
-        return EmulatedBackend(options, world_size=world_size, sleep=sleep)
-    from rljob_runtime.backend_torch import TorchBackend
-
-    return TorchBackend(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
+    factory = BACKENDS.find(config.spec.trainer.backend, field="spec.trainer.backend")
+    return factory.create(config, options=options, model_path=model_path, rank=rank, world_size=world_size)

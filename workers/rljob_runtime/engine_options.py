@@ -36,6 +36,67 @@ class TorchOptions(EngineOptions):
     """Whether `inflight: Update` recomputes running trajectories' KV cache under the new weights."""
 
 
+class VllmOptions(EngineOptions):
+    """Options of the engine `vLLM`."""
+
+    slots: Annotated[int, Field(ge=1, le=65536)] = 64
+    """Trajectories generated at once."""
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Threads of a worker on a CPU; null takes the cores that the process may use, shared out among the workers."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What weights and cache are held and computed in; auto is what the model's folder says."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Prompt and response together at most, in tokens; null is the model's context."""
+    max_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of one step at most, prompts included; null leaves it to vLLM."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Devices that share each layer."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1, strict=False)] = 0.9
+    """Part of each GPU's memory to use; on a CPU, `kvCacheGiB` counts."""
+    kv_cache_gib: Annotated[float | None, Field(gt=0, strict=False, alias="kvCacheGiB")] = None
+    """KV cache of each worker; null is what `gpuMemoryUtilization` leaves on a GPU, and 1 GiB on a CPU."""
+    prefix_caching: bool = True
+    """Whether what prompts have in common is computed once; forgotten whenever weights change."""
+    recompute_cache: bool = True
+    """Whether `inflight: Update` recomputes running trajectories' KV cache under the new weights."""
+    enforce_eager: bool | None = None
+    """Whether to do without compilation and CUDA graphs: a quicker start, slower steps; null: on a CPU only."""
+    quantization: str | None = None
+    """How vLLM quantizes the weights when it loads them, for instance fp8; null does not."""
+    start_seconds: Annotated[float, Field(gt=0, strict=False)] = 1800.0
+    """How long loading may take."""
+
+
+class HttpOptions(EngineOptions):
+    """Options of the engine `HTTP`."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    """Of an OpenAI-compatible server, up to and without `/v1`."""
+    model: str = ""
+    """What the server calls the model; empty: the only one that it serves."""
+    api_key_variable: str = ""
+    """Environment variable with the server's key, set from a Secret in the pool's template; empty: it needs none."""
+    slots: Annotated[int, Field(ge=1, le=65536)] = 64
+    """Trajectories requested at once."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Prompt and response together at most, in tokens; null is the model's context."""
+    timeout_seconds: Annotated[float, Field(gt=0, strict=False)] = 300.0
+    """How long the server may stay silent, and how long a request is tried again while it cannot be reached."""
+    weights: Literal["Reload", "Publish"] = "Reload"
+    """Reload: this engine has the server load each version. Publish: something else does, and the server says which
+    version it has."""
+    seeds: bool = True
+    """Whether requests carry seeds. vLLM 0.32 without our worker extension dies of them on a CPU, once it computes a
+    prompt in parts."""
+    reload_path: Annotated[str, Field(pattern=r"^(/.*)?$")] = ""
+    """Where `Reload` posts `{"model_path": …, "weight_version": …}`, as `/update_weights_from_disk`; empty: the server
+    is vLLM's, in its development mode."""
+    version_path: Annotated[str, Field(pattern=r"^/")] = "/weight_info"
+    """Where the server tells its `weight_version`: what it was given with the last weights."""
+    staging: str | None = None
+    """Folder that the server reads weights from, under the same path; null: memory of a machine that both share."""
+
+
 class LengthOptions(EngineOptions):
     """How long emulated responses are: log-normal, with a factor that siblings share."""
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
-from rljob_core.errors import SpecError, WeightsRejected
+from rljob_core.errors import SpecError
+from rljob_runtime.causal_model import check_weights, copy_weights, load_model
 from rljob_runtime.engine_torch_cache import SlotCache
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -38,7 +37,7 @@ class SlotModel:
         self._path = path
         self._dtype = getattr(torch, dtype)
         self._device = torch.device(device)
-        self._model = self._load().to(self._device).eval().requires_grad_(False)
+        self._model = load_model(path, dtype=self._dtype, device=self._device).requires_grad_(False)
         self._config = self._model.config.get_text_config(decoder=True)
         self._slots = slots
         self._check()
@@ -99,41 +98,15 @@ class SlotModel:
         Raises:
             WeightsRejected: one is unknown, missing or of another shape.
         """
-        own = self._model.state_dict(keep_vars=True)
-        for name, tensor in tensors.items():
-            if name not in own:
-                raise WeightsRejected(f"tensor {name}: the model has none of that name")
-            if tuple(own[name].shape) != tuple(tensor.shape):
-                raise WeightsRejected(
-                    f"tensor {name}: shape {tuple(tensor.shape)}, but the model's is {tuple(own[name].shape)}"
-                )
-        given = {id(own[name]) for name in tensors}
-        missing = sorted(name for name, tensor in own.items() if id(tensor) not in given)
-        if missing:
-            raise WeightsRejected(f"tensor {missing[0]}: missing, as are {len(missing) - 1} others")
+        check_weights(self._model, tensors)
 
     def apply(self, tensors: Mapping[str, Any]) -> None:
         """Copy checked weights into the model."""
-        own = self._model.state_dict(keep_vars=True)
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)
+        copy_weights(self._model, tensors)
 
     def initial(self) -> dict[str, Any]:
         """The weights in the model's folder."""
-        return dict(self._load().state_dict())
-
-    def _load(self) -> Any:
-        if not (self._path / "config.json").is_file():
-            raise SpecError("spec.model.uri", f"{self._path} holds no config.json: name a model's folder")
-        disable_progress_bar()  # an engine loads models in the middle of its log
-        try:
-            return AutoModelForCausalLM.from_pretrained(
-                self._path, dtype=self._dtype, local_files_only=True, trust_remote_code=False
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise SpecError(
-                "spec.model.uri", f"{self._path} holds no causal language model: {error}"
-            ) from error
+        return dict(load_model(self._path, dtype=self._dtype, device=torch.device("cpu")).state_dict())
 
     def _check(self) -> None:
         if "position_ids" not in inspect.signature(self._model.forward).parameters:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_core.ports import Request
-from rljob_runtime.engine_torch_sampler import stream
+from rljob_runtime.random_stream import stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from rljob_runtime.engine_options import TorchOptions
 from rljob_runtime.engine_torch_commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engine_torch_model import SlotModel
 from rljob_runtime.engine_torch_rows import Rows, Sequenced
-from rljob_runtime.engine_torch_sampler import draw, sample
+from rljob_runtime.engine_torch_sampler import sample
 from rljob_runtime.engine_torch_stops import Decode, Mark, StopTable
+from rljob_runtime.random_stream import draw
 
 _TEND_EVERY = 8
 _FIRST_CAPACITY = 128

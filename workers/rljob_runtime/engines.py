@@ -6,40 +6,68 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from rljob_core.errors import SpecError
 from rljob_core.ports import Engine
-from rljob_runtime.engine_options import EmulatedOptions, EngineOptions, TorchOptions
+from rljob_runtime.engine_options import EmulatedOptions, HttpOptions, TorchOptions, VllmOptions
+from rljob_runtime.registry import Factory, Registry
 
-#: Names and options of the engines.
-ENGINES: Mapping[str, type[EngineOptions]] = {"Torch": TorchOptions, "Emulated": EmulatedOptions}
+Decode = Callable[[Sequence[int]], str]
 
 
-def check_engine(name: str, options: Mapping[str, Any]) -> EngineOptions:
-    """An engine's options; loads no engine.
+def _torch(model_path: Path, *, options: TorchOptions, decode: Decode | None) -> Engine:
+    from rljob_runtime.engine_torch import TorchEngine
+
+    return TorchEngine(model_path, options=options, decode=decode)
+
+
+def _emulated(model_path: Path, *, options: EmulatedOptions, decode: Decode | None) -> Engine:  # noqa: ARG001
+    from rljob_runtime.engine_emulated import EmulatedEngine
+
+    return EmulatedEngine(options)
+
+
+def _vllm(model_path: Path, *, options: VllmOptions, decode: Decode | None) -> Engine:
+    from rljob_runtime.engine_vllm import VllmEngine, check_vllm
+    from rljob_runtime.model_settings import model_settings
+
+    model = model_settings(model_path)
+    check_vllm(model, options)
+    return VllmEngine(model, options=options, decode=decode)
+
+
+def _http(model_path: Path, *, options: HttpOptions, decode: Decode | None) -> Engine:
+    from rljob_runtime.engine_http import HttpEngine, check_http
+    from rljob_runtime.model_settings import model_settings
+
+    model = model_settings(model_path)
+    check_http(model, options)
+    return HttpEngine(model, options=options, decode=decode)
+
+
+ENGINES = Registry[Factory[Engine]](
+    "engine",
+    "rljob.engines",
+    {
+        "Torch": Factory(_torch, TorchOptions),
+        "vLLM": Factory(_vllm, VllmOptions),
+        "HTTP": Factory(_http, HttpOptions),
+        "Emulated": Factory(_emulated, EmulatedOptions),
+    },
+    Factory.of,
+)
+
+
+def check_engine(name: str, options: Mapping[str, Any]) -> Any:
+    """An engine's options, as its own model of them (a dict, if it has none); loads none of our engines.
 
     Raises:
-        SpecError: no engine has that name, or it has no such option.
+        SpecError: no engine has that name, it does not load, or it has no such option.
     """
-    if name not in ENGINES:
-        raise SpecError("spec.rollout.engine.name", f"{name!r} is unknown: write one of {', '.join(ENGINES)}")
-    try:
-        return ENGINES[name].model_validate(dict(options))
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(["spec.rollout.engine.options", *map(str, first["loc"])])
-        known = ", ".join(field.alias or key for key, field in ENGINES[name].model_fields.items())
-        hint = f"unknown: engine {name} has {known}" if first["type"] == "extra_forbidden" else first["msg"]
-        raise SpecError(path, hint) from error
+    factory = ENGINES.find(name, field="spec.rollout.engine.name")
+    return factory.check(options, field="spec.rollout.engine.options", whose=f"engine {name}")
 
 
 def create_engine(
-    name: str,
-    *,
-    model_path: Path,
-    options: Mapping[str, Any],
-    decode: Callable[[Sequence[int]], str] | None = None,
+    name: str, *, model_path: Path, options: Mapping[str, Any], decode: Decode | None = None
 ) -> Engine:
     """An engine that is not started yet.
 
@@ -50,13 +78,7 @@ def create_engine(
         decode: text of token ids, for stop strings; by default the tokenizer in the model's folder.
 
     Raises:
-        SpecError: no engine has that name, or it has no such option.
+        SpecError: as `check_engine`.
     """
-    checked = check_engine(name, options)
-    if isinstance(checked, TorchOptions):
-        from rljob_runtime.engine_torch import TorchEngine
-
-        return TorchEngine(model_path, options=checked, decode=decode)
-    from rljob_runtime.engine_emulated import EmulatedEngine
-
-    return EmulatedEngine(EmulatedOptions.model_validate(checked))
+    factory = ENGINES.find(name, field="spec.rollout.engine.name")
+    return factory.create(model_path, options=check_engine(name, options), decode=decode)

@@ -6,11 +6,12 @@
 | `verifier` | the data set's own score (reasoning-gym) |
 | `math_verify` | 1 if both are the same mathematical value (`math-verify`), else 0 |
 | `package.module:function` | what the function returns, called with `completion` and `item` by keyword |
+
+Any other name is one that an installed distribution offers (`registry`).
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import math
@@ -21,6 +22,7 @@ from typing import Any
 from rljob_core.errors import RewardFailed, SpecError
 from rljob_core.ports import Reward
 from rljob_runtime.data import PromptSource
+from rljob_runtime.registry import Registry
 
 NamedReward = tuple[str, Reward]
 
@@ -34,22 +36,18 @@ def resolve(functions: Sequence[str], source: PromptSource) -> list[NamedReward]
     """The reward functions that `spec.reward.functions` names, for items of `source`.
 
     Raises:
-        SpecError: a name is unknown, given twice, does not import, cannot be called with `completion` and `item`,
-            or needs what the data has not.
+        SpecError: a name is unknown, offered or given twice, does not load, cannot be called with `completion` and
+            `item`, or needs what the data has not.
     """
     resolved = list[NamedReward]()
     for position, name in enumerate(functions):
         path = f"spec.reward.functions[{position}]"
         if name in functions[:position]:
             raise SpecError(path, f"{name} is listed twice: remove one")
-        if name in _BUILT_IN:
-            resolved.append((name, _BUILT_IN[name](source, path)))
-        elif ":" in name:
+        if ":" in name:
             resolved.append((name, _imported(name, path)))
         else:
-            close = difflib.get_close_matches(name, _BUILT_IN, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"write one of {', '.join(_BUILT_IN)}"
-            raise SpecError(path, f"there is no reward {name!r}: {hint}, or package.module:function")
+            resolved.append((name, REWARDS.find(name, field=path)(source, path)))
     return resolved
 
 
@@ -105,11 +103,21 @@ def _math_verify(source: PromptSource, path: str) -> Reward:
     return math_verify
 
 
-_BUILT_IN: dict[str, Callable[[PromptSource, str], Reward]] = {
-    "exact_match": _exact_match,
-    "verifier": _verifier,
-    "math_verify": _math_verify,
-}
+def _installed(made: object) -> ForData:
+    reward = _callable(made)
+    return lambda source, path: reward  # noqa: ARG005  it takes any data
+
+
+ForData = Callable[[PromptSource, str], Reward]
+"""The reward for items of some data; raises SpecError for the field of that path if the data cannot serve it."""
+
+REWARDS = Registry[ForData](
+    "reward",
+    "rljob.rewards",
+    {"exact_match": _exact_match, "verifier": _verifier, "math_verify": _math_verify},
+    _installed,
+    otherwise="package.module:function",
+)
 
 
 def _require_answer(source: PromptSource, path: str, name: str) -> None:
@@ -125,14 +133,25 @@ def _imported(name: str, path: str) -> Reward:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything
         raise SpecError(path, f"{module_name} does not import: {type(error).__name__}: {error}") from error
-    function: Any = getattr(module, attribute, None)
-    if not callable(function):
+    if not hasattr(module, attribute):
         raise SpecError(path, f"{module_name} has no function {attribute!r}")
     try:
-        inspect.signature(function).bind(completion="", item={})
+        return _callable(getattr(module, attribute))
     except TypeError as error:
-        raise SpecError(
-            path, f"{name} must take the keyword arguments completion and item: {error}"
-        ) from error
-    reward: Reward = function
+        raise SpecError(path, f"{name}: {error}") from error
+
+
+def _callable(made: Any) -> Reward:
+    """It, as a reward.
+
+    Raises:
+        TypeError: it cannot be called with `completion` and `item`.
+    """
+    if not callable(made):
+        raise TypeError(f"it is no function, but {type(made).__name__}")
+    try:
+        inspect.signature(made).bind(completion="", item={})
+    except TypeError as error:
+        raise TypeError(f"it must take the keyword arguments completion and item: {error}") from error
+    reward: Reward = made
     return reward

@@ -481,5 +481,6 @@ class Rollout:
             started=self._started,
             draining=self._draining,
             stuck=self._stuck,
+            profile=load.profile,
         )
         await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))

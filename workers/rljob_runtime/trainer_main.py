@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore
-from rljob_runtime.backends import create_backend
+from rljob_runtime.backends import check_backend, create_backend, device_of
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.models import local_path, model_folder
 from rljob_runtime.trainer import Trainer
@@ -24,12 +24,15 @@ async def run_rank_zero(
     """The rank that talks to the coordinator."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     folder = model_folder(config)
+    if size > 1:
+        from rljob_runtime.backend_gang import join
+
+        await asyncio.to_thread(join, device_of(check_backend(config.spec)))
     backend = await asyncio.to_thread(create_backend, config, rank=0, world_size=size, model_path=folder)
     gang = None
     if size > 1:
-        from rljob_runtime.backend_gang import GangBackend, join
+        from rljob_runtime.backend_gang import GangBackend
 
-        await asyncio.to_thread(join)
         backend = gang = GangBackend(backend)
     weights = create_weights(config, "trainer")
     role = Trainer(
@@ -54,8 +57,8 @@ def run_follower(config: JobConfig) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     rank, size = world()
+    join(device_of(check_backend(config.spec)))
     backend = create_backend(config, rank=rank, world_size=size, model_path=model_folder(config))
-    join()
     ready = os.environ.get("RLJOB_READY_FILE")
     if ready:
         Path(ready).touch()

@@ -8,7 +8,9 @@ from functools import partial
 from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore
 from rljob_runtime.message_store import message_store
+from rljob_runtime.models import model_folder
 from rljob_runtime.weights_files import files_transport
+from rljob_runtime.weights_merged import MergedWeights
 from rljob_runtime.weights_nats import MessageTransport
 from rljob_runtime.weights_store import StoredWeights
 from rljob_runtime.weights_transport import Transport
@@ -32,7 +34,7 @@ def weights_transport(transport: str, uri: str, connect: Callable[[], MessageSto
 
 
 def create_weights(config: JobConfig, role: str) -> StoredWeights:
-    """A role's weight store, to be closed by the role.
+    """A role's weight store, to be closed by the role. Where adapters are trained, engines read whole weights from it.
 
     Raises:
         SpecError: see `weights_transport`.
@@ -40,4 +42,8 @@ def create_weights(config: JobConfig, role: str) -> StoredWeights:
     weights = config.spec.weights
     connect = partial(message_store, config, role, attempt=_ATTEMPT_SECONDS)
     transport = weights_transport(weights.transport, config.weights_uri, connect)
+    lora = config.spec.model.lora
+    if role == "rollout" and lora is not None:
+        folder = model_folder(config)
+        return MergedWeights(transport, base=folder, alpha=lora.alpha, anchor_every=weights.anchor_every)
     return StoredWeights(transport, anchor_every=weights.anchor_every)

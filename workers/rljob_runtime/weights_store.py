@@ -1,8 +1,9 @@
 """The weight store over any transport: what a version is made of, what is verified, what a delta rests on.
 
-With deltas on, the store holds one version's bytes in host memory: the writer the last that it published, so that the
-next can be told as what changed; a reader the one that it read last, so that it need not fetch the anchor again. That
-is never the memory of a model, which changes while it is trained.
+Without deltas, a version whose tensors are announced (`tensor_files.Stream`) is written tensor by tensor, and is never
+whole in memory. With deltas on, the store holds one version's bytes in host memory: the writer the last that it
+published, so that the next can be told as what changed; a reader the one that it read last, so that it need not fetch
+the anchor again. That is never the memory of a model, which changes while it is trained.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from rljob_core.errors import ProtocolViolation, StorageRefused, WeightsRejected
 from rljob_core.ports import DeltaBase, Manifest, TensorInfo
 from rljob_core.records import StepCommitted
+from rljob_runtime.tensor_files import Stream, in_turn
 from rljob_runtime.weights_delta import (
     Entry,
     Version,
@@ -26,6 +28,7 @@ from rljob_runtime.weights_delta import (
 )
 from rljob_runtime.weights_format import (
     decode_manifest,
+    digest_of,
     encode_manifest,
     header_of,
     in_file_order,
@@ -77,6 +80,8 @@ class StoredWeights:
         _check_key(key)
         if self._transport.manifest(key) is not None:
             return self._same(Manifest(key, version, parent, (), proposal, ""), tensors)
+        if isinstance(tensors, Stream) and self._anchor_every is None:
+            return self._stream(Manifest(key, version, parent, (), proposal, ""), tensors)
         base, entries = self._entries(parent, tensors)
         infos = tuple(in_file_order([entry.info for entry in entries]))
         manifest = signed(Manifest(key, version, parent, infos, proposal, "", base))
@@ -91,6 +96,24 @@ class StoredWeights:
             raise StorageRefused(f"cannot write the weights of version {version}: {error}") from error
         if self._anchor_every is not None:
             self._held = Version(manifest, {entry.info.name: entry.whole for entry in entries})
+        return manifest
+
+    def _stream(self, empty: Manifest, tensors: Stream) -> Manifest:
+        """Store tensors as they come, in their order; no more than one of them is held."""
+        infos = [TensorInfo(e.name, e.dtype, e.shape, "") for e in tensors.layouts]
+        if infos != in_file_order(infos):
+            raise ProtocolViolation(f"the tensors of {empty.key} do not come in the order of a file")
+        try:
+            with self._transport.writer(empty.key) as writer:
+                writer.write(header_of(replace(empty, tensors=tuple(infos))))
+                for index, data in enumerate(in_turn(tensors.layouts, tensors)):
+                    infos[index] = replace(infos[index], digest=digest_of(data))
+                    writer.write(data.data)
+                    del data
+                manifest = signed(replace(empty, tensors=tuple(infos)))
+                writer.commit(encode_manifest(manifest))
+        except StorageRefused as error:
+            raise StorageRefused(f"cannot write the weights of version {empty.version}: {error}") from error
         return manifest
 
     def _entries(

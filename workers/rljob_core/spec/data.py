@@ -95,7 +95,8 @@ class RewardSpec(ApiModel):
         Field(min_length=1, max_length=16),
         Immutable("rewards are compared over the whole run"),
     ] = Field(default=["exact_match"])
-    """Summed up: `verifier` (the data set's own), `exact_match`, `math_verify`, or `package.module:function`."""
+    """Summed up: `verifier` (the data set's own), `exact_match`, `math_verify`, `package.module:function`, or what an
+    installed distribution offers."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Reward workers."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0

@@ -28,7 +28,8 @@ class EngineSpec(ApiModel):
     """What generates."""
 
     name: Identifier = "Torch"
-    """Torch (Hugging Face models, also on a CPU) or Emulated (sleeps by a profile)."""
+    """Torch (Hugging Face models, also on a CPU), vLLM, HTTP (a completions server), Emulated (sleeps by a profile), or
+    what a distribution in the pods' image offers."""
     options: Options = Field(default={})
     """The engine's own options."""
 

@@ -19,10 +19,10 @@ from rljob_core.spec.base import (
 
 
 class LoraSpec(ApiModel):
-    """Low-rank adapters instead of full weights."""
+    """Low-rank adapters on every projection of every decoder layer, instead of full weights."""
 
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Rank of the adapters."""
+    """Rank of the adapters: at most the smallest size of a projection in a decoder layer."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
     """Scale of the adapters' output is alpha / rank."""
 
@@ -35,7 +35,7 @@ class ModelSpec(ApiModel):
     credentials_secret: ObjectName | None = None
     """Secret with what the URI needs."""
     lora: Annotated[LoraSpec | None, Immutable("the job's checkpoints hold these adapters")] = None
-    """Train low-rank adapters only."""
+    """Train low-rank adapters only. They are what is published; engines add them to the model's own weights."""
 
 
 class AlgorithmSpec(ApiModel):
@@ -43,9 +43,9 @@ class AlgorithmSpec(ApiModel):
 
     name: Annotated[Literal["GRPO"], Immutable("the objective is the job's own")] = "GRPO"
     """Advantages are group-relative."""
-    loss: Literal["GRPO", "DrGRPO", "DAPO"] = "GRPO"
-    """How token losses are averaged: per sequence then over sequences (GRPO), by a constant (DrGRPO), over all
-    tokens (DAPO)."""
+    loss: Literal["GRPO", "DrGRPO", "DAPO", "GSPO", "CISPO"] = "GRPO"
+    """Clipped ratios of tokens, averaged per sequence then over sequences (GRPO), by a constant (DrGRPO) or over all
+    tokens (DAPO); clipped ratios of whole sequences (GSPO); clipped importance weights, over all tokens (CISPO)."""
     learning_rate: Annotated[float, Field(ge=0, le=10)] = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: Count = 0
@@ -55,13 +55,13 @@ class AlgorithmSpec(ApiModel):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Gradients are clipped to this global norm."""
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Lower clip range of the probability ratio."""
+    """Lower clip range of the probability ratio. GSPO's is of another order: 3e-4."""
     clip_high: Annotated[float, Field(gt=0)] | None = None
-    """Upper clip range; the lower one if absent."""
+    """Upper clip range; the lower one if absent. For GSPO about 4e-4."""
     kl: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL divergence to the frozen reference (the initial model); 0 loads no reference."""
     importance_sampling: Literal["Truncated", "None"] = "Truncated"
-    """Correction for stale data: trainer's over behaviour probability, truncated."""
+    """Correction for stale data: trainer's over behaviour probability, truncated. CISPO has its own."""
     importance_cap: Annotated[float, Field(gt=0)] = 2.0
     """Upper end of the truncated importance weight."""
     scale_by_std: bool = True
@@ -83,11 +83,12 @@ class TrainerSpec(ApiModel):
     """Training."""
 
     backend: Annotated[Identifier, Immutable("the job's checkpoints are in its format")] = "Torch"
-    """Torch (data-parallel, also on a CPU) or Emulated (sleeps)."""
+    """Torch (every rank holds all), FSDP or DeepSpeed (divided between the ranks), Emulated (sleeps), or what a
+    distribution in the pods' image offers."""
     num_nodes: Annotated[int, Field(ge=1, le=4096)] = 1
     """Pods of the trainer's gang."""
     num_proc_per_node: Annotated[int, Field(ge=1, le=64)] = 1
-    """Training processes (ranks) in each pod."""
+    """Training processes (ranks) in each pod; no more ranks in all than a step has trajectories."""
     micro_batch_tokens: PositiveCount = 16384
     """Tokens of one micro-batch at most (a longer group is one by itself)."""
     options: Options = Field(default={})

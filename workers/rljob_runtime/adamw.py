@@ -1,0 +1,47 @@
+"""The optimizer of all backends: AdamW (decoupled weight decay, arXiv 1711.05101), with its state there from the start.
+
+The state is made before the first step so that a checkpoint can be copied into it part by part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rljob_core.spec import AlgorithmSpec
+
+
+def adamw(parameters: Sequence[Tensor], algorithm: AlgorithmSpec) -> torch.optim.AdamW:
+    """An optimizer whose moments are zero.
+
+    Args:
+        parameters: what it updates.
+        algorithm: learning rate (set again at each step) and weight decay.
+    """
+    optimizer = torch.optim.AdamW(
+        parameters, lr=algorithm.learning_rate, weight_decay=algorithm.weight_decay, fused=True
+    )
+    for parameter in parameters:
+        fill_state(optimizer, parameter)
+    return optimizer
+
+
+def fill_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
+    """Give a parameter the state that AdamW's first step would make."""
+    optimizer.state[parameter] = {
+        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+    }
+
+
+def moments_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """The parts of a parameter's state that are of its shape."""
+    state = optimizer.state[parameter]
+    return {
+        name: value
+        for name, value in state.items()
+        if isinstance(value, Tensor) and value.shape == parameter.shape and name != "step"
+    }
