@@ -19,6 +19,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from rljob_cli.check_commands import check_backend, check_engine, check_reward
 from rljob_cli.crd_command import crd
 from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes
 from rljob_cli.manifest import load_job
@@ -267,6 +268,9 @@ def audit(
 
 
 app.command()(replay)
+app.command()(check_engine)
+app.command()(check_backend)
+app.command()(check_reward)
 app.command()(crd)
 app.command()(nats_init)
 

@@ -1,0 +1,298 @@
+"""`rljob check-engine`, `check-backend`, `check-reward`: the contracts of the ports, on what has that name here."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rljob_cli.advice import advice, dotted, location
+from rljob_cli.exits import EXIT_FAILED, exit_codes
+from rljob_cli.manifest import InvalidManifest, override
+from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
+from rljob_core.spec import RLJobSpec
+
+if TYPE_CHECKING:
+    from rljob_contract.check import Finding
+
+T = TypeVar("T")
+
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of a model, in Hugging Face format.", show_default="a tiny one, made on the spot"
+    ),
+]
+Options = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="option=value", help="An option of it; the value is YAML.", show_default=False
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        min=1, help="Seconds after which a check that waits is given up, but for the start of engines."
+    ),
+]
+
+
+def check_engine(
+    name: Annotated[
+        str, typer.Argument(help="As spec.rollout.engine.name would have it.", show_default=False)
+    ],
+    *,
+    model: Model = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="Swap in the weights that this trainer backend publishes.",
+            show_default="those in the model's folder",
+        ),
+    ] = None,
+    options: Options = [],  # noqa: B006  typer's way
+    patience: Patience = 300,
+) -> None:
+    """Check that an engine does what a job needs of it, on this machine.
+
+    Requests are generated, cancelled, moved from one engine to another; weights are swapped under each `inflight`, and
+    must be in use from that token on. No request ends by itself: give options under which the engine ends none. The
+    exit code is 1 if a check fails; what to do is told with it.
+
+    **Examples**
+
+        rljob check-engine Torch --set slots=4
+
+        rljob check-engine Mine --model models/qwen --backend Mine --set temperatureFloor=0.1
+    """
+    with exit_codes(), ExitStack() as held:
+        from rljob_contract.engine import ENGINE, UNENDING, EngineSubject
+        from rljob_runtime.backends import check_backend as check_backend_options
+        from rljob_runtime.engines import check_engine as check_options
+        from rljob_runtime.engines import create_engine
+
+        given = {**UNENDING.get(name, {}), **_given(options, "spec.rollout.engine.options")}
+        check_options(name, given)
+        if backend is not None:
+            check_backend_options(_config(Path(), trainer={"backend": backend}).spec)
+        folder = held.enter_context(_model(model))
+        weights = _weights(folder, backend)
+
+        async def findings(begin: Callable[[str], None]) -> list[Finding]:
+            from rljob_contract.check import examine
+
+            subject = EngineSubject(
+                lambda: create_engine(name, model_path=folder, options=given),
+                weights,
+                longest=_longest(folder, given),
+                endless=_longest(folder, given),
+            )
+            try:
+                return await examine(ENGINE, subject, begin=begin, patience=patience)
+            finally:
+                await subject.close()
+
+        _tell(f"engine {name}", _awaited(findings))
+
+
+def check_backend(
+    name: Annotated[str, typer.Argument(help="As spec.trainer.backend would have it.", show_default=False)],
+    *,
+    model: Model = None,
+    options: Options = [],  # noqa: B006  typer's way
+) -> None:
+    """Check that a trainer backend does what a job needs of it, on one rank of this machine.
+
+    Steps are taken, cut into micro-batches, broken off and gone on with from checkpoints: what comes of them must be
+    the same. The exit code is 1 if a check fails; what to do is told with it.
+
+    **Examples**
+
+        rljob check-backend Torch --set dtype=float64
+
+        rljob check-backend Mine --model models/qwen
+    """
+    with exit_codes(), ExitStack() as held:
+        from rljob_contract.backend import BACKEND, BackendSubject
+        from rljob_contract.check import examine_blocking
+        from rljob_runtime.backends import check_backend as check_options
+        from rljob_runtime.backends import create_backend
+
+        given = _given(options, "spec.trainer.options")
+        trainer = {"backend": name, "options": given}
+        check_options(_config(Path(), trainer=trainer).spec)
+        folder, place = held.enter_context(_model(model)), held.enter_context(tempfile.TemporaryDirectory())
+        config = _config(folder, trainer=trainer)
+        subject = BackendSubject(
+            lambda: create_backend(config, rank=0, world_size=1, model_path=folder),
+            lambda: Path(tempfile.mkdtemp(dir=place)),
+        )
+        _tell(f"backend {name}", _shown(lambda begin: examine_blocking(BACKEND, subject, begin=begin)))
+
+
+def check_reward(
+    name: Annotated[str, typer.Argument(help="As spec.reward.functions would have it.", show_default=False)],
+    *,
+    data: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="field=value",
+            help="A field of spec.data, for items like your job's.",
+            show_default="dataset=chain_sum",
+        ),
+    ] = [],  # noqa: B006  typer's way
+    patience: Patience = 300,
+) -> None:
+    """Check that a reward does what a job needs of it, on this machine.
+
+    Right answers and whatever else models say are scored by processes like a job's: each must get a finite number, the
+    same one in every process. The exit code is 1 if a check fails; what to do is told with it.
+
+    **Examples**
+
+        rljob check-reward exact_match
+
+        rljob check-reward brevity:brevity --set source=jsonl --set dataset=capitals.jsonl
+    """
+    with exit_codes():
+        from rljob_cli.checks import allow_modules_in
+        from rljob_contract.check import examine
+        from rljob_contract.reward import REWARD, RewardSubject
+        from rljob_runtime.data import open_prompts
+        from rljob_runtime.rewards import resolve
+
+        allow_modules_in(Path.cwd())
+        given = {"dataset": "chain_sum", **_given(data, "spec.data")}
+        config = _config(Path(), data=given, reward={"functions": [name]})
+        resolve([name], open_prompts(config)[0])
+        subject = RewardSubject(config)
+        findings = _awaited(lambda begin: examine(REWARD, subject, begin=begin, patience=patience))
+        _tell(f"reward {name}", findings)
+
+
+# ----------------------------------------------------------------------------------------------- what is checked
+
+
+@contextmanager
+def _model(given: Path | None) -> Iterator[Path]:
+    """The folder of the model: the one that was given, or a tiny one."""
+    with ExitStack() as held:
+        if given is None:
+            from rljob_contract.tiny_models import tiny_model
+
+            place = Path(held.enter_context(tempfile.TemporaryDirectory()))
+            # Heads of 32 numbers, as few as any engine can compute with.
+            yield tiny_model(place / "model", hidden=128, context=4096)
+            return
+        if not (given / "config.json").is_file():
+            raise SpecError("--model", f"{given} holds no Hugging Face model (config.json is missing)")
+        yield given
+
+
+def _config(model: Path, **sections: dict[str, Any]) -> JobConfig:
+    """A job with these sections of the spec.
+
+    Raises:
+        InvalidManifest: a field is wrong.
+    """
+    from rljob_contract.samples import job_config
+
+    try:
+        return job_config(model, **sections)
+    except ValidationError as error:
+        raise InvalidManifest(
+            "the settings are wrong",
+            [
+                SpecError(f"spec.{dotted(location(detail))}", advice(RLJobSpec, sections, detail))
+                for detail in error.errors(include_url=False)
+            ],
+        ) from error
+
+
+def _given(settings: Sequence[str], path: str) -> dict[str, Any]:
+    """Values of `--set name=value` below a field."""
+    content: dict[str, Any] = {}
+    for text in settings:
+        if not text.partition("=")[1]:
+            raise SpecError("--set", f"{text!r}: write name=value, for instance slots=4")
+        override(content, f"{path}.{text}")
+    for step in path.split("."):
+        content = content.get(step, {})
+    return content
+
+
+def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, Any]]]:
+    """The initial weights as the trainer publishes them, or as the model's files hold them."""
+    if backend is not None:
+        from rljob_contract.backend import stored, weights
+        from rljob_runtime.backends import create_backend
+
+        config = _config(folder, trainer={"backend": backend})
+        held = weights(create_backend(config, rank=0, world_size=1, model_path=folder))
+        return lambda: stored(held)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise SpecError(
+            "--model", f"{folder} holds no *.safetensors: name the --backend that publishes the weights"
+        )
+
+    def read() -> list[tuple[str, Any]]:
+        from safetensors.torch import load_file
+
+        return [item for file in files for item in load_file(file).items()]
+
+    return read
+
+
+def _longest(folder: Path, options: dict[str, Any]) -> int:
+    """Tokens of the longest response that the model and the engine's `maxLength` have room for, after a prompt."""
+    import json
+
+    settings = json.loads((folder / "config.json").read_bytes())
+    bounds = [settings.get("max_position_embeddings"), options.get("maxLength")]
+    return min([3000, *(bound - 100 for bound in bounds if isinstance(bound, int))])
+
+
+# ----------------------------------------------------------------------------------------------- what is told
+
+
+def _awaited(findings: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]]) -> T:
+    return _shown(lambda begin: asyncio.run(findings(begin)))
+
+
+def _shown(findings: Callable[[Callable[[str], None]], T]) -> T:
+    """What comes of checks; the claim of each is shown while it is run, on a terminal."""
+    with Console(stderr=True).status("") as status:
+        return findings(lambda claim: status.update(Text(claim)))
+
+
+def _tell(title: str, findings: Sequence[Finding]) -> None:
+    """One row per check, what to do about those that fail, and the verdict."""
+    console = Console(emoji=False)  # as which `:name:` would be read
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        failed = bool(finding.found)
+        table.add_row(Text("✗", style="bold red") if failed else Text("✓", style="green"), finding.claim)
+    console.print(table)
+    broken = [finding for finding in findings if finding.found]
+    for finding in broken:
+        console.print(f"\n✗ {finding.claim}", style="bold red", markup=False, highlight=False)
+        console.print(f"  found: {finding.found}", markup=False, highlight=False)
+        console.print(f"  to do: {finding.remedy}", markup=False, highlight=False)
+    verdict = (
+        f"{len(broken)} of {len(findings)} checks fail" if broken else f"all {len(findings)} checks hold"
+    )
+    console.print(f"\n{title}: {verdict}", style="bold", markup=False, highlight=False)
+    if broken:
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,331 @@
+"""The contract of the port `TrainerBackend`, on one rank.
+
+A backend shows itself by its weights alone, so steps are compared by what they do to them. How much two may differ is
+told in parts of the step's own length: rounding makes a thousandth, a wrong normaliser makes tenths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rljob_contract.check import Broken, Contract, require
+from rljob_contract.samples import random_samples
+from rljob_core.errors import JobFailed, WeightsRejected
+from rljob_core.messages import StepStats
+from rljob_core.ports import TrainerBackend, TrainingSample
+from rljob_core.trajectory import VersionSpan
+
+Weights = Mapping[str, NDArray[Any]]
+
+#: Of the same step in another order of sums, and of the very same step.
+_ROUNDING, _REPEATED = 1e-2, 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSubject:
+    """Backends of one kind, with one configuration.
+
+    Attributes:
+        create: a new one with the initial model's weights.
+        folder: makes an empty folder.
+    """
+
+    create: Callable[[], TrainerBackend]
+    folder: Callable[[], Path]
+
+
+BACKEND = Contract[BackendSubject]()
+
+
+def feed(
+    backend: TrainerBackend, micro_batches: Iterable[Sequence[TrainingSample]], *, step: int = 0
+) -> StepStats:
+    """One step over these micro-batches."""
+    backend.begin_step(step)
+    for micro_batch in micro_batches:
+        backend.accumulate(micro_batch)
+    return backend.finish_step()
+
+
+def weights(backend: TrainerBackend) -> Weights:
+    """Copies of the weights.
+
+    Raises:
+        Broken: there are none, or two have one name.
+    """
+    held = dict[str, NDArray[Any]]()
+    for name, tensor in backend.tensors():
+        require(name not in held, f"tensors() gives {name} twice")
+        held[name] = _array(tensor)
+    require(bool(held), "tensors() gives none")
+    return held
+
+
+def stored(held: Weights) -> list[tuple[str, Any]]:
+    """Weights as a weight store gives them: torch CPU tensors by name."""
+    import torch
+
+    return [(name, torch.from_numpy(array.copy())) for name, array in held.items()]
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    if not hasattr(tensor, "detach"):
+        return np.array(tensor)
+    import torch
+
+    cpu = tensor.detach().cpu()
+    return np.array((cpu.float() if cpu.dtype is torch.bfloat16 else cpu).numpy())
+
+
+def _distance(one: Weights, other: Weights) -> float:
+    if one.keys() != other.keys():
+        names = ", ".join(sorted(one.keys() ^ other.keys())[:3])
+        raise Broken(f"tensors() does not give the same names each time: {names}")
+    return math.sqrt(sum(float(np.square(one[n].astype(np.float64) - other[n]).sum()) for n in one))
+
+
+def _require_same_step(
+    found: Weights, expected: Weights, before: Weights, *, within: float, what: str
+) -> None:
+    length = _distance(expected, before)
+    gap = _distance(found, expected)
+    require(
+        gap <= within * length,
+        f"{what}: the weights differ by {gap / length if length else gap:.1%} of a step",
+    )
+
+
+def _require_equal(found: Weights, expected: Weights, what: str) -> None:
+    _distance(found, expected)
+    other = [name for name in expected if not np.array_equal(found[name], expected[name])]
+    require(
+        not other,
+        f"{what}: {len(other)} of {len(expected)} tensors differ, {', '.join(other[:3])} among them",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- the checks
+
+
+@BACKEND.check
+def a_step_changes_the_weights(subject: BackendSubject) -> None:
+    """A step changes the weights, and they stay finite.
+
+    finish_step() divides what was accumulated by the step's normalisers, clips, and takes the optimizer step.
+    """
+    backend = subject.create()
+    before = weights(backend)
+    stats = feed(backend, [random_samples(8)])
+    after = weights(backend)
+    require(_distance(after, before) > 0, "all weights are what they were")
+    require(all(bool(np.isfinite(array).all()) for array in after.values()), "some weights are not finite")
+    require(
+        math.isfinite(stats.loss) and math.isfinite(stats.grad_norm), f"its figures are not finite: {stats}"
+    )
+
+
+@BACKEND.check
+def the_loss_falls(subject: BackendSubject) -> None:
+    """The loss falls where the same samples are trained on again (a backend that reports none is passed over).
+
+    The loss rewards tokens of positive advantage; look for a sign, or for weights that the forward does not use.
+    """
+    backend = subject.create()
+    samples = random_samples(8)
+    losses = [feed(backend, [samples], step=step).loss for step in range(6)]
+    require(
+        not any(losses) or losses[-1] < losses[0],
+        f"over six steps it went from {losses[0]:g} to {losses[-1]:g}",
+    )
+
+
+@BACKEND.check
+def micro_batches_add_up_to_the_whole_batch(subject: BackendSubject) -> None:
+    """However a batch is cut into micro-batches, the step is the same.
+
+    Accumulate sums, and divide once in finish_step() by what is known only then: sequences or tokens of the whole step.
+    """
+    samples = random_samples(12)
+    whole, cut = subject.create(), subject.create()
+    before = weights(whole)
+    feed(whole, [samples])
+    feed(cut, [samples[:1], [], samples[1:4], samples[4:]])
+    _require_same_step(weights(cut), weights(whole), before, within=_ROUNDING, what="in four micro-batches")
+
+
+@BACKEND.check
+def a_step_without_samples_is_a_step(subject: BackendSubject) -> None:
+    """A step with nothing but an empty micro-batch is taken.
+
+    A rank may get no sample of a step: divide by nothing, and take part in whatever ranks do together.
+    """
+    backend = subject.create()
+    stats = feed(backend, [[]])
+    require(math.isfinite(stats.loss), f"its loss is {stats.loss}")
+    finite = all(bool(np.isfinite(array).all()) for array in weights(backend).values())
+    require(finite, "afterwards some weights are not finite")
+
+
+@BACKEND.check
+def the_same_start_and_samples_give_the_same_step(subject: BackendSubject) -> None:
+    """The same weights, state and samples give the same step, so that what is done again after a crash is the same.
+
+    Seed what is random from the configuration; switch dropout off, since samples come from the model without it.
+    """
+    one, other = subject.create(), subject.create()
+    before = weights(one)
+    _require_equal(weights(other), before, "of two new backends")
+    for backend in (one, other):
+        feed(backend, [random_samples(8)])
+    _require_same_step(weights(other), weights(one), before, within=_REPEATED, what="of two new backends")
+
+
+@BACKEND.check
+def begin_step_forgets_what_was_accumulated(subject: BackendSubject) -> None:
+    """A step that was broken off leaves nothing behind.
+
+    begin_step() drops gradients and counts; load() does, too.
+    """
+    clean, broken_off, loaded = subject.create(), subject.create(), subject.create()
+    before = weights(clean)
+    feed(clean, [random_samples(8)])
+    expected = weights(clean)
+    for backend in (broken_off, loaded):
+        backend.begin_step(0)
+        backend.accumulate(random_samples(4, seed=5))
+    loaded.load(stored(before))
+    for backend, what in ((broken_off, "after begin_step()"), (loaded, "after load()")):
+        feed(backend, [random_samples(8)])
+        _require_same_step(weights(backend), expected, before, within=_REPEATED, what=what)
+
+
+@BACKEND.check
+def published_weights_load_again(subject: BackendSubject) -> None:
+    """Another backend takes the weights that one has published, and has the same.
+
+    load() takes torch CPU tensors by name, in any order, and copies them: they are not its own.
+    """
+    backend, other = subject.create(), subject.create()
+    feed(backend, [random_samples(8)])
+    published = weights(backend)
+    given = stored(published)
+    other.load(reversed(given))
+    _require_equal(weights(other), published, "after load()")
+    feed(other, [random_samples(8, seed=1)])
+    changed = [name for name, tensor in given if not np.array_equal(_array(tensor), published[name])]
+    require(not changed, f"a step has changed tensors that load() was given: {', '.join(changed[:3])}")
+
+
+@BACKEND.check
+def load_none_brings_the_beginning_back(subject: BackendSubject) -> None:
+    """load(None) and load_state(None) bring the beginning back.
+
+    None means the initial model's weights, and an optimizer and a random state as of a new backend.
+    """
+    backend, new = subject.create(), subject.create()
+    before = weights(backend)
+    feed(backend, [random_samples(8, seed=3)])
+    backend.load(None)
+    backend.load_state(None)
+    _require_equal(weights(backend), before, "after load(None)")
+    for each in (backend, new):
+        feed(each, [random_samples(8)])
+    what = "in the step after load_state(None)"
+    _require_same_step(weights(backend), weights(new), before, within=_REPEATED, what=what)
+
+
+@BACKEND.check
+def a_restored_state_takes_the_very_same_next_step(subject: BackendSubject) -> None:
+    """With its weights and a checkpoint another backend takes the very same next step.
+
+    save() writes moments, counts of steps and random state into the folder; load_state() reads all of it.
+    """
+    backend, other = subject.create(), subject.create()
+    for step in range(2):
+        feed(backend, [random_samples(8, seed=step)], step=step)
+    folder = str(subject.folder())
+    backend.save(folder)
+    before, random = weights(backend), backend.random_state()
+    other.load(stored(before))
+    other.load_state(folder)
+    require(other.random_state() == random, "its random state is another one")
+    for each in (backend, other):
+        feed(each, [random_samples(8, seed=9)], step=2)
+    _require_same_step(
+        weights(other), weights(backend), before, within=_REPEATED, what="in the step after it"
+    )
+
+
+@BACKEND.check
+def weights_of_another_model_are_refused(subject: BackendSubject) -> None:
+    """Weights of another model are refused, and the right ones taken afterwards.
+
+    Compare names and shapes, and look for what is missing; raise WeightsRejected. What is in use then may be a mixture,
+    since tensors may be taken one at a time: the next load() replaces all of it.
+    """
+    backend = subject.create()
+    before = weights(backend)
+    last = list(before)[-1]
+    spoilt: dict[str, Weights] = {
+        "a tensor too few": {name: array + 1 for name, array in before.items() if name != last},
+        "a tensor too many": {
+            name: array + 1 for name, array in [*before.items(), ("no.such.tensor", before[last])]
+        },
+        "a tensor of another shape": {
+            name: np.zeros((3, 3, 3), array.dtype) if name == last else array + 1
+            for name, array in before.items()
+        },
+    }
+    for what, given in spoilt.items():
+        try:
+            backend.load(stored(given))
+        except WeightsRejected:
+            backend.load(stored(before))
+            _require_equal(
+                weights(backend), before, f"after {what} was refused and the right ones were loaded"
+            )
+        else:
+            raise Broken(f"load() has taken {what}")
+
+
+@BACKEND.check
+def a_folder_without_a_checkpoint_is_refused(subject: BackendSubject) -> None:
+    """A folder that holds no checkpoint of its kind is refused by its name.
+
+    Raise JobFailed with the folder in its message.
+    """
+    folder = str(subject.folder())
+    try:
+        subject.create().load_state(folder)
+    except JobFailed as error:
+        require(folder in str(error), f"the message does not name the folder: {error}")
+    else:
+        raise Broken("load_state() has taken an empty folder")
+
+
+@BACKEND.check
+def staleness_is_told(subject: BackendSubject) -> None:
+    """A step tells how stale its samples were, and how many tokens they had.
+
+    Staleness is the step's number less the trajectory's span.min; BackendBase counts it, or count it in accumulate().
+    """
+    backend = subject.create()
+    samples = [_of_version(each, 4 + index % 2) for index, each in enumerate(random_samples(8))]
+    stats = feed(backend, [samples[:3], samples[3:]], step=5)
+    require(
+        (stats.staleness_max, stats.staleness_mean) == (1, 0.5),
+        f"half of the samples are 1 stale: it says at most {stats.staleness_max}, {stats.staleness_mean:g} on average",
+    )
+    require(stats.tokens > 0, "it says no tokens")
+
+
+def _of_version(sample: TrainingSample, version: int) -> TrainingSample:
+    span = VersionSpan(version, version)
+    return TrainingSample(replace(sample.item, span=span), replace(sample.trajectory, span=span))

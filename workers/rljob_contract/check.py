@@ -1,0 +1,163 @@
+"""Checks of a contract: functions whose docstrings say what must hold, and what to do where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from rljob_core.errors import SpecError
+
+S = TypeVar("S")
+Run = Callable[[S], Awaitable[None] | None]
+
+
+class Broken(Exception):
+    """A contract is not kept; the message says what was found."""
+
+
+def require(holds: bool, found: str) -> None:
+    """Go on only if something holds.
+
+    Raises:
+        Broken: it does not; `found` says what is instead.
+    """
+    if not holds:
+        raise Broken(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[S]):
+    """One clause of a contract.
+
+    Attributes:
+        name: in words joined by hyphens.
+        claim: what must hold, a sentence.
+        remedy: what to do where it does not.
+        run: raises `Broken`, or whatever the subject raises; what it returns is awaited, if anything.
+    """
+
+    name: str
+    claim: str
+    remedy: str
+    run: Run[S]
+
+
+class Contract(Generic[S]):
+    """All checks of a port, in the order in which they are defined."""
+
+    def __init__(self) -> None:
+        self.checks = list[Check[S]]()
+
+    def check(self, function: Run[S]) -> Run[S]:
+        """Make a function one of the checks: the first line of its docstring is the claim, the rest the remedy."""
+        claim, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n")
+        name = function.__name__.replace("_", "-")
+        self.checks.append(Check(name, claim.removesuffix("."), " ".join(rest.split()), function))
+        return function
+
+    def __iter__(self) -> Iterator[Check[S]]:
+        return iter(self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of a check: `found` is empty if the clause is kept."""
+
+    name: str
+    claim: str
+    remedy: str
+    found: str
+
+
+def examine_blocking(
+    checks: Iterable[Check[S]], subject: S, *, begin: Callable[[str], None]
+) -> list[Finding]:
+    """Run checks that await nothing, one after the other, whatever comes of those before.
+
+    Args:
+        checks: which.
+        subject: what they are run on.
+        begin: called with the claim of each before it is run.
+
+    Raises:
+        SpecError: what is checked cannot be made as it was asked for.
+    """
+    findings = []
+    for check in checks:
+        begin(check.claim)
+        found = ""
+        try:
+            check.run(subject)
+        except SpecError:
+            raise
+        except Exception as error:  # a stranger's code may raise anything
+            found = told(error)
+        findings.append(Finding(check.name, check.claim, check.remedy, found))
+    return findings
+
+
+async def examine(
+    checks: Iterable[Check[S]], subject: S, *, begin: Callable[[str], None], patience: float
+) -> list[Finding]:
+    """Run checks, one after the other, whatever comes of those before.
+
+    Args:
+        checks: which.
+        subject: what they are run on.
+        begin: called with the claim of each before it is run.
+        patience: seconds after which a check that waits for something is given up; see `unhurried`.
+
+    Raises:
+        SpecError: what is checked cannot be made as it was asked for.
+    """
+    findings = []
+    for check in checks:
+        begin(check.claim)
+        found = ""
+        try:
+            async with asyncio.timeout(patience) as limit:
+                _hurry.set((limit, patience))
+                if (waiting := check.run(subject)) is not None:
+                    await waiting
+        except SpecError:
+            raise
+        except Exception as error:  # a stranger's code may raise anything
+            found = f"nothing came of it for {patience:g} s" if limit.expired() else told(error)
+        findings.append(Finding(check.name, check.claim, check.remedy, found))
+    return findings
+
+
+#: The limit of the check that is run, and its seconds.
+_hurry: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("_hurry", default=None)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """Within, time does not count; afterwards a check has all its patience again."""
+    hurry = _hurry.get()
+    if hurry is None:
+        yield
+        return
+    limit, patience = hurry
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        if not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time() + patience)
+
+
+def told(error: Exception) -> str:
+    """What a check has found, or what was raised, and where."""
+    if isinstance(error, Broken):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"it raised {type(error).__name__}: {error}{place}"

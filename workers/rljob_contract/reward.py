@@ -1,0 +1,152 @@
+"""The contract of the port `Reward`, on items of some data.
+
+Answers are scored as in a job: by a pool of processes (`reward_scores`), each call under its limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rljob_contract.check import Contract, require
+from rljob_contract.reward_scores import ANSWERS, OUTCOMES, Answer
+from rljob_core.config import JobConfig
+from rljob_runtime.data import open_prompts
+from rljob_runtime.reward_worker import Outcome
+from rljob_runtime.rewards import resolve, score
+
+#: What models say besides right answers.
+_ANYTHING = (
+    "", " ", "\n", "no idea", "0", "-1", "1e999", "nan", "ünïcödé 数 🙂", "\x00\x1b[0m", "}{)(\\frac{", "\ufffd",
+    "x " * 5000,
+)  # fmt: skip
+_ITEMS = 4
+
+
+@dataclass(slots=True)
+class RewardSubject:
+    """One reward, as `spec.reward.functions` of a job names it alone.
+
+    Attributes:
+        config: the job's; its data are what is answered.
+    """
+
+    config: JobConfig
+    _scored: dict[str, list[Outcome]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The reward's."""
+        return self.config.spec.reward.functions[0]
+
+    def answers(self) -> list[Answer]:
+        """Items by index, each with the right answer, if it has one, and with what else models say."""
+        prompts, _ = open_prompts(self.config)
+        found = []
+        for index in range(_ITEMS):
+            item = prompts.item(index)
+            right = [str(item["answer"])] if "answer" in item else []
+            found += [Answer(index, text) for text in (*right, *_ANYTHING)]
+        return found
+
+    async def scored(self, *, seed: str) -> list[tuple[Answer, Outcome]]:
+        """The outcome of each answer, in a process of its own whose hashes have that seed; in another order for each.
+
+        Raises:
+            RuntimeError: the process ended.
+        """
+        answers = self.answers()
+        if seed not in self._scored:
+            ordered = answers if int(seed) % 2 else answers[::-1]
+            outcomes = await self._score(ordered, seed)
+            self._scored[seed] = outcomes if int(seed) % 2 else outcomes[::-1]
+        return list(zip(answers, self._scored[seed], strict=True))
+
+    async def _score(self, answers: Sequence[Answer], seed: str) -> list[Outcome]:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "rljob_contract.reward_scores",
+            self.config.model_dump_json(by_alias=True),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
+        )
+        try:
+            out, errors = await process.communicate(ANSWERS.dump_json(list(answers)))
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            raise RuntimeError(
+                f"the process that scores ended with {process.returncode}: {errors.decode()[-500:]}"
+            )
+        return OUTCOMES.validate_json(out)
+
+
+REWARD = Contract[RewardSubject]()
+
+
+@REWARD.check
+async def any_answer_gets_a_finite_number(subject: RewardSubject) -> None:
+    """Any answer gets a finite number, in time.
+
+    Models say anything: catch what your parser raises, and return the score of a wrong answer. An answer that raises,
+    or takes longer than spec.reward.timeoutSeconds, is generated again and in the end aborts its group.
+    """
+    failed = [(answer, outcome) for answer, outcome in await subject.scored(seed="1") if outcome.error]
+    shown = "; ".join(f"{_short(answer.completion)}: {outcome.error}" for answer, outcome in failed[:3])
+    require(not failed, f"{len(failed)} answers get none: {shown}")
+
+
+@REWARD.check
+async def the_same_answer_has_the_same_score_everywhere(subject: RewardSubject) -> None:
+    """The same answer to the same item has the same score in every process, whatever was scored before.
+
+    A reward that is delivered twice must be the same twice: keep no state between calls, and let nothing depend on
+    time, chance or the order of a set.
+    """
+    pairs = zip(await subject.scored(seed="1"), await subject.scored(seed="2"), strict=True)
+    other = [
+        (answer, one.reward, two.reward) for (answer, one), (_, two) in pairs if one.reward != two.reward
+    ]
+    shown = "; ".join(f"{_short(answer.completion)}: {one:g} and {two:g}" for answer, one, two in other[:3])
+    require(not other, f"{len(other)} answers have two scores: {shown}")
+
+
+@REWARD.check
+async def scoring_changes_no_item(subject: RewardSubject) -> None:
+    """Scoring leaves the item as it was.
+
+    The item is shared by all answers to it: copy what you change.
+    """
+    prompts, _ = open_prompts(subject.config)
+    ((name, function),) = resolve([subject.name], prompts)
+    item = prompts.item(0)
+    before = copy.deepcopy(item)
+    for answer in subject.answers():
+        if answer.prompt == 0 and len(answer.completion) < 100:
+            score(name, function, completion=answer.completion, item=item)
+            changed = [key for key in item.keys() | before.keys() if item.get(key) != before.get(key)]
+            require(not changed, f"{_short(answer.completion)} has changed {', '.join(changed)} of the item")
+
+
+@REWARD.check
+async def answers_are_told_apart(subject: RewardSubject) -> None:
+    """Not all answers have the same score.
+
+    Nothing is learned from equal rewards. Give data with items like your job's, by --set source=…, --set dataset=….
+    """
+    scores = {outcome.reward for _, outcome in await subject.scored(seed="1") if not outcome.error}
+    require(len(scores) > 1, f"all of them have {', '.join(f'{value:g}' for value in scores) or 'none'}")
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 30 else f"{text[:20]!r}… ({len(text)} characters)"

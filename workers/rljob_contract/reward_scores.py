@@ -1,0 +1,52 @@
+"""Score answers as a reward worker does: `python -m rljob_contract.reward_scores CONFIG`, JSON in, JSON out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from rljob_core.config import JobConfig
+from rljob_runtime.reward_pool import RewardPool
+from rljob_runtime.reward_worker import Job, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to the data's item of that index."""
+
+    prompt: int
+    completion: str
+
+
+ANSWERS: TypeAdapter[list[Answer]] = TypeAdapter(list[Answer])
+OUTCOMES: TypeAdapter[list[Outcome]] = TypeAdapter(list[Outcome])
+
+
+async def scored(config: JobConfig, answers: list[Answer]) -> list[Outcome]:
+    """The outcome of each answer.
+
+    Raises:
+        SpecError: data or reward are not what the configuration needs.
+        RewardFailed: the processes die before they score anything.
+    """
+    pool = RewardPool(config, workers=1)
+    try:
+        await pool.start()
+        jobs = [Job(answer.prompt, held_out=False, completion=answer.completion) for answer in answers]
+        return list(await asyncio.gather(*map(pool.score, jobs)))
+    finally:
+        await pool.close()
+
+
+def main() -> None:
+    """Configuration as an argument, answers from the standard input, outcomes to the standard output."""
+    config = JobConfig.model_validate_json(sys.argv[1])
+    answers = ANSWERS.validate_json(sys.stdin.buffer.read())
+    sys.stdout.write(OUTCOMES.dump_json(asyncio.run(scored(config, answers))).decode())
+
+
+if __name__ == "__main__":
+    main()
