@@ -100,9 +100,9 @@ class LiveRun:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def wait(self) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running:\n{self.said[-3000:]}\n{self.logs()}") from None
 

@@ -22,8 +22,9 @@ from rljob_core.ports import Completed, EngineEvent, Request, Stopped
 from rljob_core.trajectory import Finish
 from rljob_runtime.engine_options import TorchOptions
 from rljob_runtime.engine_torch import TorchEngine
-from rljob_runtime.engine_torch_sampler import draw, sample, stream
+from rljob_runtime.engine_torch_sampler import sample
 from rljob_runtime.engine_torch_stops import Mark, StopTable
+from rljob_runtime.random_stream import draw, stream
 
 Start = Callable[..., Awaitable[TorchEngine]]
 
@@ -102,7 +103,8 @@ def weights(path: Path) -> list[tuple[str, Any]]:
 
 @cache
 def reference(path: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(path).eval()
+    # Eager attention: the only one that caps Gemma 2's scores in every version of transformers.
+    return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
 
 
 def logprobs(path: Path, asked: Request, done: Completed, *, temperature: float = 1.0) -> NDArray[np.float32]:

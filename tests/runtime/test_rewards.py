@@ -96,12 +96,16 @@ def test_several_functions_are_resolved_in_order(sums: PromptSource, module: str
     ("names", "path", "message"),
     [
         (["exact_match", "exact_macth"], "[1]", "did you mean exact_match"),
-        (["bleu"], "[0]", "write one of exact_match, verifier, math_verify, or package.module:function"),
+        (
+            ["bleu"],
+            "[0]",
+            "write one of exact_match, verifier, math_verify, package.module:function, or install",
+        ),
         (["exact_match", "verifier", "exact_match"], "[2]", "listed twice"),
         (["no_such_module:f"], "[0]", "no_such_module does not import: ModuleNotFoundError"),
         (["user_broken:f"], "[0]", "user_broken does not import: RuntimeError: no licence"),
         (["user_rewards:missing"], "[0]", "has no function 'missing'"),
-        (["user_rewards:number"], "[0]", "has no function 'number'"),
+        (["user_rewards:number"], "[0]", "it is no function, but int"),
         (["user_rewards:other"], "[0]", "must take the keyword arguments completion and item"),
     ],
 )

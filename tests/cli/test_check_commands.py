@@ -1,0 +1,121 @@
+"""`rljob check-engine`, `check-backend`, `check-reward`: what they tell, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from invocation import rljob
+
+RLJOB = str(Path(sys.executable).parent / "rljob")
+PATIENCE = 200.0  # seconds; of a busy machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "words"),
+    [
+        (["check-engine", "Torsh"], "spec.rollout.engine.name", "did you mean Torch?"),
+        (["check-engine", "Torch", "--set", "slot=3"], "spec.rollout.engine.options.slot", "slots"),
+        (["check-engine", "Torch", "--set", "slots"], "--set", "write name=value"),
+        (["check-engine", "Torch", "--model", "nowhere"], "--model", "nowhere"),
+        (["check-engine", "Emulated", "--backend", "Torsh"], "spec.trainer.backend", "did you mean Torch?"),
+        (["check-backend", "Torsh"], "spec.trainer.backend", "did you mean Torch?"),
+        (["check-backend", "Torch", "--set", "speed=1"], "spec.trainer.options.speed", "threads"),
+        (["check-reward", "exact_mach"], "spec.reward.functions[0]", "did you mean exact_match?"),
+        (["check-reward", "nowhere:reward"], "spec.reward.functions[0]", "nowhere does not import"),
+        (["check-reward", "exact_match", "--set", "dataset=chain_sun"], "spec.data.dataset", "chain_sum"),
+        (["check-reward", "exact_match", "--set", "promptsPerStep=0"], "spec.data.promptsPerStep", "1"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_checked(arguments: list[str], field: str, words: str) -> None:
+    ended = rljob(*arguments)
+    assert ended.code == 2
+    assert ended.out == ""
+    (error,) = [line for line in ended.errors if line.startswith("error: ")]
+    assert error.startswith(f"error: {field}: ")
+    assert words in error
+
+
+def test_an_engine_that_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    ended = rljob("check-engine", "Emulated", "--backend", "Emulated", "--set", "slots=2")
+    assert ended.code == 0, ended.out
+    assert "✗" not in ended.out
+    assert ended.out.endswith("\nengine Emulated: all 15 checks hold\n")
+
+
+def test_an_engine_that_does_not_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    # It ends responses by itself, against what the contract's requests allow.
+    lengths = "lengths={median: 3, sigma: 0, promptSigma: 0, min: 3, max: 3}"
+    ended = rljob("check-engine", "Emulated", "--set", lengths, "--patience", "2")
+    assert ended.code == 1
+    claim = "A response has as many tokens as were asked for, each with log-probability and version"
+    assert f"✗  {claim}" in ended.out
+    assert (
+        f"✗ {claim}\n  found: tokens of 'a' are int32[3], not int32[5]\n  to do: Report Completed with"
+        in ended.out
+    )
+    assert "\nengine Emulated: " in ended.out
+    assert ended.out.endswith(" of 15 checks fail\n")
+
+
+def test_a_backend_and_a_reward_from_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flat_reward.py").write_text("def one(*, completion, item):\n    return 1\n")
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    ended = rljob("check-reward", "flat_reward:one", "--set", "source=jsonl", "--set", "dataset=rows.jsonl")
+    assert ended.code == 1
+    assert "✗ Not all answers have the same score\n  found: all of them have 1\n  to do: " in ended.out
+    assert ended.out.endswith("\nreward flat_reward:one: 1 of 4 checks fail\n")
+    ended = rljob("check-backend", "Emulated")
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "backend Emulated: all 12 checks hold")
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    process = subprocess.Popen(
+        # What a shell starts in the background, perhaps this test, ignores Ctrl-C, and so would what it starts.
+        [
+            "env",
+            "--default-signal=INT",
+            RLJOB,
+            "check-engine",
+            "Torch",
+            "--set",
+            "slots=1",
+            "--set",
+            "threads=1",
+        ],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        # Its model is written: engines are being started, or are at work.
+        while not list(place.glob("*/model/tokenizer.json")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, errors
+    assert b"Traceback" not in errors
+    assert b"checks" not in out
+    assert not [child for child in children if child.is_running()]
+    assert not list(place.glob("*/model"))

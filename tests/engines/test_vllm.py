@@ -1,0 +1,301 @@
+"""What is vLLM's own: the same tokens as the engine Torch, weights in place, an end with its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from safetensors.torch import load_file
+from vllm_processes import START_SECONDS, family, is_there
+
+from rljob_core.errors import GenerationFailed, WeightsRejected
+from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request, Stopped
+from rljob_core.trajectory import Finish
+from rljob_runtime.engines import create_engine
+from rljob_runtime.tokenizer import Tokenizer
+
+SLOTS = 8
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(vllm_model: Path) -> AsyncIterator[Engine]:
+    """One for all tests; each puts it at version 0, with the initial weights."""
+    engine = create_engine(
+        "vLLM", model_path=vllm_model, options={"slots": SLOTS, "threads": 1, "kvCacheGiB": 0.25}
+    )
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def torch_engine(vllm_model: Path) -> AsyncIterator[Engine]:
+    options = {"slots": SLOTS, "threads": 1, "device": "cpu"}
+    engine = create_engine("Torch", model_path=vllm_model, options=options)
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def ask(name: str, length: int, **changes: Any) -> Request:
+    given: dict[str, Any] = {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "stop_tokens": frozenset(),
+        "stop": (),
+        "seed": 0,
+    }
+    prompt = changes.pop("prompt", (5, 17, 3, 9))
+    return Request(id=name, tokens=np.array(prompt, np.int32), max_tokens=length, **(given | changes))
+
+
+async def gather(engine: Engine, count: int) -> dict[str, EngineEvent]:
+    found: list[EngineEvent] = []
+    while len(found) < count:
+        found.extend(await engine.events())
+    return {event.id: event for event in found}
+
+
+async def until_tokens(engine: Engine, more: int) -> None:
+    before = engine.load().tokens
+    while engine.load().tokens < before + more:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+def changed(model: Path, factor: float) -> list[tuple[str, Any]]:
+    """Weights of another version."""
+    weights = load_file(model / "model.safetensors")
+    return [(name, tensor if "norm" in name else tensor * factor) for name, tensor in weights.items()]
+
+
+def same(one: EngineEvent, other: EngineEvent) -> None:
+    assert isinstance(one, Completed), one
+    assert isinstance(other, Completed), other
+    assert one.tokens.tolist() == other.tokens.tolist()
+    assert one.finish is other.finish
+    np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-4)
+
+
+@pytest.mark.parametrize("factor", [None, 1.3])
+async def test_tokens_are_those_of_the_engine_torch(
+    engine: Engine, torch_engine: Engine, vllm_model: Path, factor: float | None
+) -> None:
+    requests = [
+        ask("plain", 80, seed=1),
+        ask("sharp", 80, seed=2, temperature=0.6),
+        ask("flat", 80, seed=3, temperature=1.4, prompt=range(1, 40)),
+        ask("nucleus", 80, seed=4, temperature=0.8, top_p=0.7),
+        ask("greedy", 80, temperature=0.0),
+        ask("token", 200, seed=6, stop_tokens=frozenset({2, 11, 30})),
+        ask("string", 200, seed=7, stop=("a", "zz")),
+        ask("sibling", 80, seed=8, prompt=range(1, 40)),
+        ask("later", 40, seed=2**63 + 11),  # waits for a slot
+    ]
+    weights = None if factor is None else changed(vllm_model, factor)
+    answers = []
+    for one in (torch_engine, engine):
+        await one.swap(0, weights, "Update")
+        one.submit(requests)
+        answers.append(await gather(one, len(requests)))
+    for request in requests:
+        same(answers[0][request.id], answers[1][request.id])
+    ended = [answers[1][name] for name in ("token", "string")]
+    assert [event.finish for event in ended if isinstance(event, Completed)] == [Finish.STOP] * 2
+    decode = Tokenizer(vllm_model).decode
+    assert isinstance(ended[1], Completed)
+    assert decode(ended[1].tokens).endswith(("a", "zz"))
+
+
+async def test_what_runs_through_a_swap_is_what_torch_makes_of_it(
+    engine: Engine, torch_engine: Engine, vllm_model: Path
+) -> None:
+    """From the first token of the new weights on, with keys and values of the new weights."""
+    await engine.swap(0, None, "Update")
+    engine.submit([ask(str(seed), 400, seed=seed) for seed in range(4)])
+    await until_tokens(engine, 200)
+    new = changed(vllm_model, 1.3)
+    await engine.swap(1, new, "Update")
+    done = await gather(engine, 4)
+    await torch_engine.swap(1, new, "Update")
+    for seed in range(4):
+        event = done[str(seed)]
+        assert isinstance(event, Completed)
+        old = int((event.versions == 0).sum())
+        assert 0 < old < 400
+        assert event.versions.tolist() == [0] * old + [1] * (400 - old)
+        made = Progress(event.id, event.tokens[:old], event.logprobs[:old], event.versions[:old])
+        torch_engine.submit([ask(event.id, 400, seed=seed, inherited=made)])
+        same((await gather(torch_engine, 1))[event.id], event)
+
+
+async def test_a_prefix_computed_with_old_weights_is_not_used_with_new_ones(
+    engine: Engine, torch_engine: Engine, vllm_model: Path
+) -> None:
+    prompt = [1 + number % 40 for number in range(700)]
+    for version, factor in [(0, 1.0), (1, 1.3), (2, 0.8)]:
+        weights = changed(vllm_model, factor)
+        for one in (torch_engine, engine):
+            await one.swap(version, weights, "Update")
+            one.submit([ask(str(seed), 20, seed=seed, prompt=prompt) for seed in range(3)])
+        expected, found = await gather(torch_engine, 3), await gather(engine, 3)
+        for name, event in found.items():
+            same(expected[name], event)
+
+
+async def test_weights_of_another_model_change_nothing(
+    engine: Engine, torch_engine: Engine, vllm_model: Path
+) -> None:
+    await engine.swap(0, None, "Update")
+    weights = load_file(vllm_model / "model.safetensors")
+    name = "model.layers.0.mlp.down_proj.weight"
+    for wrong, message in [
+        (weights | {name: weights[name].T.contiguous()}, "shape"),
+        ({key: tensor for key, tensor in weights.items() if key != name}, "missing"),
+        (weights | {"model.more": weights[name]}, "none of that name"),
+    ]:
+        with pytest.raises(WeightsRejected, match=message):
+            await engine.swap(1, list(wrong.items()), "Update")
+    assert engine.version == 0
+    await torch_engine.swap(0, None, "Update")
+    for one in (engine, torch_engine):
+        one.submit([ask("a", 30, seed=3)])
+    same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
+
+
+async def test_what_does_not_fit_fails_alone(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("long", 4096), ask("strange", 3, prompt=[1, 10_000]), ask("good", 3)])
+    done = await gather(engine, 3)
+    for name, reason in [("long", "PromptTooLong: "), ("strange", "UnknownToken: ")]:
+        event = done[name]
+        assert isinstance(event, Stopped)
+        assert event.failure
+        assert event.reason.startswith(reason)
+    assert isinstance(done["good"], Completed)
+
+
+async def test_step_times_are_measured(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    for batch in (1, 2, 4, SLOTS):
+        engine.submit([ask(str(number), 150, seed=number) for number in range(batch)])
+        await gather(engine, batch)
+    profile = engine.load().profile
+    assert profile is not None
+    assert profile.steps > 300
+    assert 0 < profile.step(batch=1, context=100) <= profile.step(batch=SLOTS, context=100 * SLOTS) < 10.0
+
+
+OWNER = """
+    import asyncio, sys
+    from pathlib import Path
+    import numpy as np
+    from rljob_core.ports import Request
+    from rljob_runtime.engines import create_engine
+
+    async def main() -> None:
+        engine = create_engine(
+            "vLLM", model_path=Path(sys.argv[1]), options={"slots": 2, "threads": 1, "kvCacheGiB": 0.25}
+        )
+        await engine.start()
+        await engine.swap(0, None, "Update")
+        tokens = np.array([1, 2, 3], np.int32)
+        engine.submit([Request("a", tokens, 1.0, 1.0, 4000, frozenset(), (), 0)])
+        while not engine.load().tokens:
+            await asyncio.sleep(0.01)
+        print("generating", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await engine.close()
+        print("closed", flush=True)
+        sys.stdin.readline()
+
+    if __name__ == "__main__":
+        asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["killed", "closed"])
+async def test_no_process_outlives_its_owner(vllm_model: Path, tmp_path: Path, way: str) -> None:
+    script = tmp_path / "owner.py"
+    script.write_text(textwrap.dedent(OWNER))
+    owner = begin([sys.executable, str(script), str(vllm_model)], tmp_path / "log")
+    assert owner.stdin is not None
+    try:
+        await said(owner, b"generating")
+        started = family(owner.pid)
+        assert len(started) >= 2  # vLLM's core and a worker
+        if way == "killed":
+            owner.send_signal(signal.SIGKILL)
+        else:
+            owner.stdin.write(b"\n")
+            owner.stdin.flush()
+            await said(owner, b"closed")
+        give_up = time.monotonic() + START_SECONDS
+        while any(map(is_there, started)) and time.monotonic() < give_up:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert [process for process in started if is_there(process)] == []
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
+def begin(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as errors:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+
+
+async def said(process: subprocess.Popen[bytes], word: bytes) -> None:
+    """Until a process has written a line with this word."""
+    assert process.stdout is not None
+    while word not in (line := await asyncio.to_thread(process.stdout.readline)):
+        assert line, f"it ended without saying {word!r}"
+
+
+async def test_an_engine_whose_processes_were_killed_says_so(vllm_model: Path) -> None:
+    before = {process.pid for process in family(os.getpid())}
+    engine = create_engine(
+        "vLLM", model_path=vllm_model, options={"slots": 2, "threads": 1, "kvCacheGiB": 0.25}
+    )
+    await engine.start()
+    try:
+        await engine.swap(0, None, "Update")
+        engine.submit([ask("a", 4000), ask("b", 4000)])
+        await until_tokens(engine, 50)
+        for process in family(os.getpid()):
+            if process.pid not in before:
+                process.kill()
+        with pytest.raises(GenerationFailed, match="died"):
+            await engine.events()
+        made = await engine.progress({"a": 1, "b": 1})
+        assert sum(len(one.tokens) for one in made) == engine.load().tokens >= 50
+        with pytest.raises(GenerationFailed, match="died"):
+            await engine.swap(1, None, "Update")
+    finally:
+        await engine.close()
+
+
+async def test_layers_split_over_two_workers_give_the_same(engine: Engine, vllm_model: Path) -> None:
+    options = {"slots": 2, "threads": 1, "kvCacheGiB": 0.25, "tensorParallelSize": 2}
+    split = create_engine("vLLM", model_path=vllm_model, options=options)
+    await split.start()
+    try:
+        for version, weights in [(0, None), (1, changed(vllm_model, 1.3))]:
+            for one in (engine, split):
+                await one.swap(version, weights, "Update")
+                one.submit([ask("a", 40, seed=4), ask("b", 40, temperature=0.0)])
+            expected, found = await gather(engine, 2), await gather(split, 2)
+            for name, event in found.items():
+                same(expected[name], event)
+    finally:
+        await split.close()

@@ -1,0 +1,121 @@
+"""What a model's folder says is read without loading the model, and what does not fit it is refused before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_contract.tiny_models import tiny_model
+from rljob_core.errors import SpecError
+from rljob_runtime.engines import create_engine
+from rljob_runtime.model_settings import (
+    check_length,
+    check_tensor_parallel,
+    check_tokenizer,
+    model_settings,
+    tensor_shapes,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def copied(model: Path, tmp_path: Path) -> Path:
+    """A copy whose files a test may change."""
+    for file in model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def change(file: Path, **values: Any) -> None:
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps(settings | values))
+
+
+def test_sizes_are_those_of_the_model(model: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    found = model_settings(model)
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    assert found.architecture == type(loaded).__name__
+    assert found.vocabulary == loaded.get_input_embeddings().weight.shape[0]
+    assert (found.heads, found.key_heads, found.hidden, found.layers) == (4, 2, 32, 2)
+    assert (found.context, found.dtype) == (256, "float32")
+    assert tensor_shapes(model) == {
+        name: tuple(tensor.shape)
+        for name, tensor in loaded.state_dict().items()
+        if not (found.tied and name == "lm_head.weight")
+    }
+
+
+def test_of_several_modalities_the_one_that_writes_text_counts(copied: Path) -> None:
+    inner = json.loads((copied / "config.json").read_text())
+    outer = {"model_type": "seen", "architectures": ["SeenForConditionalGeneration"], "text_config": inner}
+    (copied / "config.json").write_text(json.dumps(outer))
+    found = model_settings(copied)
+    assert (found.architecture, found.heads) == ("SeenForConditionalGeneration", 4)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path, copied: Path) -> None:
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*config\.json is missing"):
+        model_settings(tmp_path / "nowhere")
+    change(copied / "config.json", hidden_size=None)
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*gives no hidden_size"):
+        model_settings(copied)
+    (copied / "config.json").write_text("{")
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*does not read"):
+        model_settings(copied)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(copied: Path) -> None:
+    settings = model_settings(copied)
+    check_tokenizer(settings)
+    change(copied / "config.json", vocab_size=settings.vocabulary - 1)
+    with pytest.raises(SpecError, match=rf"spec\.model\.uri: .*up to {settings.vocabulary - 1}.*resize"):
+        check_tokenizer(model_settings(copied))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_heads_are_split_evenly(model: Path, size: int) -> None:
+    # Two heads of keys are copied to four devices.
+    check_tensor_parallel(model_settings(model), size)
+
+
+@pytest.mark.parametrize("size", [3, 5, 8])
+def test_an_uneven_split_of_the_heads_is_refused(model: Path, size: int) -> None:
+    with pytest.raises(
+        SpecError, match=rf"tensorParallelSize: {size} does not divide .*4 .*write one of 1, 2"
+    ):
+        check_tensor_parallel(model_settings(model), size)
+
+
+def test_a_length_beyond_the_context_is_refused(model: Path) -> None:
+    check_length(model_settings(model), None)
+    check_length(model_settings(model), 256)
+    with pytest.raises(SpecError, match=r"maxLength: 257 is beyond .*at most 256"):
+        check_length(model_settings(model), 257)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vLLM", {"tensorParallelSize": 3}, r"spec\.rollout\.engine\.options\.tensorParallelSize: 3 "),
+        ("vLLM", {"maxLength": 300}, r"spec\.rollout\.engine\.options\.maxLength: 300 "),
+        ("vLLM", {"kvCacheGib": 1}, r"spec\.rollout\.engine\.options\.kvCacheGib: unknown: .*kvCacheGiB"),
+        ("HTTP", {}, r"spec\.rollout\.engine\.options\.url: "),
+        ("HTTP", {"url": "server:8000"}, r"spec\.rollout\.engine\.options\.url: "),
+        ("HTTP", {"url": "http://server", "maxLength": 300}, r"options\.maxLength: 300 "),
+    ],
+)
+def test_engines_refuse_before_they_load(
+    model: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        create_engine(name, model_path=model, options=options)

@@ -1,0 +1,268 @@
+"""Packed groups against the same sequences one at a time, through the architecture's own attention."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import tiny_model
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rljob_core.errors import SpecError
+from rljob_runtime.forward import InFloat64, log_probabilities
+from rljob_runtime.loss import LossSettings, loss_sums, token_log_probabilities
+from rljob_runtime.packing import Row
+from rljob_runtime.packing_shared import PADDED, SHARED_PROMPT, choose_packing, pack, split
+from rljob_runtime.shared_prompt import NAME, PackedGroup, attend, block_mask, places, supports_shared_prompts
+
+ARCHITECTURES = ["qwen2", "qwen3", "llama", "gemma2", "gemma3_text", "mistral"]
+SETTINGS = LossSettings(loss="GSPO", clip_low=0.2, clip_high=0.3, importance_cap=2.0, kl=0.0)
+VOCABULARY = 50
+Result = tuple[float, dict[str, Tensor]]
+
+
+def rows(spec: list[tuple[int, list[int]]], *, seed: int = 0) -> list[Row]:
+    """Groups of (prompt tokens, response tokens of each); one of 3 or more has a token not trained on."""
+    random = np.random.default_rng(seed)
+    made = []
+    for prompt, responses in spec:
+        head = random.integers(1, VOCABULARY, prompt)
+        for length in responses:
+            tokens = np.concatenate([head, random.integers(1, VOCABULARY, length)]).astype(np.int32)
+            mask = np.arange(len(tokens)) >= prompt
+            mask[0] = False
+            if length >= 3:
+                mask[prompt + 1] = False
+            behaviour = (-np.log(VOCABULARY) + random.normal(0, 0.4, len(tokens))).astype(np.float32)
+            made.append(Row(tokens, mask, behaviour, float(random.normal()), int(mask.sum()), prompt))
+    return made
+
+
+GROUPS = [
+    (7, [5, 1, 9, 3]),  # a response of one token is predicted by the prompt alone
+    (1, [4, 2]),  # a prompt of one token
+    (12, [6]),  # a group of one
+    (9, [11, 11, 2, 1, 8, 4, 3, 30]),
+]
+
+
+def unpacked(model: Any, made: list[Row], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of all trained tokens, and which row each is of."""
+    found, owners = [], []
+    for index, row in enumerate(made):
+        tokens = torch.from_numpy(row.tokens).long()
+        logits = model(input_ids=tokens[None, :-1], use_cache=False).logits[0]
+        trained = torch.from_numpy(np.flatnonzero(row.mask))
+        found.append(token_log_probabilities(logits[trained - 1], tokens[trained], temperature=0.7))
+        owners += [index] * len(trained)
+    return torch.cat(found).to(dtype), torch.tensor(owners)
+
+
+def loss_of(log_probabilities: Tensor, made: list[Row], owners: Tensor) -> Tensor:
+    behaviour = np.concatenate([row.behaviour[row.mask] for row in made])
+    return loss_sums(
+        log_probabilities,
+        behaviour=torch.from_numpy(behaviour).to(log_probabilities),
+        advantages=torch.tensor([row.advantage for row in made], dtype=torch.float64).to(log_probabilities)[
+            owners
+        ],
+        weights=torch.tensor([1 / row.trained for row in made], dtype=torch.float64).to(log_probabilities)[
+            owners
+        ],
+        sequences=owners,
+        settings=SETTINGS,
+    ).loss
+
+
+def exact(dtype: torch.dtype) -> AbstractContextManager[Any]:
+    return InFloat64() if dtype is torch.float64 else nullcontext()
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        name: tiny_model(tmp_path_factory.mktemp(name), architecture=name, spread=0.1)
+        for name in ARCHITECTURES
+    }
+
+
+def load(path: Path, dtype: torch.dtype, attention: str) -> Any:
+    # Gemma 2 caps its scores, which transformers' own fused attention passes over.
+    own = "eager" if "gemma2" in path.name else "sdpa"
+    chosen = own if attention == "own" else attention
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=chosen).eval()
+
+
+def unpacked_gradients(path: Path, made: list[Row], dtype: torch.dtype, *, wide: bool = False) -> Result:
+    """Loss and gradients of one sequence at a time; `wide` computes in float32 with the weights as `dtype` has them."""
+    model = load(path, dtype, "own")
+    if wide:
+        model, dtype = model.float(), torch.float32
+    with exact(dtype):
+        log_probabilities, owners = unpacked(model, made, torch.promote_types(dtype, torch.float32))
+        loss = loss_of(log_probabilities, made, owners)
+    loss.backward()
+    return loss.item(), gradients(model)
+
+
+def packed_gradients(path: Path, made: list[Row], dtype: torch.dtype) -> Result:
+    """Loss and gradients of two packed sequences, of several groups each."""
+    model = load(path, dtype, NAME)
+    assert supports_shared_prompts(model)
+    packs = split(made, tokens=80, rank=0, world_size=1)
+    assert len(packs) == 2
+    total, wide = 0.0, torch.promote_types(dtype, torch.float32)
+    for each in packs:
+        batch = pack(each, weight=lambda n: 1 / n, dtype=wide, device=torch.device("cpu"))
+        columns = batch.columns
+        loss = loss_sums(
+            log_probabilities(model, batch, temperature=0.7, dtype=dtype),
+            behaviour=columns.behaviour,
+            advantages=columns.advantages,
+            weights=columns.weights,
+            sequences=columns.sequences,
+            settings=SETTINGS,
+        ).loss
+        loss.backward()
+        total += loss.item()
+    return total, gradients(model)
+
+
+def errors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    """‖Δ‖/‖g‖ of each tensor."""
+    assert found.keys() == expected.keys()
+    return {
+        n: float((found[n].double() - g.double()).norm() / g.double().norm()) for n, g in expected.items()
+    }
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_loss_and_every_gradient_are_those_of_the_unpacked_sequences(
+    models: dict[str, Path], architecture: str, dtype: torch.dtype, bound: float
+) -> None:
+    made = rows(GROUPS)
+    expected_loss, expected = unpacked_gradients(models[architecture], made, dtype)
+    loss, found = packed_gradients(models[architecture], made, dtype)
+    assert abs(loss - expected_loss) <= bound * abs(expected_loss)
+    assert max(errors(found, expected).values()) <= bound
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_in_bfloat16_packing_adds_nothing_to_what_rounding_does(
+    models: dict[str, Path], architecture: str
+) -> None:
+    # Rounding alone moves a tensor's gradient by 1 % to 5 % here: both are compared with the same weights in float32.
+    made = rows(GROUPS)
+    path = models[architecture]
+    _, exact_gradients = unpacked_gradients(path, made, torch.bfloat16, wide=True)
+    _, expected = unpacked_gradients(path, made, torch.bfloat16)
+    _, found = packed_gradients(path, made, torch.bfloat16)
+    rounding, mine = errors(expected, exact_gradients), errors(found, exact_gradients)
+    assert all(error <= max(2e-2, 2 * rounding[name]) for name, error in mine.items()), (mine, rounding)
+
+
+# ------------------------------------------------------------------------------------------ on a GPU
+
+LAYOUT = (
+    PackedGroup(0, 7, (4, 0, 8)),
+    PackedGroup(19, 0, (5,)),
+    PackedGroup(24, 1, (0, 3)),
+    PackedGroup(28, 9, ()),
+)
+
+
+def tensors(*, heads: int = 4, key_heads: int = 2, size: int = 37) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    query = torch.randn(1, heads, size, 16, generator=random)
+    return query, *(torch.randn(1, key_heads, size, 16, generator=random) for _ in range(2))
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("window", [None, 5])
+def test_flex_attention_with_the_block_mask_is_the_same(window: int | None, softcap: float | None) -> None:
+    # FlexAttention's backward needs a GPU; its forward, and with it the mask, does not.
+    query, key, value = tensors()
+    found, _ = attend(
+        None, query, key, value, None, sliding_window=window, softcap=softcap, shared_prompts=LAYOUT
+    )
+
+    def capped(score: Tensor, *_: Tensor) -> Tensor:
+        return score if softcap is None else softcap * torch.tanh(score / softcap)
+
+    mask = block_mask(LAYOUT, window, "cpu")
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # that it is not compiled
+        expected = flex_attention(query, key, value, score_mod=capped, block_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(found, expected.transpose(1, 2))
+
+
+def test_places_of_tokens() -> None:
+    groups, responses, positions = places(LAYOUT[1:3])
+    assert groups.tolist() == [0] * 5 + [1] * 4
+    assert responses.tolist() == [1] * 5 + [0, 2, 2, 2]
+    assert positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"shared_prompts": None}, {"dropout": 0.1}, {"s_aux": torch.zeros(4)}],
+    ids=lambda w: next(iter(w)),
+)
+def test_what_it_cannot_do_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot be packed"):
+        attend(None, *tensors(), None, **{"shared_prompts": LAYOUT, **wrong})
+
+
+# ------------------------------------------------------------------------------------------ who computes what
+
+MADE = [(5, [3, 4, 50, 7]), (9, [1, 2]), (5, [6]), (0, [4, 9])]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 9, 20])
+def test_ranks_share_all_rows_and_keep_siblings_together_where_they_can(world_size: int) -> None:
+    made = rows(MADE)
+    shares = [split(made, tokens=40, rank=rank, world_size=world_size) for rank in range(world_size)]
+    found = [row for share in shares for sequence in share for row in sequence]
+    assert sorted(map(id, found)) == sorted(map(id, made))
+    assert sum(1 for share in shares if share) == min(world_size, len(made))
+    for sequence in (sequence for share in shares for sequence in share):
+        layout = pack(sequence, weight=float, dtype=torch.float32, device=torch.device("cpu")).layout
+        last = layout[-1]
+        assert last.answers_slice.stop <= 40 or len(sequence) == 1
+
+
+def test_a_sequence_has_each_prompt_once_and_each_token_trained_on() -> None:
+    made = rows(MADE)
+    (sequence,) = split(made, tokens=1000, rank=0, world_size=1)
+    batch = pack(sequence, weight=float, dtype=torch.float32, device=torch.device("cpu"))
+    assert sorted(group.prompt for group in batch.layout) == [0, 5, 5, 9]
+    assert batch.inputs.shape[1] == sum(p + sum(r) - len(r) for p, r in MADE)
+    trained = [int(token) for row in sequence for token in row.tokens[row.mask]]
+    assert batch.columns.targets.tolist() == trained
+    assert batch.columns.weights.tolist() == [row.trained for row in sequence for _ in range(row.trained)]
+
+
+def test_what_an_architecture_allows_is_chosen(models: dict[str, Path], tmp_path: Path) -> None:
+    qwen = load(models["qwen2"], torch.float32, "own")
+    assert choose_packing("Padded", qwen) is PADDED
+    assert choose_packing(None, qwen) is SHARED_PROMPT
+    assert qwen.config._attn_implementation == NAME
+    config = AutoConfig.for_model("mamba", vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
+    other = AutoModelForCausalLM.from_config(config)
+    assert choose_packing(None, other) is PADDED
+    with pytest.raises(SpecError, match="write Padded") as refused:
+        choose_packing("SharedPrompt", other)
+    assert refused.value.path == "spec.trainer.options.packing"
