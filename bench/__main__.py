@@ -1,7 +1,7 @@
 """`python -m bench [NAME …]`: run benchmarks, print their tables, write bench/out/results.json.
 
-Names: store, protocol, weights, engine, recovery, bound, overlap, learning (all of them by default; the last four take
-more than an hour).
+Names: store, protocol, weights, engine, rollout, trainer, recovery, bound, overlap, learning (all of them by default;
+the last four take more than an hour).
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ import platform
 from bench import results
 from rljob_runtime.nats_server import SYNC_INTERVAL
 
-NAMES = ("store", "protocol", "weights", "engine", "recovery", "bound", "overlap", "learning")
+NAMES = (
+    "store",
+    "protocol",
+    "weights",
+    "engine",
+    "rollout",
+    "trainer",
+    "recovery",
+    "bound",
+    "overlap",
+    "learning",
+)
 
 
 def main() -> None:

@@ -1,0 +1,340 @@
+"""Generation through the real rollout worker against bare vLLM, and how soon engines use new weights.
+
+*Throughput*: the same prompts and lengths, in one run: `LLM.generate` in a process of its own, and a rollout worker
+over the engine vLLM that takes its assignments from a real nats-server and stores trajectories there. Both have one
+thread, one tiny Qwen2 in float32 and as many slots. The worker also computes log-probabilities, which `generate` is not
+asked for. Rounds alternate; medians.
+
+*Swap*: from the moment at which new weights are in memory (the trainer's optimizer step is done) until the first token
+that they made has come, while all slots are generating, `inflight: Update`. What a transport between machines adds is
+measured by `bench weights`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljob_contract.tiny_models import tiny_model
+from rljob_core.config import JobConfig
+from rljob_core.messages import (
+    ENGINE_WORK,
+    VERSION_ANNOUNCED,
+    EngineWorkBatch,
+    Generate,
+    VersionAnnounced,
+)
+from rljob_core.ports import Channel, Engine, Request
+from rljob_core.spec import RLJobSpec
+from rljob_runtime.engine_vllm import environment
+from rljob_runtime.engines import create_engine
+from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.rollout import Rollout
+from rljob_runtime.tokenizer import Tokenizer
+from rljob_runtime.trajectory_store import TrajectoryStore
+from rljob_runtime.weights_files import FilesWeightStore
+
+CONTEXT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    slots: int = 64
+    prompts: int = 256
+    tokens: int = 64
+    rounds: int = 5
+    swaps: int = 7
+
+
+FULL = Sizes()
+SMALL = Sizes(slots=4, prompts=8, tokens=8, rounds=1, swaps=1)
+
+
+def options(sizes: Sizes) -> dict[str, Any]:
+    """Of the engine vLLM."""
+    return {"slots": sizes.slots, "threads": 1, "kvCacheGiB": 0.5, "maxLength": CONTEXT}
+
+
+# ------------------------------------------------------------------------------------------------ bare vLLM
+
+BARE = """
+import json, sys, time
+
+def main() -> None:
+    from vllm import LLM, SamplingParams
+
+    given = json.loads(sys.argv[1])
+    model = LLM(
+        model=given["model"], dtype="float32", enforce_eager=True, max_num_seqs=given["slots"],
+        max_model_len=given["context"], kv_cache_memory_bytes=1 << 29, skip_tokenizer_init=True,
+    )
+    params = SamplingParams(max_tokens=given["tokens"], temperature=1.0, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": tokens} for tokens in given["prompts"]]
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        begun = time.perf_counter()
+        done = model.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - begun
+        print(json.dumps([seconds, sum(len(one.outputs[0].token_ids) for one in done)]), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+class Bare:
+    """`LLM.generate` in a process of its own."""
+
+    def __init__(self, model: Path, prompts: Sequence[Sequence[int]], sizes: Sizes, folder: Path) -> None:
+        script = folder / "bare.py"
+        script.write_text(BARE)
+        given = {
+            "model": str(model),
+            "slots": sizes.slots,
+            "context": CONTEXT,
+            "tokens": sizes.tokens,
+            "prompts": [list(map(int, prompt)) for prompt in prompts],
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), json.dumps(given)],
+            env=os.environ | environment(threads=1, workers=1, on_cpu=True),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "bare.log").open("wb"),
+            text=True,
+        )
+        self._read("ready")
+
+    def round(self) -> float:
+        """Tokens a second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        seconds, tokens = json.loads(self._read("["))
+        return float(tokens / seconds)
+
+    def _read(self, beginning: str) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(beginning):
+                return line
+        raise RuntimeError("bare vLLM ended: see bare.log")
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+# ------------------------------------------------------------------------------------------------ the rollout worker
+
+
+class Worker:
+    """A rollout worker over vLLM, its nats-server, and what a coordinator would send it."""
+
+    def __init__(self, model: Path, texts: Sequence[str], sizes: Sizes, folder: Path) -> None:
+        self._model, self._texts, self._sizes, self._folder = model, texts, sizes, folder
+        self._numbers = iter(range(1_000_000))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Worker]:
+        """With everything started."""
+        config = self._config()
+        server = EmbeddedServer(self._folder / "nats")
+        await server.start()
+        self._store, own = (
+            NatsStore(server.url, subject=config.subject, stream_prefix=config.stream_prefix)
+            for _ in range(2)
+        )
+        for store in (self._store, own):
+            await store.open()
+        engine = create_engine("vLLM", model_path=self._model, options=options(self._sizes))
+        weights = FilesWeightStore(config.weights_uri)
+        role = Rollout(config, own, weights, engine, Tokenizer(self._model), pod="bench", pool="a")
+        self._engine = role.instance
+        announced = VersionAnnounced(epoch=1, version=0, key=None, manifest="initial")
+        await self._store.publish(Channel.VERSIONS, "announced", VERSION_ANNOUNCED.dump_json(announced))
+        stop, ready = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(role.run(stop, ready.set))
+        begun = asyncio.create_task(ready.wait())
+        await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        try:
+            yield self
+        finally:
+            stop.set()
+            await task
+            for store in (self._store, own):
+                await store.close()
+            await server.stop()
+
+    async def round(self) -> float:
+        """Tokens a second, from sending the assignments until the last trajectory is stored."""
+        first = await self._store.last_sequence(Channel.TRAJECTORIES) + 1
+        begun = time.perf_counter()
+        number = next(self._numbers)
+        items = tuple(
+            Generate(f"{number}-{at}", 1, at, text, 0, "sampled", at) for at, text in enumerate(self._texts)
+        )
+        for start in range(0, len(items), 64):
+            batch = EngineWorkBatch(epoch=1, items=items[start : start + 64])
+            await self._store.publish(Channel.WORK, f"engine.{self._engine}", ENGINE_WORK.dump_json(batch))
+        found = tokens = 0
+        async for summaries in TrajectoryStore(self._store).summaries(first):
+            found += len(summaries)
+            tokens += len(summaries) * self._sizes.tokens
+            if found == len(items):
+                break
+        return tokens / (time.perf_counter() - begun)
+
+    def _config(self) -> JobConfig:
+        spec = {
+            "steps": 1,
+            "model": {"uri": str(self._model)},
+            "data": {"dataset": "chain_sum", "promptsPerStep": 4, "groupSize": 2},
+            "rollout": {
+                "engine": {"name": "vLLM", "options": options(self._sizes)},
+                "sampling": {"maxTokens": self._sizes.tokens},
+                "pools": [{"name": "a", "replicas": 1}],
+            },
+        }
+        return JobConfig(
+            namespace="default",
+            job="rollout",
+            uid="bench",
+            spec=RLJobSpec.model_validate(spec),
+            weights_uri=str(self._folder / "weights"),
+            checkpoint_uri=str(self._folder / "checkpoints"),
+            trainer_log_uri=str(self._folder / "trainer"),
+        )
+
+
+async def throughput(model: Path, sizes: Sizes, folder: Path) -> dict[str, Any]:
+    """Tokens a second of both."""
+    random = np.random.default_rng(0)
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    texts = ["".join(random.choice(list(letters), size=16)) for _ in range(sizes.prompts)]
+    tokenizer = Tokenizer(model)
+    bare = await asyncio.to_thread(Bare, model, [tokenizer.encode(text) for text in texts], sizes, folder)
+    found: dict[str, list[float]] = {"LLM.generate": [], "rollout worker": []}
+    async with Worker(model, texts, sizes, folder).running() as worker:
+        for number in range(sizes.rounds + 1):
+            theirs = await asyncio.to_thread(bare.round)
+            ours = await worker.round()
+            if number:  # the first warms up
+                found["LLM.generate"].append(theirs)
+                found["rollout worker"].append(ours)
+        await asyncio.to_thread(bare.close)
+    medians = {name: statistics.median(rates) for name, rates in found.items()}
+    return {**medians, "ratio": medians["rollout worker"] / medians["LLM.generate"], "rounds": found}
+
+
+# ------------------------------------------------------------------------------------------------ swaps
+
+
+@contextmanager
+def engines(model: Path, sizes: Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
+    """Those that are compared, not started yet."""
+    from tests.engines.vllm_processes import vllm_server
+
+    with vllm_server(model, folder / "server.log", slots=sizes.slots) as url:
+        yield {
+            "Torch": create_engine(
+                "Torch", model_path=model, options={"slots": sizes.slots, "threads": 1, "device": "cpu"}
+            ),
+            "vLLM": create_engine("vLLM", model_path=model, options=options(sizes)),
+            "HTTP": create_engine("HTTP", model_path=model, options={"slots": sizes.slots, "url": url}),
+        }
+
+
+async def swap_seconds(engine: Engine, weights: Sequence[tuple[str, Any]], sizes: Sizes) -> float:
+    """Median time until the first token of new weights; all slots are generating."""
+    await engine.start()
+    await engine.swap(0, None, "Update")
+    tokens = np.arange(1, 17, dtype=np.int32)
+    found = []
+    for version in range(1, sizes.swaps + 1):
+        names = [f"{version}-{slot}" for slot in range(sizes.slots)]
+        engine.submit(
+            [
+                Request(name, tokens, 1.0, 1.0, CONTEXT - 100, frozenset(), (), n)
+                for n, name in enumerate(names)
+            ]
+        )
+        await more_tokens(engine, 4 * sizes.slots)
+        begun = time.perf_counter()
+        await engine.swap(version, weights, "Update")
+        await more_tokens(engine, 1)
+        found.append(time.perf_counter() - begun)
+        engine.cancel(names)
+    await engine.close()
+    return statistics.median(found)
+
+
+async def more_tokens(engine: Engine, count: int) -> None:
+    """Until so many more have come."""
+    before = engine.load().tokens
+    while engine.load().tokens < before + count:  # noqa: ASYNC110
+        await asyncio.sleep(0.0005)
+
+
+async def swaps(model: Path, sizes: Sizes, folder: Path) -> dict[str, float]:
+    """Seconds by engine."""
+    from safetensors.torch import load_file
+
+    weights = list(load_file(model / "model.safetensors").items())
+    with ExitStack() as stack:
+        kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes, folder))
+        found = {name: await swap_seconds(engine, weights, sizes) for name, engine in kinds.items()}
+        await asyncio.to_thread(stack.close)
+    return found
+
+
+def unending(model: Path) -> Path:
+    """Take the end token off a model, so that all responses are as long as they may be."""
+    for name, field in [
+        ("config", "eos_token_id"),
+        ("generation_config", "eos_token_id"),
+        ("tokenizer_config", "eos_token"),
+    ]:
+        file = model / f"{name}.json"
+        settings = json.loads(file.read_text())
+        settings.pop(field, None)
+        file.write_text(json.dumps(settings))
+    return model
+
+
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
+    """Print both tables."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        model = unending(tiny_model(folder / "model", hidden=128, layers=4, context=CONTEXT))
+        rates = asyncio.run(throughput(model, sizes, folder))
+        print(
+            f"{sizes.prompts} prompts of 16 tokens, {sizes.tokens} tokens each, {sizes.slots} slots, 1 thread"
+        )
+        print(f"{'LLM.generate':>16} {'rollout worker':>16} {'ratio':>7}")
+        print(
+            f"{rates['LLM.generate']:>12,.0f} t/s {rates['rollout worker']:>12,.0f} t/s {rates['ratio']:>7.3f}"
+        )
+        times = asyncio.run(swaps(model, sizes, folder))
+        print(f"\n{sizes.slots} trajectories generating: new weights in memory → first token under them")
+        for name, seconds in times.items():
+            print(f"{name:>16} {1000 * seconds:>12,.1f} ms")
+    return {"throughput": rates, "swap_seconds": times}

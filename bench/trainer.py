@@ -1,0 +1,253 @@
+"""A trainer's step: ours, groups packed and padded, and the GRPO step of TRL's trainer, on the same batch and threads.
+
+A step is the forward, the backward and AdamW's step over the batch; nothing is generated, and old log-probabilities are
+given. All three start with the same weights and have the same gradient (`tests/engines/test_loss_trl.py`). TRL's step
+is its own loss on its own batch: prompts padded on the left, responses on the right. Rounds of all alternate; figures
+are medians over rounds. Memory is what a step's peak adds to what is resident before it.
+
+*Ideal* is what packing would gain if time were tokens: G·(P + R) / (P + G·R).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+GROUPS, GROUP = 2, 8
+SHORTEST, LONGEST = 64, 256
+#: Tokens of a prompt: the issue's own case, then 1:1, 4:1 and 16:1 to the mean response of 160.
+PROMPTS = (256, 160, 640, 2560)
+ROUNDS = 3
+THREADS = 2
+VOCABULARY = 512
+
+
+def make_model(folder: Path) -> Path:
+    """Write a Qwen2 of 4.1 M parameters with random weights, and a tokenizer that TRL asks for."""
+    import torch
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0", pad_token="w0").save_pretrained(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Group:
+    """A prompt and its responses."""
+
+    prompt: list[int]
+    responses: list[list[int]]
+
+
+def make_groups(prompt: int, *, groups: int) -> list[Group]:
+    """Groups whose responses' lengths are spread evenly between the shortest and the longest."""
+    random = np.random.default_rng(0)
+    lengths = np.linspace(SHORTEST, LONGEST, GROUP).astype(int)
+
+    def tokens(count: int) -> list[int]:
+        return [int(t) for t in random.integers(1, VOCABULARY, count)]
+
+    return [Group(tokens(prompt), [tokens(int(n)) for n in lengths]) for _ in range(groups)]
+
+
+class Ours:
+    """The torch backend."""
+
+    def __init__(self, model: Path, groups: Sequence[Group], *, packing: str) -> None:
+        from rljob_contract.samples import job_config, sample, segment
+        from rljob_core.trajectory import Source
+        from rljob_runtime.backends import create_backend
+
+        config = job_config(
+            model,
+            algorithm={"learningRate": 1e-6, "importanceCap": 1e9},
+            sampling={"maxTokens": LONGEST},
+            trainer={"options": {"threads": THREADS, "packing": packing}, "microBatchTokens": 1 << 20},
+        )
+        self._backend = create_backend(config, rank=0, world_size=1, model_path=model)
+        self._samples = [
+            sample(
+                f"g{g}.{r}",
+                [
+                    segment(Source.PROMPT, group.prompt),
+                    segment(Source.MODEL, tokens, logprobs=[-np.log(VOCABULARY)] * len(tokens)),
+                ],
+                advantage=(-1.0) ** r,
+            )
+            for g, group in enumerate(groups)
+            for r, tokens in enumerate(group.responses)
+        ]
+
+    def __call__(self) -> None:
+        """A step."""
+        self._backend.begin_step(0)
+        self._backend.accumulate(self._samples)
+        self._backend.finish_step()
+
+
+class Trl:
+    """The loss, backward and step of TRL's GRPOTrainer."""
+
+    def __init__(self, model: Path, groups: Sequence[Group], *, folder: Path) -> None:
+        import torch
+        from datasets import Dataset
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from trl import GRPOConfig, GRPOTrainer
+
+        rows = [(group.prompt, tokens) for group in groups for tokens in group.responses]
+        self._trainer = GRPOTrainer(
+            model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+            reward_funcs=lambda **_: 0.0,
+            train_dataset=Dataset.from_dict({"prompt": ["w1"] * len(rows)}),
+            processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
+            args=GRPOConfig(
+                output_dir=str(folder),
+                per_device_train_batch_size=len(rows),
+                num_generations=GROUP,
+                max_completion_length=LONGEST,
+                loss_type="grpo",
+                learning_rate=1e-6,
+                beta=0.0,
+                gradient_checkpointing=False,
+                report_to=[],
+                use_cpu=True,
+                bf16=False,
+            ),
+        )
+        self._trainer.current_gradient_accumulation_steps = 1
+        self._trainer.create_optimizer()
+        self._trainer.model.train()
+        torch.set_num_threads(THREADS)
+        width = max(len(tokens) for _, tokens in rows)
+
+        def padded(values: Callable[[list[int]], list[float]]) -> Any:
+            return torch.tensor([values(t) + [0] * (width - len(t)) for _, t in rows])
+
+        self._inputs = {
+            "prompt_ids": torch.tensor([prompt for prompt, _ in rows]),
+            "prompt_mask": torch.ones(len(rows), len(rows[0][0]), dtype=torch.long),
+            "completion_ids": padded(list),
+            "completion_mask": padded(lambda t: [1] * len(t)),
+            "old_per_token_logps": padded(lambda t: [-float(np.log(VOCABULARY))] * len(t)).float(),
+            "advantages": torch.tensor([(-1.0) ** (i % GROUP) for i in range(len(rows))]),
+            "num_items_in_batch": torch.tensor(sum(len(t) for _, t in rows)),
+        }
+
+    def __call__(self) -> None:
+        """A step."""
+        import torch
+
+        trainer = self._trainer
+        loss = trainer._compute_loss(trainer.model, self._inputs)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+
+def seconds_of(step: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    step()
+    return time.perf_counter() - started
+
+
+def peak_of(step: Callable[[], None]) -> int:
+    """Bytes that a step's peak adds to what is resident before it."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts over
+    before = _status("VmRSS")
+    step()
+    return _status("VmHWM") - before
+
+
+def _status(key: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{key}:")]
+    return int(line.split()[1]) << 10
+
+
+def compare(model: Path, prompt: int, *, groups: int, rounds: int, scratch: Path) -> dict[str, Any]:
+    """All three on one batch."""
+    made = make_groups(prompt, groups=groups)
+    steps: dict[str, Callable[[], None]] = {
+        "trl": Trl(model, made, folder=scratch),
+        "padded": Ours(model, made, packing="Padded"),
+        "packed": Ours(model, made, packing="SharedPrompt"),
+    }
+    for step in steps.values():
+        step()  # warm
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            times[name].append(seconds_of(step))
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    response = statistics.mean(len(r) for g in made for r in g.responses)
+    ideal = GROUP * (prompt + response) / (prompt + GROUP * response)
+    return {
+        "prompt": prompt,
+        "response": response,
+        "seconds": seconds,
+        "trl_over_padded": seconds["trl"] / seconds["padded"],
+        "padded_over_packed": seconds["padded"] / seconds["packed"],
+        "trl_over_packed": seconds["trl"] / seconds["packed"],
+        "ideal": ideal,
+        "of_ideal": seconds["padded"] / seconds["packed"] / ideal,
+        "peak_bytes": {name: peak_of(step) for name, step in steps.items()},
+    }
+
+
+def main(prompts: Sequence[int] = PROMPTS, *, groups: int = GROUPS, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Run and print."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    print(
+        f"Qwen2 of 4.1 M parameters, float32, {THREADS} threads; {groups} groups of {GROUP}, "
+        f"responses of {SHORTEST} to {LONGEST} tokens\n"
+        f"{'prompt':>6} {'TRL s':>7} {'padded s':>8} {'packed s':>8} {'TRL/padded':>10} {'TRL/packed':>10} "
+        f"{'padded/packed':>13} {'of ideal':>8} {'peak MB: TRL, padded, packed':>29}"
+    )
+    found = []
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+        model = make_model(Path(folder) / "model")
+        for prompt in prompts:
+            row = compare(model, prompt, groups=groups, rounds=rounds, scratch=Path(folder) / "trl")
+            found.append(row)
+            seconds, peaks = row["seconds"], [b >> 20 for b in row["peak_bytes"].values()]
+            print(
+                f"{prompt:6d} {seconds['trl']:7.2f} {seconds['padded']:8.2f} {seconds['packed']:8.2f} "
+                f"{row['trl_over_padded']:10.2f} {row['trl_over_packed']:10.2f} "
+                f"{row['padded_over_packed']:13.2f} {row['of_ideal']:8.0%} {peaks!s:>29}",
+                flush=True,
+            )
+    return {"threads": THREADS, "groups": groups, "rows": found}
+
+
+if __name__ == "__main__":
+    main()
