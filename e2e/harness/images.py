@@ -26,7 +26,9 @@ from e2e.harness.oci_archive import write_archive
 
 BASE_IMAGE = "localhost/rljob-base:1"
 """A minimal Debian with the shared libraries that this machine's Python needs; any user may enter /root."""
-_PACKAGES = frozenset({"libgomp1", "libstdc++6"})  # torch's, beside what Python itself is linked with
+_PACKAGES = frozenset(
+    {"libgomp1", "libnuma1", "libstdc++6"}
+)  # torch's, vLLM's, beside those of Python itself
 _DROPPED = [
     "./dev/*",
     "./proc/*",
