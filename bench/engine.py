@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.models import qwen2
+
 VOCABULARY = 13
 PROMPT = 16
 ROUNDS = 3
@@ -25,25 +27,10 @@ THREADS = 1
 
 
 def make_model(folder: Path) -> Path:
-    """Write a Qwen2 of 0.86 M parameters with random weights."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=2048,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
+    """Write a model of 0.86 M parameters."""
+    return qwen2(
+        folder, vocabulary=VOCABULARY, hidden=128, intermediate=384, heads=4, key_heads=4, context=2048
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 class Generate:

@@ -24,38 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from bench.models import MILLIONS, VOCABULARY, in_proportion
+
 GROUPS, GROUP = 2, 8
 SHORTEST, LONGEST = 64, 256
 #: Tokens of a prompt: the issue's own case, then 1:1, 4:1 and 16:1 to the mean response of 160.
 PROMPTS = (256, 160, 640, 2560)
 ROUNDS = 3
 THREADS = 2
-VOCABULARY = 512
-
-
-def make_model(folder: Path) -> Path:
-    """Write a Qwen2 of 4.1 M parameters with random weights, and a tokenizer that TRL asks for."""
-    import torch
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0", pad_token="w0").save_pretrained(folder)
-    return folder
 
 
 @dataclass(frozen=True)
@@ -228,14 +204,14 @@ def main(prompts: Sequence[int] = PROMPTS, *, groups: int = GROUPS, rounds: int 
     """Run and print."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     print(
-        f"Qwen2 of 4.1 M parameters, float32, {THREADS} threads; {groups} groups of {GROUP}, "
+        f"Qwen2 of {MILLIONS} M parameters, float32, {THREADS} threads; {groups} groups of {GROUP}, "
         f"responses of {SHORTEST} to {LONGEST} tokens\n"
         f"{'prompt':>6} {'TRL s':>7} {'padded s':>8} {'packed s':>8} {'TRL/padded':>10} {'TRL/packed':>10} "
         f"{'padded/packed':>13} {'of ideal':>8} {'peak MB: TRL, padded, packed':>29}"
     )
     found = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
-        model = make_model(Path(folder) / "model")
+        model = in_proportion(Path(folder) / "model")
         for prompt in prompts:
             row = compare(model, prompt, groups=groups, rounds=rounds, scratch=Path(folder) / "trl")
             found.append(row)

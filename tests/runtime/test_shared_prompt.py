@@ -122,7 +122,7 @@ def packed_gradients(path: Path, made: list[Row], dtype: torch.dtype) -> Result:
     """Loss and gradients of two packed sequences, of several groups each."""
     model = load(path, dtype, NAME)
     assert supports_shared_prompts(model)
-    packs = split(made, tokens=80, rank=0, world_size=1)
+    packs = split(made, tokens=80, best=80, rank=0, world_size=1)
     assert len(packs) == 2
     total, wide = 0.0, torch.promote_types(dtype, torch.float32)
     for each in packs:
@@ -234,7 +234,7 @@ MADE = [(5, [3, 4, 50, 7]), (9, [1, 2]), (5, [6]), (0, [4, 9])]
 @pytest.mark.parametrize("world_size", [1, 2, 3, 9, 20])
 def test_ranks_share_all_rows_and_keep_siblings_together_where_they_can(world_size: int) -> None:
     made = rows(MADE)
-    shares = [split(made, tokens=40, rank=rank, world_size=world_size) for rank in range(world_size)]
+    shares = [split(made, tokens=40, best=40, rank=rank, world_size=world_size) for rank in range(world_size)]
     found = [row for share in shares for sequence in share for row in sequence]
     assert sorted(map(id, found)) == sorted(map(id, made))
     assert sum(1 for share in shares if share) == min(world_size, len(made))
@@ -246,7 +246,7 @@ def test_ranks_share_all_rows_and_keep_siblings_together_where_they_can(world_si
 
 def test_a_sequence_has_each_prompt_once_and_each_token_trained_on() -> None:
     made = rows(MADE)
-    (sequence,) = split(made, tokens=1000, rank=0, world_size=1)
+    (sequence,) = split(made, tokens=1000, best=1000, rank=0, world_size=1)
     batch = pack(sequence, weight=float, dtype=torch.float32, device=torch.device("cpu"))
     assert sorted(group.prompt for group in batch.layout) == [0, 5, 5, 9]
     assert batch.inputs.shape[1] == sum(p + sum(r) - len(r) for p, r in MADE)

@@ -40,6 +40,8 @@ from rljob_runtime.memory import naming
 from rljob_runtime.packing import Row, row
 
 _FIGURES = 5
+#: Tokens of a forward beyond which a CPU takes longer for each of them: its caches hold no more activations.
+_CACHED = 2048
 #: What a rank computes that has nothing to compute while others have.
 _COMPANY = Row(np.zeros(2, np.int32), np.array([False, True]), np.zeros(2, np.float32), 0.0, 1)
 
@@ -94,6 +96,8 @@ class BackendBase(BackendState):
         self._sampling = config.spec.rollout.sampling
         self._settings = LossSettings.of(self._algorithm)
         self._forward_tokens = options.forward_tokens or config.spec.trainer.micro_batch_tokens
+        on_cpu = self._device.type == "cpu" and options.forward_tokens is None
+        self._best_tokens = _CACHED if on_cpu else self._forward_tokens
 
     # ------------------------------------------------------------------------------------------ what differs
 
@@ -185,7 +189,13 @@ class BackendBase(BackendState):
 
     def _batches_of(self, rows: Sequence[Row], rank: int) -> list[list[Row]]:
         """A rank's share of a micro-batch's rows, in batches for one forward each."""
-        return self._packing.split(rows, tokens=self._forward_tokens, rank=rank, world_size=self._world_size)
+        return self._packing.split(
+            rows,
+            tokens=self._forward_tokens,
+            best=self._best_tokens,
+            rank=rank,
+            world_size=self._world_size,
+        )
 
     def _learn_all(self, parts: Sequence[Sequence[Row]]) -> None:
         """A forward and backward for each of these; one without rows adds nothing and keeps other ranks company."""

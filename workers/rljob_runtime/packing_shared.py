@@ -43,11 +43,11 @@ class PackedBatch:
     columns: TokenColumns
 
 
-def split(rows: Sequence[Row], *, tokens: int, rank: int, world_size: int) -> list[list[Row]]:
+def split(rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size: int) -> list[list[Row]]:
     """A rank's rows, in sequences of whole groups or parts of them; see `packing.Split`."""
     parts = _parts(rows, tokens=tokens, least=world_size)
     mine = [parts[i] for i in share([computed(part) for part in parts], rank=rank, world_size=world_size)]
-    bins = _fill([computed(part) for part in mine], room=tokens)
+    bins = _fill([computed(part) for part in mine], room=min(tokens, best))
     return [[row for i in bin_ for row in mine[i]] for bin_ in bins]
 
 
