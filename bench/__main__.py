@@ -1,7 +1,7 @@
 """`python -m bench [NAME …]`: run benchmarks, print their tables, write bench/out/results.json.
 
-Names: store, protocol, weights, engine, rollout, trainer, recovery, bound, overlap, learning (all of them by default;
-the last four take more than an hour).
+Names: store, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap, learning (all of
+them by default; the last four take more than an hour).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ NAMES = (
     "weights",
     "engine",
     "rollout",
+    "swap",
     "trainer",
+    "publishing",
     "recovery",
     "bound",
     "overlap",

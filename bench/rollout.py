@@ -1,13 +1,9 @@
-"""Generation through the real rollout worker against bare vLLM, and how soon engines use new weights.
+"""Generation through the real rollout worker against bare vLLM.
 
-*Throughput*: the same prompts and lengths, in one run: `LLM.generate` in a process of its own, and a rollout worker
-over the engine vLLM that takes its assignments from a real nats-server and stores trajectories there. Both have one
-thread, one tiny Qwen2 in float32 and as many slots. The worker also computes log-probabilities, which `generate` is not
-asked for. Rounds alternate; medians.
-
-*Swap*: from the moment at which new weights are in memory (the trainer's optimizer step is done) until the first token
-that they made has come, while all slots are generating, `inflight: Update`. What a transport between machines adds is
-measured by `bench weights`.
+The same prompts and lengths, in one run: `LLM.generate` in a process of its own, and a rollout worker over the engine
+vLLM that takes its assignments from a real nats-server and stores trajectories there. Both have one thread, one tiny
+Qwen2 in float32 and as many slots. The worker also computes log-probabilities, which `generate` is not asked for.
+Rounds alternate; medians.
 """
 
 from __future__ import annotations
@@ -20,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +33,7 @@ from rljob_core.messages import (
     Generate,
     VersionAnnounced,
 )
-from rljob_core.ports import Channel, Engine, Request
+from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.engine_vllm import environment
 from rljob_runtime.engines import create_engine
@@ -59,11 +55,10 @@ class Sizes:
     prompts: int = 256
     tokens: int = 64
     rounds: int = 5
-    swaps: int = 7
 
 
 FULL = Sizes()
-SMALL = Sizes(slots=4, prompts=8, tokens=8, rounds=1, swaps=1)
+SMALL = Sizes(slots=4, prompts=8, tokens=8, rounds=1)
 
 
 def options(sizes: Sizes) -> dict[str, Any]:
@@ -245,67 +240,6 @@ async def throughput(model: Path, sizes: Sizes, folder: Path) -> dict[str, Any]:
     return {**medians, "ratio": medians["rollout worker"] / medians["LLM.generate"], "rounds": found}
 
 
-# ------------------------------------------------------------------------------------------------ swaps
-
-
-@contextmanager
-def engines(model: Path, sizes: Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
-    """Those that are compared, not started yet."""
-    from tests.engines.vllm_processes import vllm_server
-
-    with vllm_server(model, folder / "server.log", slots=sizes.slots) as url:
-        yield {
-            "Torch": create_engine(
-                "Torch", model_path=model, options={"slots": sizes.slots, "threads": 1, "device": "cpu"}
-            ),
-            "vLLM": create_engine("vLLM", model_path=model, options=options(sizes)),
-            "HTTP": create_engine("HTTP", model_path=model, options={"slots": sizes.slots, "url": url}),
-        }
-
-
-async def swap_seconds(engine: Engine, weights: Sequence[tuple[str, Any]], sizes: Sizes) -> float:
-    """Median time until the first token of new weights; all slots are generating."""
-    await engine.start()
-    await engine.swap(0, None, "Update")
-    tokens = np.arange(1, 17, dtype=np.int32)
-    found = []
-    for version in range(1, sizes.swaps + 1):
-        names = [f"{version}-{slot}" for slot in range(sizes.slots)]
-        engine.submit(
-            [
-                Request(name, tokens, 1.0, 1.0, CONTEXT - 100, frozenset(), (), n)
-                for n, name in enumerate(names)
-            ]
-        )
-        await more_tokens(engine, 4 * sizes.slots)
-        begun = time.perf_counter()
-        await engine.swap(version, weights, "Update")
-        await more_tokens(engine, 1)
-        found.append(time.perf_counter() - begun)
-        engine.cancel(names)
-    await engine.close()
-    return statistics.median(found)
-
-
-async def more_tokens(engine: Engine, count: int) -> None:
-    """Until so many more have come."""
-    before = engine.load().tokens
-    while engine.load().tokens < before + count:  # noqa: ASYNC110
-        await asyncio.sleep(0.0005)
-
-
-async def swaps(model: Path, sizes: Sizes, folder: Path) -> dict[str, float]:
-    """Seconds by engine."""
-    from safetensors.torch import load_file
-
-    weights = list(load_file(model / "model.safetensors").items())
-    with ExitStack() as stack:
-        kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes, folder))
-        found = {name: await swap_seconds(engine, weights, sizes) for name, engine in kinds.items()}
-        await asyncio.to_thread(stack.close)
-    return found
-
-
 def unending(model: Path) -> Path:
     """Take the end token off a model, so that all responses are as long as they may be."""
     for name, field in [
@@ -321,20 +255,15 @@ def unending(model: Path) -> Path:
 
 
 def main(sizes: Sizes = FULL) -> dict[str, Any]:
-    """Print both tables."""
+    """Print the table."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = unending(tiny_model(folder / "model", hidden=128, layers=4, context=CONTEXT))
+        model = unending(tiny_model(folder / "model", hidden=256, layers=8, context=CONTEXT))
         rates = asyncio.run(throughput(model, sizes, folder))
-        print(
-            f"{sizes.prompts} prompts of 16 tokens, {sizes.tokens} tokens each, {sizes.slots} slots, 1 thread"
-        )
-        print(f"{'LLM.generate':>16} {'rollout worker':>16} {'ratio':>7}")
-        print(
-            f"{rates['LLM.generate']:>12,.0f} t/s {rates['rollout worker']:>12,.0f} t/s {rates['ratio']:>7.3f}"
-        )
-        times = asyncio.run(swaps(model, sizes, folder))
-        print(f"\n{sizes.slots} trajectories generating: new weights in memory → first token under them")
-        for name, seconds in times.items():
-            print(f"{name:>16} {1000 * seconds:>12,.1f} ms")
-    return {"throughput": rates, "swap_seconds": times}
+    print(
+        f"{sizes.prompts} prompts of 16 tokens, {sizes.tokens} tokens each, {sizes.slots} slots, 1 thread, "
+        "Qwen2 of 4.7 M parameters"
+    )
+    print(f"{'LLM.generate':>16} {'rollout worker':>16} {'ratio':>7}")
+    print(f"{rates['LLM.generate']:>12,.0f} t/s {rates['rollout worker']:>12,.0f} t/s {rates['ratio']:>7.3f}")
+    return rates

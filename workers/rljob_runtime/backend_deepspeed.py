@@ -26,6 +26,7 @@ from rljob_runtime.adamw import fill_state, moments_of
 from rljob_runtime.backend_base import BackendBase
 from rljob_runtime.backend_gang import join_alone
 from rljob_runtime.backends import DeepSpeedOptions
+from rljob_runtime.broadcast import gathered
 from rljob_runtime.causal_model import empty_model, load_model
 from rljob_runtime.optimizer_state import Elements
 from rljob_runtime.reference import Reference
@@ -150,8 +151,9 @@ class DeepSpeedBackend(BackendBase):
         if not hasattr(tensor, "ds_tensor"):
             own: Tensor = tensor
             return own
-        with self._deepspeed.zero.GatheredParameters([tensor]):
-            return tensor.detach().clone()
+        _, count = self._range(tensor)
+        own = tensor.ds_tensor.detach()[:count]
+        return gathered(own, part=tensor.ds_tensor.ds_numel, size=tensor.ds_numel).view(tensor.ds_shape)
 
     def _reference(self) -> AbstractContextManager[Any]:
         if isinstance(self._frozen, Reference):

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from rljob_runtime.adamw import moments_of
 from rljob_runtime.backend_gang import join_alone
 from rljob_runtime.backend_torch import TorchBackend
+from rljob_runtime.broadcast import gathered
 from rljob_runtime.causal_model import decoder_layers, empty_model
 from rljob_runtime.optimizer_state import Elements
 
@@ -89,8 +90,11 @@ class FsdpBackend(TorchBackend):
         own.copy_(value[first : first + own.shape[0]])
 
     def _whole(self, tensor: Tensor) -> Tensor:
-        whole: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return whole
+        if not isinstance(tensor, DTensor):
+            return tensor
+        own = tensor.detach().to_local().to(self._empty(tensor).dtype)
+        part = self._rows(tensor) * tensor.shape[1:].numel()
+        return gathered(own.reshape(-1), part=part, size=tensor.numel()).view(tensor.shape)
 
     def _reference(self) -> AbstractContextManager[Any]:
         return nullcontext(self._frozen)
@@ -112,7 +116,12 @@ class FsdpBackend(TorchBackend):
     def _first_row(self, tensor: DTensor) -> int:
         """The row at which this rank's part begins: rows are divided as `torch.chunk` does it."""
         height: int = tensor.shape[0]
-        return min(self._rank * -(-height // self._world_size), height)
+        return min(self._rank * self._rows(tensor), height)
+
+    def _rows(self, tensor: DTensor) -> int:
+        """How many rows a rank has."""
+        height: int = tensor.shape[0]
+        return -(-height // self._world_size)
 
     # ------------------------------------------------------------------------------------------ a step
 
@@ -122,4 +131,4 @@ class FsdpBackend(TorchBackend):
     def _clip(self) -> float:
         parameters = list(self._optimized.values())
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._algorithm.max_grad_norm)
-        return float(self._whole(norm))
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -1,4 +1,4 @@
-"""Tensors from rank 0 to all ranks, one at a time: nobody holds more than one besides its own weights."""
+"""Tensors between ranks, one at a time: nobody holds more than one whole tensor besides its own weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from rljob_core.ports import TensorInfo
 from rljob_runtime.tensor_files import layout_of
@@ -62,3 +63,27 @@ def _received() -> Iterator[tuple[str, Any]]:
         if len(data):
             dist.broadcast(data, src=0)
         yield name, tensor_of(data.numpy(), info)
+
+
+def gathered(own: Tensor, *, part: int, size: int) -> Tensor:
+    """The whole of a tensor that is divided between the ranks, on every rank; all call it.
+
+    Every part is received where it belongs, so that a rank holds its part and the whole, and nothing besides.
+
+    Args:
+        own: [at most `part`], this rank's elements; contiguous.
+        part: elements that each rank has, the last ones fewer or none.
+        size: elements in all.
+
+    Returns:
+        [size], on the device of `own`.
+    """
+    whole = torch.empty(size, dtype=own.dtype, device=own.device)
+    for rank in range(dist.get_world_size()):
+        place = whole[rank * part : (rank + 1) * part]
+        if rank == dist.get_rank():
+            place.copy_(own)
+        if len(place):
+            # As bytes: not every backend has every dtype.
+            dist.broadcast(place.view(torch.uint8), src=rank)
+    return whole

@@ -1,0 +1,152 @@
+"""How soon engines generate with the weights of a step, from the end of the optimizer's step.
+
+A trainer of the backend Torch takes a real step. From then on: its weights are published with the transport `Files`,
+read again, every digest verified, the engine swaps them in (`inflight: Update`) while all its slots are generating, and
+the first token that they made has come. What a network between machines adds is measured by `bench weights`. Medians.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.rollout import CONTEXT, FULL, Sizes, options, unending
+from rljob_contract.samples import job_config, random_samples
+from rljob_contract.tiny_models import tiny_model
+from rljob_core.ports import Engine, Manifest, Request, TrainerBackend
+from rljob_runtime.backends import create_backend
+from rljob_runtime.engines import create_engine
+from rljob_runtime.weights_files import FilesWeightStore
+
+SWAPS = 7
+
+
+@contextmanager
+def engines(model: Path, sizes: Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
+    """Those that are compared, not started yet."""
+    from tests.engines.vllm_processes import vllm_server
+
+    with vllm_server(model, folder / "server.log", slots=sizes.slots) as url:
+        yield {
+            "Torch": create_engine(
+                "Torch", model_path=model, options={"slots": sizes.slots, "threads": 1, "device": "cpu"}
+            ),
+            "vLLM": create_engine("vLLM", model_path=model, options=options(sizes)),
+            "HTTP": create_engine("HTTP", model_path=model, options={"slots": sizes.slots, "url": url}),
+        }
+
+
+class Trainer:
+    """Takes steps and publishes what they make."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        config = job_config(model, trainer={"options": {"threads": 1}})
+        self._backend: TrainerBackend = create_backend(config, rank=0, world_size=1, model_path=model)
+        self._root = folder.as_uri()
+        self._version = 0
+
+    def step(self) -> None:
+        """Take one."""
+        self._backend.begin_step(self._version)
+        self._backend.accumulate(random_samples(8, seed=self._version))
+        self._backend.finish_step()
+        self._version += 1
+
+    def publish(self) -> Manifest:
+        """Store the weights."""
+        with closing(FilesWeightStore(self._root)) as store:
+            return store.write(
+                version=self._version,
+                parent="",
+                proposal=None,
+                key=f"v{self._version}",
+                tensors=self._backend.tensors(),
+            )
+
+    def read(self, manifest: Manifest) -> list[tuple[str, Any]]:
+        """Them, verified."""
+        with closing(FilesWeightStore(self._root)) as store:
+            return list(store.read(store.manifest(manifest.key)))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds from the end of the optimizer's step: until the weights are published, read, in use."""
+
+    published: float
+    read: float
+    token: float
+
+
+async def measure(engine: Engine, trainer: Trainer, *, slots: int, swaps: int) -> Times:
+    """Medians."""
+    await engine.start()
+    await engine.swap(0, None, "Update")
+    tokens = np.arange(1, 17, dtype=np.int32)
+    found: list[Times] = []
+    for version in range(1, swaps + 1):
+        names = [f"{version}-{slot}" for slot in range(slots)]
+        engine.submit(
+            [
+                Request(name, tokens, 1.0, 1.0, CONTEXT - 100, frozenset(), (), n)
+                for n, name in enumerate(names)
+            ]
+        )
+        await asyncio.to_thread(trainer.step)
+        await more_tokens(engine, 4 * slots)
+        begun = time.perf_counter()
+        manifest = await asyncio.to_thread(trainer.publish)
+        published = time.perf_counter()
+        weights = await asyncio.to_thread(trainer.read, manifest)
+        read = time.perf_counter()
+        await engine.swap(version, weights, "Update")
+        await more_tokens(engine, 1)
+        found.append(Times(published - begun, read - begun, time.perf_counter() - begun))
+        engine.cancel(names)
+    await engine.close()
+    return Times(*(statistics.median(getattr(t, n) for t in found) for n in ("published", "read", "token")))
+
+
+async def more_tokens(engine: Engine, count: int) -> None:
+    """Until so many more have come."""
+    before = engine.load().tokens
+    while engine.load().tokens < before + count:  # noqa: ASYNC110
+        await asyncio.sleep(0.0005)
+
+
+async def compare(model: Path, sizes: Sizes, swaps: int, folder: Path) -> dict[str, Times]:
+    """All engines' times."""
+    with ExitStack() as stack:
+        kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes, folder))
+        found = {}
+        for name, engine in kinds.items():
+            trainer = Trainer(model, folder / f"weights-{name}")
+            found[name] = await measure(engine, trainer, slots=sizes.slots, swaps=swaps)
+        await asyncio.to_thread(stack.close)
+    return found
+
+
+def main(sizes: Sizes = FULL, *, swaps: int = SWAPS) -> dict[str, Any]:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        model = unending(tiny_model(folder / "model", hidden=256, layers=8, context=CONTEXT))
+        found = asyncio.run(compare(model, sizes, swaps, folder))
+    print(
+        f"{sizes.slots} trajectories generating, Qwen2 of 4.7 M parameters; milliseconds from the end of the "
+        "optimizer's step"
+    )
+    print(f"{'engine':>8} {'published':>10} {'read':>10} {'first token':>12}")
+    for name, times in found.items():
+        published, read, token = (1000 * t for t in (times.published, times.read, times.token))
+        print(f"{name:>8} {published:>10,.1f} {read:>10,.1f} {token:>12,.1f}")
+    return {name: {"published": t.published, "read": t.read, "token": t.token} for name, t in found.items()}
