@@ -106,14 +106,15 @@ class Bare:
             "tokens": sizes.tokens,
             "prompts": [list(map(int, prompt)) for prompt in prompts],
         }
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), json.dumps(given)],
-            env=os.environ | environment(threads=1, workers=1, on_cpu=True),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / "bare.log").open("wb"),
-            text=True,
-        )
+        with (folder / "bare.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(script), json.dumps(given)],
+                env=os.environ | environment(threads=1, workers=1, on_cpu=True),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         self._read("ready")
 
     def round(self) -> float:
