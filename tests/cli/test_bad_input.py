@@ -261,7 +261,7 @@ def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str,
             },
             {
                 "spec.rollout.pools[1].engine.options.tensorParallelSize": "write one of 1, 2, 4",
-                "spec.rollout.engine.options.maxLength": "1025 is beyond the model's context of 1024 tokens: write at most",
+                "spec.rollout.engine.options.maxLength": "1025 is beyond the model's context of 1024 tokens",
             },
         ),
         (
