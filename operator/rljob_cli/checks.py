@@ -5,6 +5,7 @@ Nothing is written and nothing is left behind; torch is not loaded.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -67,7 +68,9 @@ def _model(config: JobConfig) -> None:
     folder = local_path(config.spec.model.uri, field="spec.model.uri")
     if not folder.is_dir():
         raise _wrong_model(f"there is no folder {folder}: give the folder of a Hugging Face model")
-    settings = _model_settings(folder)
+    from rljob_runtime.model_settings import read_settings
+
+    settings = read_settings(folder / "config.json")
     computes = config.spec.rollout.engine.name in _COMPUTING or config.spec.trainer.backend in _TRAINING
     architectures = settings.get("architectures") or []
     if computes and not any(str(name).endswith("ForCausalLM") for name in architectures):
@@ -80,19 +83,6 @@ def _model(config: JobConfig) -> None:
     from rljob_runtime.tokenizer import Tokenizer
 
     Tokenizer(folder)
-
-
-def _model_settings(folder: Path) -> dict[str, Any]:
-    file = folder / "config.json"
-    try:
-        settings = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        raise _wrong_model(f"{folder} holds no Hugging Face model: config.json is missing") from error
-    except (OSError, ValueError) as error:
-        raise _wrong_model(f"{file} does not read: {error}") from error
-    if not isinstance(settings, dict):
-        raise _wrong_model(f"{file} holds no settings")
-    return settings
 
 
 def _wrong_model(message: str) -> SpecError:
@@ -114,6 +104,15 @@ def _engines_fit(config: JobConfig) -> None:
         config,
         lambda options: check_fit(name, model_path=folder, options=options, max_tokens=sampling.max_tokens),
     )
+
+
+def _servers(config: JobConfig) -> None:
+    if config.spec.rollout.engine.name != "HTTP":
+        return
+    from rljob_runtime.engine_http_facts import glance
+    from rljob_runtime.engines import check_engine
+
+    _in_every_pool(config, lambda options: asyncio.run(glance(check_engine("HTTP", options))))
 
 
 def _in_every_pool(config: JobConfig, check: Callable[[Mapping[str, Any]], object]) -> None:
@@ -175,7 +174,7 @@ def _uris(config: JobConfig) -> None:
 
 
 _NAMES = (_model, _engines, _backend)
-_FITS = (_engines_fit, _adapters_fit)
+_FITS = (_engines_fit, _adapters_fit, _servers)
 _REST = (_data_and_rewards, _runs_here, _uris)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from completions_server import Completions, serving
 from example_job import write_job, write_model
 from invocation import claimed, refused, rljob, snapshot
 
@@ -338,6 +343,56 @@ def test_an_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mon
     assert error.startswith(
         "spec.rollout.engine.name: vLLM is not installed: install rljob[vllm] on machines with"
     )
+
+
+def test_a_server_that_lacks_what_training_needs(tmp_path: Path) -> None:
+    file = write_job(tmp_path, rollout={"engine": {"name": "HTTP"}, "pools": [{"name": "a"}, {"name": "b"}]})
+    with answering(Completions()) as good, answering(Completions(logprobs=False)) as silent:
+        options = f"{{url: {good.url}, reloadPath: /load}}"
+        whole = ["--set", f"spec.rollout.engine.options={options}"]
+        assert rljob("validate", file, *whole).code == 0
+        (error,) = refused(file, *whole, "--set", f"spec.rollout.pools.b.engine.options.url={silent.url}")
+        assert error.startswith(
+            "spec.rollout.pools[1].engine.options.url: the server sends no log-probabilities"
+        )
+        (error,) = refused(file, *whole, "--set", "spec.rollout.engine.options.model=other")
+        assert error.startswith("spec.rollout.engine.options.model: the server has counting, and no 'other'")
+        (error,) = refused(file, *whole, "--set", "spec.rollout.engine.options.versionPath=/none")
+        assert error.startswith(
+            "spec.rollout.engine.options.weights: the server does not tell or take versions"
+        )
+        assert good.loaded == []
+
+
+def test_a_server_that_cannot_be_asked_from_here_is_not_refused(tmp_path: Path) -> None:
+    file = write_job(tmp_path, rollout={"engine": {"name": "HTTP"}, "pools": [{"name": "a"}]})
+    with socket.socket() as unused, answering(Completions(refusals=10**9)) as busy:
+        unused.bind(("127.0.0.1", 0))  # and never listens
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        for options in (
+            f"{{url: {nobody}}}",
+            f"{{url: {busy.url}, reloadPath: /load}}",
+            f"{{url: {busy.url}/elsewhere}}",  # what answers there is no completions server
+            f"{{url: {busy.url}, apiKeyVariable: A_KEY_THAT_PODS_HAVE}}",
+        ):
+            validated = rljob("validate", file, "--set", f"spec.rollout.engine.options={options}")
+            assert (validated.code, validated.errors) == (0, [])
+
+
+@contextmanager
+def answering(server: Completions) -> Iterator[Completions]:
+    """Serve it from another thread while the command runs in this one."""
+    with asyncio.Runner() as runner:
+        serves = serving(server)
+        thread = threading.Thread(target=runner.get_loop().run_forever)
+        runner.run(serves.__aenter__())
+        thread.start()
+        try:
+            yield server
+        finally:
+            runner.get_loop().call_soon_threadsafe(runner.get_loop().stop)
+            thread.join()
+            runner.run(serves.__aexit__(None, None, None))
 
 
 def test_all_wrong_names_at_once_and_by_validate_too(tmp_path: Path) -> None:

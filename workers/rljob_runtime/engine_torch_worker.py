@@ -21,7 +21,7 @@ from rljob_core.errors import WeightsRejected
 from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import Finish
-from rljob_runtime.engine_events import nothing_to_generate
+from rljob_runtime.engine_events import unfit
 from rljob_runtime.engine_options import TorchOptions
 from rljob_runtime.engine_torch_commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engine_torch_model import SlotModel
@@ -180,7 +180,7 @@ class Worker:
 
     def _take(self, ticket: int, request: Request) -> None:
         tokens = np.asarray(request.tokens, np.int64)
-        problem = nothing_to_generate(request) or self._misfit(request)
+        problem = unfit(request, longest=self._longest, vocabulary=self._model.vocabulary)
         if request.inherited is not None:
             tokens = np.concatenate([tokens, np.asarray(request.inherited.tokens, np.int64)])
         if not problem:
@@ -192,18 +192,6 @@ class Worker:
                 self._waiting.append(Sequenced(ticket, request, tokens, ending))
                 return
         self._events.append((ticket, Stopped(id=request.id, reason=problem, failure=True)))
-
-    def _misfit(self, request: Request) -> str:
-        """Why the model cannot take a request; empty if it can."""
-        tokens = np.asarray(request.tokens)
-        if len(tokens) + request.max_tokens > self._longest:
-            return (
-                f"PromptTooLong: a prompt of {len(tokens)} tokens and maxTokens {request.max_tokens} pass the "
-                f"{self._longest} tokens that the model's context and the engine's maxLength allow"
-            )
-        if tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
-            return f"UnknownToken: the model's token ids are 0 to {self._model.vocabulary - 1}"
-        return ""
 
     def _step(self) -> None:
         rows = self._rows

@@ -45,7 +45,7 @@ def model_settings(folder: Path) -> ModelSettings:
     Raises:
         SpecError: its `config.json` is missing, does not read, or lacks a size.
     """
-    whole = _read(folder / "config.json")
+    whole = read_settings(folder / "config.json")
     # Of a model of several modalities, the one that writes text.
     text = whole.get("text_config")
     settings = text if isinstance(text, dict) else whole
@@ -83,7 +83,7 @@ def check_tokenizer(model: ModelSettings) -> None:
     file = model.folder / "tokenizer.json"
     if not file.is_file():
         return  # who needs one says so
-    settings = _read(file)
+    settings = read_settings(file)
     added = settings.get("added_tokens") or ()
     special = {token["id"]: str(token["content"]) for token in added if token.get("special")}
     vocabulary = (settings.get("model") or {}).get("vocab") or {}
@@ -124,13 +124,16 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """What a JSON file in a model's folder holds.
+
+    Raises:
+        SpecError: it is missing, or does not read.
+    """
     try:
         value = json.loads(file.read_bytes())
     except FileNotFoundError as error:
-        raise _wrong(
-            f"{file.parent} holds no Hugging Face model: {file.name} is missing; name a model's folder"
-        ) from error
+        raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
     except (OSError, ValueError) as error:
         raise _wrong(f"{file} does not read: {error}") from error
     if not isinstance(value, dict):
