@@ -5,13 +5,14 @@ Nothing is written and nothing is left behind; torch is not loaded.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ from rljob_runtime.models import local_path
 LEAST_FREE_BYTES = 64 << 20
 """Below this much free space a job is not started, and stopped while its state can still be saved."""
 _NATS_PORT = 4222
+_OPTIONS = "spec.rollout.engine.options"
+#: Those that read the model's weights from its folder.
+_COMPUTING = frozenset({"Torch", "vLLM"})
+_TRAINING = frozenset({"Torch", "FSDP", "DeepSpeed"})
 
 
 def check_job(config: JobConfig) -> None:
@@ -38,9 +43,16 @@ def check_job(config: JobConfig) -> None:
     Raises:
         InvalidManifest: all that does not.
     """
-    problems = [problem for check in _CHECKS for problem in _caught(check, config)]
+    problems = _found(_NAMES, config)
+    if not problems:  # what does not read, or is not there, cannot be compared
+        problems = _found(_FITS, config)
+    problems += _found(_REST, config)
     if problems:
         raise InvalidManifest("the job cannot run", problems)
+
+
+def _found(checks: Sequence[Callable[[JobConfig], None]], config: JobConfig) -> list[SpecError]:
+    return [problem for check in checks for problem in _caught(check, config)]
 
 
 def _caught(check: Callable[[JobConfig], None], config: JobConfig) -> Iterator[SpecError]:
@@ -48,14 +60,18 @@ def _caught(check: Callable[[JobConfig], None], config: JobConfig) -> Iterator[S
         check(config)
     except SpecError as error:
         yield error
+    except InvalidManifest as errors:
+        yield from errors.exceptions  # type: ignore[misc]
 
 
 def _model(config: JobConfig) -> None:
     folder = local_path(config.spec.model.uri, field="spec.model.uri")
     if not folder.is_dir():
         raise _wrong_model(f"there is no folder {folder}: give the folder of a Hugging Face model")
-    settings = _model_settings(folder)
-    computes = config.spec.rollout.engine.name == "Torch" or config.spec.trainer.backend == "Torch"
+    from rljob_runtime.model_settings import read_settings
+
+    settings = read_settings(folder / "config.json")
+    computes = config.spec.rollout.engine.name in _COMPUTING or config.spec.trainer.backend in _TRAINING
     architectures = settings.get("architectures") or []
     if computes and not any(str(name).endswith("ForCausalLM") for name in architectures):
         what = ", ".join(map(str, architectures)) or f"of type {settings.get('model_type', 'unknown')}"
@@ -69,19 +85,6 @@ def _model(config: JobConfig) -> None:
     Tokenizer(folder)
 
 
-def _model_settings(folder: Path) -> dict[str, Any]:
-    file = folder / "config.json"
-    try:
-        settings = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        raise _wrong_model(f"{folder} holds no Hugging Face model: config.json is missing") from error
-    except (OSError, ValueError) as error:
-        raise _wrong_model(f"{file} does not read: {error}") from error
-    if not isinstance(settings, dict):
-        raise _wrong_model(f"{file} holds no settings")
-    return settings
-
-
 def _wrong_model(message: str) -> SpecError:
     return SpecError("spec.model.uri", message)
 
@@ -89,14 +92,59 @@ def _wrong_model(message: str) -> SpecError:
 def _engines(config: JobConfig) -> None:
     from rljob_runtime.engines import check_engine
 
-    for pool in config.spec.rollout.pools:
-        check_engine(config.spec.rollout.engine.name, config.engine_options(pool.name))
+    _in_every_pool(config, lambda options: check_engine(config.spec.rollout.engine.name, options))
+
+
+def _engines_fit(config: JobConfig) -> None:
+    from rljob_runtime.engines import check_fit
+
+    name, sampling = config.spec.rollout.engine.name, config.spec.rollout.sampling
+    folder = local_path(config.spec.model.uri)
+    _in_every_pool(
+        config,
+        lambda options: check_fit(name, model_path=folder, options=options, max_tokens=sampling.max_tokens),
+    )
+
+
+def _servers(config: JobConfig) -> None:
+    if config.spec.rollout.engine.name != "HTTP":
+        return
+    from rljob_runtime.engine_http_facts import glance
+    from rljob_runtime.engines import check_engine
+
+    _in_every_pool(config, lambda options: asyncio.run(glance(check_engine("HTTP", options))))
+
+
+def _in_every_pool(config: JobConfig, check: Callable[[Mapping[str, Any]], object]) -> None:
+    """Check each pool's engine options.
+
+    Raises:
+        InvalidManifest: all that is wrong, each at the field where the pool has it from.
+    """
+    problems: dict[str, SpecError] = {}  # what all pools share is told once
+    for number, pool in enumerate(config.spec.rollout.pools):
+        try:
+            check(config.engine_options(pool.name))
+        except SpecError as error:
+            path = error.path
+            option = path.removeprefix(f"{_OPTIONS}.").partition(".")[0]
+            if path.startswith(f"{_OPTIONS}.") and option in pool.engine.options:
+                path = path.replace("spec.rollout.", f"spec.rollout.pools[{number}].", 1)
+            problems.setdefault(path, SpecError(path, error.message))
+    if problems:
+        raise InvalidManifest("the engine cannot run", list(problems.values()))
 
 
 def _backend(config: JobConfig) -> None:
     from rljob_runtime.backends import check_backend
 
     check_backend(config.spec)
+
+
+def _adapters_fit(config: JobConfig) -> None:
+    from rljob_runtime.backends import check_adapters
+
+    check_adapters(config.spec, local_path(config.spec.model.uri))
 
 
 def _data_and_rewards(config: JobConfig) -> None:
@@ -125,7 +173,9 @@ def _uris(config: JobConfig) -> None:
     local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
 
 
-_CHECKS = (_model, _engines, _backend, _data_and_rewards, _runs_here, _uris)
+_NAMES = (_model, _engines, _backend)
+_FITS = (_engines_fit, _adapters_fit, _servers)
+_REST = (_data_and_rewards, _runs_here, _uris)
 
 
 def check_pods(job: RLJob, site: Site, environment: Mapping[str, str]) -> None:

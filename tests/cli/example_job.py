@@ -27,7 +27,16 @@ def write_model(folder: Path, *, hidden: int = 8, **config: Any) -> Path:
     from tokenizers import Tokenizer, models
 
     folder.mkdir(parents=True)
-    settings = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": hidden, **config}
+    settings = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": hidden,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 2,
+        "max_position_embeddings": 1024,
+        **config,
+    }
     (folder / "config.json").write_text(json.dumps(settings))
     Tokenizer(models.WordLevel({"<end>": 0, "1": 1}, unk_token="<end>")).save(str(folder / "tokenizer.json"))
     (folder / "model.safetensors").write_bytes(b"weights")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from completions_server import Completions, serving
 from example_job import write_job, write_model
 from invocation import claimed, refused, rljob, snapshot
 
@@ -231,6 +236,163 @@ def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str,
     (error,) = refused(write_job(tmp_path, **spec))
     assert error.startswith(f"{path}: ")
     assert words.format(folder=tmp_path) in error
+
+
+@pytest.mark.parametrize(
+    ("spec", "problems"),
+    [
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "vLLM", "options": {"tensorParallelSize": 3}},
+                    "pools": [{"name": "a"}],
+                }
+            },
+            {
+                "spec.rollout.engine.options.tensorParallelSize": "3 does not divide the model's 4 attention heads"
+            },
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "vLLM", "options": {"maxLength": 1025}},
+                    "pools": [
+                        {"name": "a", "engine": {"options": {"maxLength": 1024}}},
+                        {"name": "b", "engine": {"options": {"tensorParallelSize": 8, "maxLength": 600}}},
+                        {"name": "c"},
+                        {"name": "d"},
+                    ],
+                },
+            },
+            {
+                "spec.rollout.pools[1].engine.options.tensorParallelSize": "write one of 1, 2, 4",
+                "spec.rollout.engine.options.maxLength": "1025 is beyond the model's context of 1024 tokens",
+            },
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"options": {"slots": 4}},
+                    "pools": [{"name": "a"}, {"name": "b", "engine": {"options": {"slot": 4}}}],
+                }
+            },
+            {"spec.rollout.pools[1].engine.options.slot": "unknown: engine Torch has slots"},
+        ),
+        (
+            {"rollout": {"engine": {"options": {"maxLength": 2000}}, "pools": [{"name": "a"}]}},
+            {"spec.rollout.engine.options.maxLength": "2000 is beyond"},
+        ),
+        (
+            {"rollout": {"sampling": {"maxTokens": 1024}, "pools": [{"name": "a"}]}},
+            {"spec.rollout.sampling.maxTokens": "1024 leaves no room for a prompt"},
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "vLLM", "options": {"slots": 8, "maxBatchedTokens": 7}},
+                    "pools": [{"name": "a"}],
+                }
+            },
+            {"spec.rollout.engine.options.maxBatchedTokens": "write at least 8, or lower slots"},
+        ),
+        (
+            {"rollout": {"engine": {"name": "HTTP"}, "pools": [{"name": "a"}]}},
+            {"spec.rollout.engine.options.url": "Field required"},
+        ),
+        (
+            {"model": {"uri": "model", "lora": {"rank": 9}}},
+            {"spec.model.lora.rank": "9 is above 4, the smallest size of a layer"},
+        ),
+        (
+            {"trainer": {"backend": "FSDP", "numProcPerNode": 5}},
+            {"spec.trainer.numProcPerNode": "5 ranks would share 4 trajectories a step"},
+        ),
+    ],
+)
+def test_what_the_model_or_the_batch_cannot_take(
+    tmp_path: Path, spec: dict[str, Any], problems: dict[str, str]
+) -> None:
+    file = write_job(tmp_path, **spec)
+    errors = dict(error.split(": ", 1) for error in refused(file))
+    assert errors.keys() == problems.keys()
+    for path, words in problems.items():
+        assert words in errors[path]
+    validated = rljob("validate", file)
+    assert validated.code == 2
+    assert dict(line.removeprefix("error: ").split(": ", 1) for line in validated.errors) == errors
+
+
+@pytest.mark.parametrize(
+    "engine", [{}, {"name": "vLLM"}, {"name": "HTTP", "options": {"url": "http://server"}}]
+)
+def test_a_tokenizer_of_another_model(tmp_path: Path, engine: dict[str, Any]) -> None:
+    write_model(tmp_path / "model", vocab_size=1)
+    rollout = {"engine": engine, "pools": [{"name": "a"}, {"name": "b"}]}
+    (error,) = refused(write_job(tmp_path, rollout=rollout))
+    assert error.startswith(f"spec.model.uri: the tokenizer in {tmp_path}/model writes token ids up to 1")
+    assert "resize them" in error
+
+
+def test_an_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)  # Python's own way to say that there is none
+    rollout = {
+        "engine": {"name": "vLLM"},
+        "pools": [{"name": "a"}, {"name": "b"}],
+    }
+    (error,) = refused(write_job(tmp_path, rollout=rollout))
+    assert error.startswith(
+        "spec.rollout.engine.name: vLLM is not installed: install rljob[vllm] on machines with"
+    )
+
+
+def test_a_server_that_lacks_what_training_needs(tmp_path: Path) -> None:
+    file = write_job(tmp_path, rollout={"engine": {"name": "HTTP"}, "pools": [{"name": "a"}, {"name": "b"}]})
+    with answering(Completions()) as good, answering(Completions(logprobs=False)) as silent:
+        options = f"{{url: {good.url}, reloadPath: /load}}"
+        whole = ["--set", f"spec.rollout.engine.options={options}"]
+        assert rljob("validate", file, *whole).code == 0
+        (error,) = refused(file, *whole, "--set", f"spec.rollout.pools.b.engine.options.url={silent.url}")
+        assert error.startswith(
+            "spec.rollout.pools[1].engine.options.url: the server sends no log-probabilities"
+        )
+        (error,) = refused(file, *whole, "--set", "spec.rollout.engine.options.model=other")
+        assert error.startswith("spec.rollout.engine.options.model: the server has counting, and no 'other'")
+        (error,) = refused(file, *whole, "--set", "spec.rollout.engine.options.versionPath=/none")
+        assert error.startswith(
+            "spec.rollout.engine.options.weights: the server does not tell or take versions"
+        )
+        assert good.loaded == []
+
+
+def test_a_server_that_cannot_be_asked_from_here_is_not_refused(tmp_path: Path) -> None:
+    file = write_job(tmp_path, rollout={"engine": {"name": "HTTP"}, "pools": [{"name": "a"}]})
+    with socket.socket() as unused, answering(Completions(refusals=10**9)) as busy:
+        unused.bind(("127.0.0.1", 0))  # and never listens
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        for options in (
+            f"{{url: {nobody}}}",
+            f"{{url: {busy.url}, reloadPath: /load}}",
+            f"{{url: {busy.url}/elsewhere}}",  # what answers there is no completions server
+            f"{{url: {busy.url}, apiKeyVariable: A_KEY_THAT_PODS_HAVE}}",
+        ):
+            validated = rljob("validate", file, "--set", f"spec.rollout.engine.options={options}")
+            assert (validated.code, validated.errors) == (0, [])
+
+
+@contextmanager
+def answering(server: Completions) -> Iterator[Completions]:
+    """Serve it from another thread while the command runs in this one."""
+    with asyncio.Runner() as runner:
+        serves = serving(server)
+        thread = threading.Thread(target=runner.get_loop().run_forever)
+        runner.run(serves.__aenter__())
+        thread.start()
+        try:
+            yield server
+        finally:
+            runner.get_loop().call_soon_threadsafe(runner.get_loop().stop)
+            thread.join()
+            runner.run(serves.__aexit__(None, None, None))
 
 
 def test_all_wrong_names_at_once_and_by_validate_too(tmp_path: Path) -> None:

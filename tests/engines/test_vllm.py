@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+from adapter_versions import AdapterVersion, check_generates_merged
 from safetensors.torch import load_file
-from vllm_processes import START_SECONDS, family, is_there
+from vllm_processes import START_SECONDS, family, is_there, vllm_server
 
 from rljob_core.errors import GenerationFailed, WeightsRejected
 from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request, Stopped
@@ -172,6 +173,21 @@ async def test_weights_of_another_model_change_nothing(
     for one in (engine, torch_engine):
         one.submit([ask("a", 30, seed=3)])
     same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
+
+
+async def test_adapters_that_a_trainer_published_are_merged(
+    engine: Engine, vllm_model: Path, tmp_path: Path
+) -> None:
+    """In process, and on a server that knows nothing of adapters either."""
+    published = AdapterVersion(vllm_model, tmp_path)
+    await check_generates_merged(engine, published)
+    with vllm_server(vllm_model, tmp_path / "log") as url:
+        server = create_engine("HTTP", model_path=vllm_model, options={"slots": 2, "url": url})
+        await server.start()
+        try:
+            await check_generates_merged(server, published)
+        finally:
+            await server.close()
 
 
 async def test_what_does_not_fit_fails_alone(engine: Engine) -> None:

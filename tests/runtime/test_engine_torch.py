@@ -415,6 +415,17 @@ async def test_half_replaced_weights_end_the_engine(models: list[Path], start: S
         await engine.events()
 
 
+async def test_step_times_are_measured(models: list[Path], start: Start) -> None:
+    engine = await start(models[0])
+    assert engine.load().profile is None
+    for batch in (1, 2, 3):
+        await complete(engine, [ask(f"{batch}-{n}", prompt(5), max_tokens=60) for n in range(batch)])
+    profile = engine.load().profile
+    assert profile is not None
+    assert profile.steps >= 3 * 60
+    assert 0 < profile.step(batch=1, context=30) <= profile.step(batch=3, context=90)
+
+
 async def test_half_precision_is_close(models: list[Path], start: Start) -> None:
     engine = await start(models[0], dtype="bfloat16")
     request = ask("a", prompt(5), max_tokens=40)

@@ -10,10 +10,9 @@ import pytest
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
+from rljob_runtime.engine_fit import check_length, check_tensor_parallel
 from rljob_runtime.engines import create_engine
 from rljob_runtime.model_settings import (
-    check_length,
-    check_tensor_parallel,
     check_tokenizer,
     model_settings,
     tensor_shapes,
@@ -46,7 +45,7 @@ def test_sizes_are_those_of_the_model(model: Path) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     assert found.architecture == type(loaded).__name__
     assert found.vocabulary == loaded.get_input_embeddings().weight.shape[0]
-    assert (found.heads, found.key_heads, found.hidden, found.layers) == (4, 2, 32, 2)
+    assert (found.heads, found.key_heads) == (4, 2)
     assert (found.context, found.dtype) == (256, "float32")
     assert tensor_shapes(model) == {
         name: tuple(tensor.shape)
@@ -66,8 +65,8 @@ def test_of_several_modalities_the_one_that_writes_text_counts(copied: Path) -> 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path, copied: Path) -> None:
     with pytest.raises(SpecError, match=r"spec\.model\.uri: .*config\.json is missing"):
         model_settings(tmp_path / "nowhere")
-    change(copied / "config.json", hidden_size=None)
-    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*gives no hidden_size"):
+    change(copied / "config.json", vocab_size=None)
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*gives no vocab_size"):
         model_settings(copied)
     (copied / "config.json").write_text("{")
     with pytest.raises(SpecError, match=r"spec\.model\.uri: .*does not read"):
@@ -80,6 +79,30 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(copied: Path) ->
     change(copied / "config.json", vocab_size=settings.vocabulary - 1)
     with pytest.raises(SpecError, match=rf"spec\.model\.uri: .*up to {settings.vocabulary - 1}.*resize"):
         check_tokenizer(model_settings(copied))
+
+
+def test_a_special_token_beyond_the_model_counts_where_it_is_used(copied: Path) -> None:
+    """Gemma 3's smallest model, which reads no pictures, has the tokenizer of those that do."""
+    settings = model_settings(copied)
+    tokens = json.loads((copied / "tokenizer.json").read_text())
+    picture = {
+        **tokens["added_tokens"][0],
+        "id": settings.vocabulary,
+        "content": "<picture>",
+        "special": True,
+    }
+    change(copied / "tokenizer.json", added_tokens=[*tokens["added_tokens"], picture])
+    check_tokenizer(settings)
+    (copied / "chat_template.jinja").write_text("{{ messages }}<picture>")
+    with pytest.raises(SpecError, match=rf"spec\.model\.uri: .*up to {settings.vocabulary}.*resize"):
+        check_tokenizer(settings)
+
+
+def test_sizes_of_older_models_have_other_names(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 7, "n_head": 12, "n_positions": 1024}
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], **sizes}))
+    found = model_settings(tmp_path)
+    assert (found.heads, found.key_heads, found.context) == (12, 12, 1024)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
+
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import EngineEvent, Request
 
@@ -17,6 +19,27 @@ def nothing_to_generate(request: Request) -> str:
         return (
             f"NothingLeft: {request.inherited_tokens} tokens are inherited, maxTokens is {request.max_tokens}"
         )
+    return ""
+
+
+def unfit(request: Request, *, longest: int, vocabulary: int) -> str:
+    """Why a model cannot take a request, or there is nothing to generate; empty if it is well.
+
+    Args:
+        request: what is asked for.
+        longest: prompt and response together at most, in tokens.
+        vocabulary: token ids that the model has.
+    """
+    if problem := nothing_to_generate(request):
+        return problem
+    tokens = np.asarray(request.tokens)
+    if len(tokens) + request.max_tokens > longest:
+        return (
+            f"PromptTooLong: a prompt of {len(tokens)} tokens and maxTokens {request.max_tokens} pass the "
+            f"{longest} tokens that the model's context and the engine's maxLength allow"
+        )
+    if tokens.min() < 0 or tokens.max() >= vocabulary:
+        return f"UnknownToken: the model's token ids are 0 to {vocabulary - 1}"
     return ""
 
 

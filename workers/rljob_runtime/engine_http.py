@@ -13,27 +13,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import suppress
-from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rljob_core.errors import NotThere, SpecError, WeightsRejected
 from rljob_core.ports import Request
+from rljob_runtime.engine_fit import OPTIONS
 from rljob_runtime.engine_options import HttpOptions
-from rljob_runtime.engine_requests import Chunk, EngineDied, Held, RequestEngine
+from rljob_runtime.engine_request import Chunk, EngineDied, Held
+from rljob_runtime.engine_requests import RequestEngine
 from rljob_runtime.engine_torch_stops import Decode
-from rljob_runtime.engine_vllm_names import DRAWN, SEED
-from rljob_runtime.model_settings import ModelSettings, check_length, check_tokenizer
-from rljob_runtime.random_stream import stream
+from rljob_runtime.model_settings import ModelSettings
 
 if TYPE_CHECKING:
+    from rljob_runtime.engine_http_facts import Facts
     from rljob_runtime.engine_http_server import Server, Stream
 
-_OPTIONS = "spec.rollout.engine.options"
 #: A server's label before anybody has given it another one: it has the weights that it was started with.
 _INITIAL = "default"
 #: Its label while weights are being replaced.
@@ -41,27 +36,6 @@ _LOADING = "loading"
 #: Between two looks at the version of a server that somebody else feeds.
 _LOOK_SECONDS = 1.0
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
-
-
-class Told(Enum):
-    """Which log-probabilities a server tells."""
-
-    OURS = "of the tempered distribution before truncation, by our sampler"
-    RAW = "of the untempered distribution"
-    PROCESSED = "of the tempered distribution after truncation"
-    UNKNOWN = "nobody knows"
-
-
-def check_http(model: ModelSettings, options: HttpOptions) -> None:
-    """Whether a server can serve a model with these options, as far as that is known without asking it.
-
-    Raises:
-        SpecError: it cannot, or a package is missing here.
-    """
-    check_tokenizer(model)
-    check_length(model, options.max_length)
-    if find_spec("aiohttp") is None:
-        raise SpecError("spec.rollout.engine.name", "the engine HTTP needs aiohttp: install rljob[http]")
 
 
 class HttpEngine(RequestEngine):
@@ -84,15 +58,14 @@ class HttpEngine(RequestEngine):
         self._options = options
         self._reloads = options.weights == "Reload"
         self._client: Server | None = None
-        self._name = options.model
-        self._told = Told.UNKNOWN
+        self._known: Facts | None = None
         self._streams: set[Stream] = set()
         self._replacing = False
 
     # ------------------------------------------------------------------------------------------ the beginning
 
     async def _open(self) -> None:
-        check_http(self._model, self._options)
+        from rljob_runtime.engine_http_facts import learn
         from rljob_runtime.engine_http_server import Broken, Refused, Server, Unavailable
 
         options = self._options
@@ -104,15 +77,16 @@ class HttpEngine(RequestEngine):
         )
         await self._client.open()
         try:
-            await self._choose_model()
-            await self._check_versions()
-            self._told = await self._ask_told()
+            self._known = await learn(self._client, options)
         except Unavailable as error:
-            raise NotThere(f"{_OPTIONS}.url", str(error)) from error
+            raise NotThere(f"{OPTIONS}.url", str(error)) from error
         except (Refused, Broken) as error:
             raise SpecError(
-                f"{_OPTIONS}.url", f"{error}; is it a completions server of this model?"
+                f"{OPTIONS}.url", f"{error}; is it a completions server of this model?"
             ) from error
+
+        if self._known.context is not None:
+            self._book.longest = min(self._book.longest, self._known.context)
 
     @property
     def _server(self) -> Server:
@@ -120,90 +94,22 @@ class HttpEngine(RequestEngine):
             raise RuntimeError("the engine has not started")
         return self._client
 
-    async def _choose_model(self) -> None:
-        answer = await self._server.ask("GET", "/v1/models")
-        models = {str(entry["id"]): entry for entry in answer["data"]}
-        names = ", ".join(models) or "none"
-        if not self._name and len(models) == 1:
-            self._name = next(iter(models))
-        if self._name not in models:
-            asked = f"no {self._name!r}" if self._name else "no one to take unnamed"
-            raise SpecError(f"{_OPTIONS}.model", f"the server has {names}, and {asked}: write what it has")
-        context = models[self._name].get("max_model_len")
-        if isinstance(context, int):
-            self._longest = min(self._longest, context)
-
-    async def _check_versions(self) -> None:
-        """Whether the server tells its version, and takes others."""
-        from rljob_runtime.engine_http_server import Refused
-
-        options = self._options
-        try:
-            await self._label()
-            if self._reloads and not options.reload_path:
-                await self._server.ask("GET", "/is_paused")
-        except (Refused, KeyError, TypeError) as error:
-            hint = "start vLLM's server with VLLM_SERVER_DEV_MODE=1, or name another server's paths in "
-            raise SpecError(
-                f"{_OPTIONS}.weights",
-                f"the server does not tell or take versions of weights ({error}): {hint}reloadPath and versionPath",
-            ) from error
-
-    async def _ask_told(self) -> Told:
-        """Find out which log-probabilities the server tells, and that it does.
-
-        Raises:
-            SpecError: it tells none, or no token ids.
-        """
-        from rljob_runtime.engine_http_server import Refused
-
-        with suppress(Refused):
-            answer = await self._server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"})
-            if all(str(found) == "True" for found in answer["results"]):
-                self._told = Told.OURS
-        plain = await self._probe(temperature=0.0)
-        if self._told is Told.OURS:
-            return Told.OURS
-        # The likeliest token is less likely in a flatter distribution.
-        flat = await self._probe(temperature=2.0)
-        if plain is None or flat is None:
-            return Told.UNKNOWN
-        return Told.RAW if abs(plain - flat) < 1e-4 else Told.PROCESSED
-
-    async def _probe(self, *, temperature: float) -> float | None:
-        """Log-probability of the likeliest token behind a prompt, if the server tells it.
-
-        Raises:
-            SpecError: it tells no log-probabilities, or no token ids.
-        """
-        body = self._body([1, 2, 3], seed=0, drawn=0, left=1, temperature=temperature, top_p=1.0, stop=())
-        async with self._server.completion(body) as pieces:
-            found = [piece async for piece in pieces]
-        if not any(piece.tokens for piece in found):
-            raise SpecError(f"{_OPTIONS}.url", "the server completes a prompt with no token at all")
-        return next((piece.likeliest for piece in found if piece.tokens), None)
+    @property
+    def _facts(self) -> Facts:
+        if self._known is None:
+            raise RuntimeError("the engine has not started")
+        return self._known
 
     # ------------------------------------------------------------------------------------------ requests
 
     def _unable(self, request: Request) -> str:
-        tempered, truncated = request.temperature not in (0, 1), request.temperature > 0 and request.top_p < 1
-        if tempered and self._told in (Told.RAW, Told.UNKNOWN):
-            return (
-                "Unsupported: the server tells log-probabilities before temperature, and training needs those after: "
-                "start it with --logprobs-mode processed_logprobs, or set spec.rollout.sampling.temperature to 1"
-            )
-        if truncated and self._told in (Told.PROCESSED, Told.UNKNOWN):
-            return (
-                "Unsupported: the server tells log-probabilities after truncation by topP, and training needs those "
-                "before: set spec.rollout.sampling.topP to 1"
-            )
-        return ""
+        return self._facts.unable(request)
 
     async def _generate(self, held: Held) -> AsyncGenerator[Chunk, None]:
         from rljob_runtime.engine_http_server import Broken, Unavailable
 
         request, drawn, version = held.request, len(held.tokens), self.version
-        body = self._body(
+        body = self._facts.body(
             held.prompt,
             seed=request.seed,
             drawn=drawn,
@@ -238,41 +144,12 @@ class HttpEngine(RequestEngine):
         except Unavailable as error:
             raise EngineDied(str(error)) from error
 
-    def _body(
-        self,
-        prompt: list[int],
-        *,
-        seed: int,
-        drawn: int,
-        left: int,
-        temperature: float,
-        top_p: float,
-        stop: Iterable[int],
-    ) -> dict[str, Any]:
-        ours = self._told is Told.OURS
-        body: dict[str, Any] = {
-            "model": self._name,
-            "prompt": prompt,
-            "max_tokens": left,
-            "temperature": temperature,
-            "top_p": top_p,
-            "logprobs": 0 if ours else 1,
-            "stop_token_ids": sorted(stop),
-            "ignore_eos": True,
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
-        }
-        if ours:
-            body["vllm_xargs"] = {SEED: str(seed), DRAWN: drawn}
-        elif self._options.seeds:
-            body["seed"] = int(stream(seed, drawn) >> np.uint64(1))
-        return body
-
     # ------------------------------------------------------------------------------------------ weights
 
     async def _label(self) -> str:
-        """What the server calls the weights that it has."""
-        return str((await self._server.ask("GET", self._options.version_path))["weight_version"])
+        from rljob_runtime.engine_http_facts import label
+
+        return await label(self._server, self._options)
 
     async def _served(self) -> int:
         """The version that the server has; -1 if its label tells none."""

@@ -20,12 +20,12 @@ from tenacity import (
 )
 
 from rljob_core.errors import NotThere, SpecError
+from rljob_runtime.engine_fit import OPTIONS
 
 #: Of an event of a stream.
 _LONGEST_LINE = 4 << 20
 #: Seconds between tries at most.
 _LONGEST_WAIT = 10.0
-_OPTIONS = "spec.rollout.engine.options"
 
 
 class Refused(Exception):
@@ -125,7 +125,7 @@ class Server:
             key = os.environ.get(self._key_variable)
             if not key:
                 raise NotThere(
-                    f"{_OPTIONS}.apiKeyVariable",
+                    f"{OPTIONS}.apiKeyVariable",
                     f"the environment has no {self._key_variable}: set it from a Secret in the pool's template",
                 )
             headers["Authorization"] = f"Bearer {key}"
@@ -157,7 +157,10 @@ class Server:
             with attempt:
                 async with self._request(method, path, body) as response:
                     text = await response.text()
-                    answer = json.loads(text) if text.strip() else None
+                    try:
+                        answer = json.loads(text) if text.strip() else None
+                    except ValueError as error:
+                        raise Refused(response.status, f"no JSON, but {text[:100]!r}") from error
         return answer
 
     @asynccontextmanager
@@ -234,7 +237,7 @@ def _piece(choice: Mapping[str, Any]) -> Piece:
             "log-probabilities" if len(logprobs) < max(1, len(tokens)) or None in logprobs else "token ids"
         )
         raise SpecError(
-            f"{_OPTIONS}.url",
+            f"{OPTIONS}.url",
             f"the server sends no {lacking} with its completions, and training needs them: use one that does, as "
             "vLLM's",
         )

@@ -1,19 +1,24 @@
 """Weights as files, for engines whose model lives in another process: written tensor by tensor, into memory if it fits.
 
 A folder of them is what any engine can load, and what it loads cannot change under it: every set has a folder of its
-own, which is removed once the next one is in use.
+own, which is removed once the next one is in use. What a process leaves that is killed, the next one removes: memory
+that holds files outlives their owner. A lock on the folder tells whether it has one.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import WeightsRejected
 
+_PREFIX = "rljob-staged-"
 _MEMORY = Path("/dev/shm")  # noqa: S108  every set has a folder of its own, readable by its owner alone
 
 
@@ -32,6 +37,9 @@ class Staging:
         self._shapes = shapes
         self._optional = optional
         self._root = root
+        self._home: Path | None = None
+        self._lock = -1
+        self._settling = threading.Lock()
         self._folders: list[Path] = []
 
     def write(self, tensors: Iterable[tuple[str, Any]]) -> Path:
@@ -42,7 +50,9 @@ class Staging:
         """
         from safetensors.torch import save_file
 
-        folder = Path(tempfile.mkdtemp(prefix="rljob-weights-", dir=self._home()))
+        with self._settling:
+            self._home = self._home or self._settle()
+        folder = Path(tempfile.mkdtemp(dir=self._home))
         self._folders.append(folder)
         names: set[str] = set()
         try:
@@ -63,9 +73,13 @@ class Staging:
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove all of them."""
-        for folder in list(self._folders):
-            self.drop(folder)
+        """Remove all of them; nothing is written any more."""
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _check(self, name: str, shape: tuple[int, ...]) -> None:
         if not self._shapes or name in self._optional:
@@ -80,16 +94,51 @@ class Staging:
         if missing:
             raise WeightsRejected(f"tensor {missing[0]}: missing, as are {len(missing) - 1} others")
 
-    def _home(self) -> Path | None:
-        if self._root is not None:
-            return self._root
+    def _settle(self) -> Path:
+        """A new folder for all sets, held as long as this process lives."""
+        if self._root is not None:  # may be shared by machines that do not know each other's locks
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._root))
+        root = self._roomy()
+        _remove_left(root)
+        while True:
+            home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+            self._lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+            # Another process may have looked at it before it was held, and taken it for one that was left.
+            if _held(self._lock) and home.exists():
+                return home
+            os.close(self._lock)
+
+    def _roomy(self) -> Path:
         # Four bytes each at most; the set before this one is still there.
         size = sum(4 * _count(shape) for shape in self._shapes.values())
         try:
             free = shutil.disk_usage(_MEMORY).free
         except OSError:
-            return None
-        return _MEMORY if size and free > 2 * size else None
+            free = 0
+        return _MEMORY if size and free > 2 * size else Path(tempfile.gettempdir())
+
+
+def _remove_left(root: Path) -> None:
+    """Remove what killed processes left."""
+    for folder in root.glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # another user's, or gone
+            continue
+        try:
+            if _held(lock):
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _held(folder: int) -> bool:
+    """Hold a folder; False if another process holds it."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -123,7 +123,8 @@ class TorchEngine:
     def load(self) -> EngineLoad:
         """How busy it is; `tokens` counts those generated since the start."""
         running = self._worker.running
-        return EngineLoad(running, max(0, len(self._tickets) - running), self._worker.tokens)
+        waiting = max(0, len(self._tickets) - running)
+        return EngineLoad(running, waiting, self._worker.tokens, self._worker.profile)
 
     async def progress(self, least: Mapping[str, int]) -> Sequence[Progress]:
         """How far those of these requests have come that have so many tokens at least."""

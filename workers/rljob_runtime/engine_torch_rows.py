@@ -77,6 +77,11 @@ class Rows:
         """First column that a sequence needs; one past the newest if there is none."""
         return int(self.start[: self.used].min(initial=self.column + 1))
 
+    @property
+    def context(self) -> int:
+        """Tokens of all sequences together, prompts included; a hole counts as one."""
+        return self.used * (self.column + 1) - int(self.start[: self.used].sum())
+
     def place(self, arrivals: Sequence[Sequenced]) -> list[int]:
         """Give arrivals a row each, holes first; what they begin with ends in the current column."""
         holes = [row for row in range(self.used) if row not in self.holder]

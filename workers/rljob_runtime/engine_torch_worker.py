@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,11 +19,13 @@ import numpy as np
 import torch
 
 from rljob_core.errors import WeightsRejected
+from rljob_core.messages import EngineProfile
 from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import Finish
-from rljob_runtime.engine_events import nothing_to_generate
+from rljob_runtime.engine_events import unfit
 from rljob_runtime.engine_options import TorchOptions
+from rljob_runtime.engine_profile import StepTimes
 from rljob_runtime.engine_torch_commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engine_torch_model import SlotModel
 from rljob_runtime.engine_torch_rows import Rows, Sequenced
@@ -75,6 +78,7 @@ class Worker:
         self._arrivals: list[Sequenced] = []  # between the queue and their rows
         self._stale = False  # the cache is of older weights
         self._tend_at = 0
+        self._times = StepTimes()
         self._model: SlotModel
         self._rows = Rows(slots=options.slots, capacity=_FIRST_CAPACITY)
         self._stops: StopTable
@@ -84,6 +88,11 @@ class Worker:
     def running(self) -> int:
         """Sequences in the batch."""
         return len(self._rows.holder)
+
+    @property
+    def profile(self) -> EngineProfile | None:
+        """What decode steps take; called in any thread, since a step under way changes it by next to nothing."""
+        return self._times.profile
 
     def post(self, command: Command) -> None:
         """Give the thread something to do between two tokens."""
@@ -180,7 +189,7 @@ class Worker:
 
     def _take(self, ticket: int, request: Request) -> None:
         tokens = np.asarray(request.tokens, np.int64)
-        problem = nothing_to_generate(request) or self._misfit(request)
+        problem = unfit(request, longest=self._longest, vocabulary=self._model.vocabulary)
         if request.inherited is not None:
             tokens = np.concatenate([tokens, np.asarray(request.inherited.tokens, np.int64)])
         if not problem:
@@ -193,19 +202,8 @@ class Worker:
                 return
         self._events.append((ticket, Stopped(id=request.id, reason=problem, failure=True)))
 
-    def _misfit(self, request: Request) -> str:
-        """Why the model cannot take a request; empty if it can."""
-        tokens = np.asarray(request.tokens)
-        if len(tokens) + request.max_tokens > self._longest:
-            return (
-                f"PromptTooLong: a prompt of {len(tokens)} tokens and maxTokens {request.max_tokens} pass the "
-                f"{self._longest} tokens that the model's context and the engine's maxLength allow"
-            )
-        if tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
-            return f"UnknownToken: the model's token ids are 0 to {self._model.vocabulary - 1}"
-        return ""
-
     def _step(self) -> None:
+        began, batch, context = time.perf_counter(), self.running, self._rows.context
         rows = self._rows
         used = slice(0, rows.used)
         logits = self._model.decode(
@@ -226,6 +224,7 @@ class Worker:
         ).tolist():
             if row in rows.holder:
                 self._look(row, Mark(marks[row]), broken=bool(broken[row]))
+        self._times.observe(time.perf_counter() - began, batch=batch, context=context)
 
     def _look(self, row: int, mark: Mark, *, broken: bool) -> None:
         """End a row's sequence if its newest token does."""

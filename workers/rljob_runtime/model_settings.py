@@ -21,10 +21,8 @@ class ModelSettings:
     Attributes:
         folder: where it lies.
         architecture: the class that `config.json` names, or its model type.
-        heads: attention heads.
-        key_heads: heads of keys and values.
-        hidden: size of the hidden state.
-        layers: decoder layers.
+        heads: attention heads; 0 if `config.json` does not say.
+        key_heads: heads of keys and values; likewise.
         vocabulary: token ids that it has embeddings for.
         context: positions.
         tied: whether input and output embeddings are one tensor.
@@ -35,8 +33,6 @@ class ModelSettings:
     architecture: str
     heads: int
     key_heads: int
-    hidden: int
-    layers: int
     vocabulary: int
     context: int
     tied: bool
@@ -49,29 +45,26 @@ def model_settings(folder: Path) -> ModelSettings:
     Raises:
         SpecError: its `config.json` is missing, does not read, or lacks a size.
     """
-    whole = _read(folder / "config.json")
+    whole = read_settings(folder / "config.json")
     # Of a model of several modalities, the one that writes text.
     text = whole.get("text_config")
     settings = text if isinstance(text, dict) else whole
 
-    def size(name: str) -> int:
-        value = settings.get(name)
-        if not isinstance(value, int) or value < 1:
-            raise _wrong(f"{folder / 'config.json'} gives no {name}: save the model there with transformers")
-        return value
+    def size(*names: str) -> int:
+        return next((n for n in map(settings.get, names) if isinstance(n, int) and n > 0), 0)
 
-    heads = size("num_attention_heads")
-    key_heads = settings.get("num_key_value_heads")
+    vocabulary = size("vocab_size")
+    if not vocabulary:
+        raise _wrong(f"{folder / 'config.json'} gives no vocab_size: save the model there with transformers")
     architectures = whole.get("architectures") or [whole.get("model_type", "unknown")]
     return ModelSettings(
         folder=folder,
         architecture=str(architectures[0]),
-        heads=heads,
-        key_heads=key_heads if isinstance(key_heads, int) else heads,
-        hidden=size("hidden_size"),
-        layers=size("num_hidden_layers"),
-        vocabulary=size("vocab_size"),
-        context=settings.get("max_position_embeddings") or _UNBOUNDED,
+        # The second names are those of GPT-2 and its like.
+        heads=size("num_attention_heads", "n_head"),
+        key_heads=size("num_key_value_heads", "num_attention_heads", "n_head"),
+        vocabulary=vocabulary,
+        context=size("max_position_embeddings", "n_positions") or _UNBOUNDED,
         tied=bool(whole.get("tie_word_embeddings", settings.get("tie_word_embeddings", False))),
         # The older name is `torch_dtype`; a model that says nothing has what torch makes by itself.
         dtype=str(settings.get("dtype") or settings.get("torch_dtype") or whole.get("dtype") or "float32"),
@@ -79,7 +72,10 @@ def model_settings(folder: Path) -> ModelSettings:
 
 
 def check_tokenizer(model: ModelSettings) -> None:
-    """Whether every token that the tokenizer can write has an embedding.
+    """Whether every token that the tokenizer writes has an embedding.
+
+    Some tokenizers are shared with a larger model and have special tokens for its pictures, say. Those count only if
+    they have a role, or the chat template writes them.
 
     Raises:
         SpecError: it has more tokens than the model, or does not read.
@@ -87,46 +83,23 @@ def check_tokenizer(model: ModelSettings) -> None:
     file = model.folder / "tokenizer.json"
     if not file.is_file():
         return  # who needs one says so
-    settings = _read(file)
-    ids = [token["id"] for token in settings.get("added_tokens") or ()]
+    settings = read_settings(file)
+    added = settings.get("added_tokens") or ()
+    special = {token["id"]: str(token["content"]) for token in added if token.get("special")}
     vocabulary = (settings.get("model") or {}).get("vocab") or {}
     # A unigram model lists its pieces; all others map them to ids.
-    ids += vocabulary.values() if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
-    largest = max(ids, default=0)
-    if largest >= model.vocabulary:
+    known = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    ids = {*known, *(token["id"] for token in added)}
+    beyond = [number for number in ids if number >= model.vocabulary]
+    if beyond and special.keys() >= set(beyond):
+        from rljob_runtime.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer(model.folder)
+        beyond = [number for number in beyond if tokenizer.uses(special[number])]
+    if beyond:
         raise _wrong(
-            f"the tokenizer in {model.folder} writes token ids up to {largest}, but the model has embeddings for 0 "
+            f"the tokenizer in {model.folder} writes token ids up to {max(beyond)}, but the model has embeddings for 0 "
             f"to {model.vocabulary - 1}: resize them, or put the tokenizer there that the model was trained with"
-        )
-
-
-def check_length(model: ModelSettings, length: int | None) -> None:
-    """Whether the model's context holds prompts and responses of so many tokens together.
-
-    Raises:
-        SpecError: it does not.
-    """
-    if length is not None and length > model.context:
-        raise SpecError(
-            "spec.rollout.engine.options.maxLength",
-            f"{length} is beyond the model's context of {model.context} tokens: write at most {model.context}",
-        )
-
-
-def check_tensor_parallel(model: ModelSettings, size: int) -> None:
-    """Whether a layer's heads can be split among so many devices.
-
-    Raises:
-        SpecError: they cannot.
-    """
-    # Fewer heads of keys than devices are copied, if each device then gets a whole one.
-    uneven = model.heads % size or (model.key_heads % size and size % model.key_heads)
-    if uneven:
-        fitting = [n for n in range(1, model.heads + 1) if not model.heads % n and not model.key_heads % n]
-        raise SpecError(
-            "spec.rollout.engine.options.tensorParallelSize",
-            f"{size} does not divide the model's {model.heads} attention heads ({model.key_heads} of keys and values): "
-            f"write one of {', '.join(map(str, fitting))}",
         )
 
 
@@ -151,13 +124,16 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """What a JSON file in a model's folder holds.
+
+    Raises:
+        SpecError: it is missing, or does not read.
+    """
     try:
         value = json.loads(file.read_bytes())
     except FileNotFoundError as error:
-        raise _wrong(
-            f"{file.parent} holds no Hugging Face model: {file.name} is missing; name a model's folder"
-        ) from error
+        raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
     except (OSError, ValueError) as error:
         raise _wrong(f"{file} does not read: {error}") from error
     if not isinstance(value, dict):

@@ -79,6 +79,10 @@ class Tokenizer:
         text = self.special_tokens.get("eos_token")
         return None if text is None else self._backend.token_to_id(text)
 
+    def uses(self, special: str) -> bool:
+        """Whether a special token has a role, or the chat template writes it."""
+        return special in self.special_tokens.values() or special in (self._chat_source or "")
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt for the assistant's next turn after `messages` (each with `role` and `content`).
 
