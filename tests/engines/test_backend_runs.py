@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gangs import Gangs
 from safetensors import safe_open
 
-from runs import RLJOB, LiveRun, audit
+from runs import LiveRun, audit
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -87,13 +87,9 @@ def test_adapters_over_all_stages_of_deepspeed(run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [("FSDP", []), *[("DeepSpeed", [f"zeroStage={n}"]) for n in (1, 2, 3)]]
 )
-def test_it_keeps_the_contract_of_backends(name: str, options: list[str]) -> None:
-    flags = [f"--set={option}" for option in options]
-    done = subprocess.run(
-        [RLJOB, "check-backend", name, *flags],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+def test_it_keeps_the_contract_of_backends(
+    gangs: Gangs, tmp_path: Path, name: str, options: list[str]
+) -> None:
+    said = tmp_path / "said"
+    code = gangs.rljob(said, "check-backend", name, *[f"--set={option}" for option in options])
+    assert code == 0, said.read_text()[-6000:]
