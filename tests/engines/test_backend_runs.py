@@ -85,7 +85,15 @@ def test_adapters_over_all_stages_of_deepspeed(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("FSDP", []), *[("DeepSpeed", [f"zeroStage={n}"]) for n in (1, 2, 3)]]
+    ("name", "options"),
+    [
+        ("FSDP", []),
+        ("FSDP", ["dtype=bfloat16"]),
+        ("DeepSpeed", ["zeroStage=1"]),
+        ("DeepSpeed", ["zeroStage=1", "dtype=bfloat16"]),
+        ("DeepSpeed", ["zeroStage=2"]),
+        ("DeepSpeed", ["zeroStage=3"]),
+    ],
 )
 def test_it_keeps_the_contract_of_backends(
     gangs: Gangs, tmp_path: Path, name: str, options: list[str]
