@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
-from training_samples import job_config, random_samples
 
+from rljob_contract.samples import job_config, random_samples
 from rljob_core.ports import TrainerBackend
 from rljob_runtime.backend_gang import GangBackend, follow
 from rljob_runtime.backends import create_backend

@@ -14,8 +14,8 @@ from typing import Any
 from gang_rank import do
 from safetensors.torch import load_file
 from torch import Tensor
-from training_samples import job_config
 
+from rljob_contract.samples import job_config
 from rljob_runtime.backends import create_backend
 
 _HERE = Path(__file__).parent

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from gangs import Gangs, Results, distance, run_here
-from tiny_models import tiny_model
 from transformers import AutoModelForCausalLM
+
+from rljob_contract.tiny_models import tiny_model
 
 pytestmark = pytest.mark.timeout(3600)
 
