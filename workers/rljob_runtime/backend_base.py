@@ -64,6 +64,9 @@ class BackendBase(BackendState):
         rank: this rank, from 0.
         world_size: ranks in all.
 
+    Raises:
+        SpecError: the folder holds no causal language model.
+
     Attributes:
         in_step: whether a forward of one rank needs all others to run one too; ranks with fewer then run empty ones.
     """
@@ -91,8 +94,15 @@ class BackendBase(BackendState):
         self._sampling = config.spec.rollout.sampling
         self._settings = LossSettings.of(self._algorithm)
         self._forward_tokens = options.forward_tokens or config.spec.trainer.micro_batch_tokens
+        self._make()
+        self.load_state(None)
+        self.begin_step(0)
 
     # ------------------------------------------------------------------------------------------ what differs
+
+    @abstractmethod
+    def _make(self) -> None:
+        """Make the model, with its initial weights, and the optimizer; called once, by the constructor."""
 
     @abstractmethod
     def _zero_gradients(self) -> None:
