@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.advice import advice, dotted, location
-from rljob_cli.exits import EXIT_FAILED, exit_codes
+from rljob_cli.exits import EXIT_FAILED, exit_codes, signals_interrupt
 from rljob_cli.manifest import InvalidManifest, override
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
@@ -39,6 +39,7 @@ Options = Annotated[
         "--set", metavar="option=value", help="An option of it; the value is YAML.", show_default=False
     ),
 ]
+Dtype = Literal["float64", "float32", "bfloat16"]
 Patience = Annotated[
     float,
     typer.Option(
@@ -75,8 +76,9 @@ def check_engine(
 
         rljob check-engine Mine --model models/qwen --backend Mine --set temperatureFloor=0.1
     """
-    with exit_codes(), ExitStack() as held:
-        from rljob_contract.engine import ENGINE, UNENDING, EngineSubject
+    with exit_codes(), signals_interrupt(), ExitStack() as held:
+        from rljob_contract.engine import ENGINE
+        from rljob_contract.engine_subject import UNENDING, EngineSubject
         from rljob_runtime.backends import check_backend as check_backend_options
         from rljob_runtime.engines import check_engine as check_options
         from rljob_runtime.engines import create_engine
@@ -110,6 +112,13 @@ def check_backend(
     *,
     model: Model = None,
     options: Options = [],  # noqa: B006  typer's way
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(
+            help="What it computes in, which says how much may come of rounding.",
+            show_default="what its weights are published in",
+        ),
+    ] = None,
 ) -> None:
     """Check that a trainer backend does what a job needs of it, on one rank of this machine.
 
@@ -122,7 +131,7 @@ def check_backend(
 
         rljob check-backend Mine --model models/qwen
     """
-    with exit_codes(), ExitStack() as held:
+    with exit_codes(), signals_interrupt(), ExitStack() as held:
         from rljob_contract.backend import BACKEND, BackendSubject
         from rljob_contract.check import examine_blocking
         from rljob_runtime.backends import check_backend as check_options
@@ -136,6 +145,7 @@ def check_backend(
         subject = BackendSubject(
             lambda: create_backend(config, rank=0, world_size=1, model_path=folder),
             lambda: Path(tempfile.mkdtemp(dir=place)),
+            dtype,
         )
         _tell(f"backend {name}", _shown(lambda begin: examine_blocking(BACKEND, subject, begin=begin)))
 
@@ -165,7 +175,7 @@ def check_reward(
 
         rljob check-reward brevity:brevity --set source=jsonl --set dataset=capitals.jsonl
     """
-    with exit_codes():
+    with exit_codes(), signals_interrupt():
         from rljob_cli.checks import allow_modules_in
         from rljob_contract.check import examine
         from rljob_contract.reward import REWARD, RewardSubject
@@ -235,7 +245,7 @@ def _given(settings: Sequence[str], path: str) -> dict[str, Any]:
 def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, Any]]]:
     """The initial weights as the trainer publishes them, or as the model's files hold them."""
     if backend is not None:
-        from rljob_contract.backend import stored, weights
+        from rljob_contract.backend_steps import stored, weights
         from rljob_runtime.backends import create_backend
 
         config = _config(folder, trainer={"backend": backend})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
@@ -32,3 +34,21 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP do what Ctrl-C does, so that nothing is left behind."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)  # an event loop has its own while it runs
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)

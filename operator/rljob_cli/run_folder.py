@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import SpecError
-from rljob_core.spec import RLJob, immutable_fields
+from rljob_core.spec import Immutable, RLJob, immutable_fields
 from rljob_operator.site import Site
 from rljob_runtime.durable import sync_file, sync_folder
 
@@ -31,13 +31,11 @@ from rljob_runtime.durable import sync_file, sync_folder
 _OTHERWISE = {"spec.model.uri", "spec.nats.url"}
 # Of no meaning here: all pools are on this machine.
 _ELSEWHERE = {"spec.rollout.pools.datacenter"}
-FIXED: Mapping[str, str] = {
-    path: mark.because
-    for path, mark in immutable_fields(RLJob)
-    if path not in _OTHERWISE and path not in _ELSEWHERE
+FIXED: Mapping[str, Immutable] = {
+    path: mark for path, mark in immutable_fields(RLJob) if path not in _OTHERWISE and path not in _ELSEWHERE
 }
-IMMUTABLE: Mapping[str, str] = {
-    path: mark.because for path, mark in immutable_fields(RLJob) if path not in _ELSEWHERE
+IMMUTABLE: Mapping[str, Immutable] = {
+    path: mark for path, mark in immutable_fields(RLJob) if path not in _ELSEWHERE
 }
 """What `rljob patch` may not change."""
 """What a run may not change about the job that it goes on with, and why: what the API server keeps, too.
@@ -194,15 +192,15 @@ def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, A
 
 
 def fixed_differences(
-    identity: Identity, job: RLJob, fixed: Mapping[str, str] = FIXED
+    identity: Identity, job: RLJob, fixed: Mapping[str, Immutable] = FIXED
 ) -> list[tuple[str, str, Any, Any]]:
     """What the job would change that it may not: path, why not, value before, value now."""
     found = differences(identity.manifest, job.model_dump(mode="json", by_alias=True))
     return [
-        (path, because, before, now)
+        (path, mark.because, before, now)
         for path, before, now in found
-        for field, because in fixed.items()
-        if path == field or path.startswith(f"{field}.")
+        for field, mark in fixed.items()
+        if (path == field or path.startswith(f"{field}.")) and not mark.allows(before, now)
     ]
 
 

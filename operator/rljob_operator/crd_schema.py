@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -182,8 +182,8 @@ def _told(default: Any) -> str:
     return f" Default: {shown}."
 
 
-def _freeze(owner: Schema, name: str, *, because: str, instead: str) -> None:
-    """Let the API server keep a field as it was.
+def _freeze(owner: Schema, name: str, *, because: str, instead: str, among: Sequence[str]) -> None:
+    """Let the API server keep a field as it was, or among values that may replace each other.
 
     Objects are frozen leaf by leaf: the message then names what was changed, and to the CEL of Kubernetes before 1.35
     no object with a null in it equals itself.
@@ -204,9 +204,12 @@ def _freeze(owner: Schema, name: str, *, because: str, instead: str) -> None:
             same += f" && (!has({now}) || {now} == {before})"
         _add_rule(owner, same, message, field=name, reason="FieldValueForbidden")
     elif "properties" not in field:
-        _add_rule(field, "self == oldSelf", message, reason="FieldValueForbidden")
+        same = "self == oldSelf"
+        if among:
+            same += f" || [self, oldSelf].all(it, it in [{', '.join(map(repr, among))}])"
+        _add_rule(field, same, message, reason="FieldValueForbidden")
     for below in field.get("properties", ()):
-        _freeze(field, below, because=because, instead=instead)
+        _freeze(field, below, because=because, instead=instead, among=among)
 
 
 def _add_rule(schema: Schema, cel: str, message: str, *, field: str = "", reason: str = "") -> None:

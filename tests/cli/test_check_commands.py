@@ -80,22 +80,24 @@ def test_a_backend_and_a_reward_from_the_folder(tmp_path: Path, monkeypatch: pyt
     assert (ended.code, ended.out.splitlines()[-1]) == (0, "backend Emulated: all 12 checks hold")
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        (["check-engine", "Torch", "--set", "slots=1"], signal.SIGINT),
+        (["check-engine", "Torch", "--set", "slots=1"], signal.SIGTERM),
+        (["check-backend", "Torch"], signal.SIGINT),
+        (["check-backend", "Torch"], signal.SIGTERM),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value.name,
+)
+def test_an_interrupted_check_leaves_nothing_behind(
+    command: list[str], number: signal.Signals, tmp_path: Path
+) -> None:
     place = tmp_path / "tmp"
     place.mkdir()
     process = subprocess.Popen(
         # What a shell starts in the background, perhaps this test, ignores Ctrl-C, and so would what it starts.
-        [
-            "env",
-            "--default-signal=INT",
-            RLJOB,
-            "check-engine",
-            "Torch",
-            "--set",
-            "slots=1",
-            "--set",
-            "threads=1",
-        ],
+        ["env", "--default-signal=INT", RLJOB, *command, "--set", "threads=1"],
         env={**os.environ, "TMPDIR": str(place)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -103,13 +105,13 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     try:
         deadline = time.monotonic() + PATIENCE
-        # Its model is written: engines are being started, or are at work.
+        # Its model is written: engines or backends are being started, or are at work.
         while not list(place.glob("*/model/tokenizer.json")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)
         children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
@@ -119,3 +121,4 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert b"checks" not in out
     assert not [child for child in children if child.is_running()]
     assert not list(place.glob("*/model"))
+    assert not list(place.glob("tmp*"))

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from rljob_contract.backend import BACKEND, BackendSubject
 from rljob_contract.check import Contract, Finding, examine, examine_blocking, unhurried
-from rljob_contract.engine import ENGINE, EngineSubject
+from rljob_contract.engine import ENGINE
+from rljob_contract.engine_subject import EngineSubject
 from rljob_contract.reward import REWARD, RewardSubject
 from rljob_contract.samples import job_config
 from rljob_core.errors import JobFailed, WeightsRejected

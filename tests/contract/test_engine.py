@@ -11,7 +11,8 @@ import pytest_asyncio
 from safetensors.torch import load_file
 
 from rljob_contract.check import Check
-from rljob_contract.engine import ENGINE, UNENDING, EngineSubject
+from rljob_contract.engine import ENGINE
+from rljob_contract.engine_subject import UNENDING, EngineSubject
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
 from rljob_runtime.engines import create_engine

@@ -13,8 +13,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.messages import (

@@ -477,6 +477,7 @@ _REWARDS = "rewards are compared over the whole run"
 _ADAPTERS = "the job's checkpoints hold these adapters"
 _WEIGHTS = "the job's weights are there"
 _CHECKPOINTS = "the job's checkpoints are there"
+_BACKENDS = "only Torch, FSDP and DeepSpeed go on from each other's checkpoints"
 _LEDGER = "the job's ledger and trajectories are there"
 OPTIONS: Object = {"spec.data.options": {"min_terms": 2, "max_terms": 4}}
 HELD_OUT: Object = {"spec.evaluation.data.options": {"min_terms": 2, "max_terms": 4}}
@@ -501,7 +502,8 @@ CHANGES = [
     Change("spec.evaluation.data.options", {"min_terms": 2, "max_digits": 4}, _HELD_OUT, before=HELD_OUT),
     Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
-    Change("spec.trainer.backend", "Emulated", "the job's checkpoints are in its format"),
+    Change("spec.trainer.backend", "Emulated", _BACKENDS),
+    Change("spec.trainer.backend", "Torch", _BACKENDS, before={"spec.trainer.backend": "Emulated"}),
     Change("spec.trainer.checkpoint.uri", "/checkpoints", _CHECKPOINTS),
     Change("spec.trainer.checkpoint.uri", ABSENT, _CHECKPOINTS, before={"spec.trainer.checkpoint.uri": "/a"}),
     Change("spec.weights.transport", "Nats", _WEIGHTS),
@@ -537,6 +539,7 @@ MAY_CHANGE: list[Object] = [
     {f"{POOL_0}.replicas": 3, f"{POOL_0}.template": {"spec": {"nodeSelector": None}}},
     {"spec.rollout.pools[1]": {"name": "other"}, "spec.evaluation": {}, "spec.weights.keepVersions": 2},
     {"spec.weights.delta": {"anchorEvery": 5}},
+    {"spec.trainer.backend": "DeepSpeed", "spec.trainer.numNodes": 2},
 ]
 
 

@@ -1,7 +1,7 @@
-"""One rank of a gang, run as a process: a list of jobs one after the other, each with a backend of its own.
+"""What one rank of a gang does: a list of jobs one after the other, each with a backend of its own.
 
-Arguments: rank, number of ranks, folder. The folder holds `jobs.json`; a job's rank 0 writes `<name>.json` (figures of
-every step) and `<name>.safetensors` (its last weights) there.
+The folder holds `jobs.json`; a job's rank 0 writes `<name>.json` (figures of every step) and `<name>.safetensors` (its
+last weights) there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import sys
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
-from training_samples import job_config, random_samples
 
+from rljob_contract.samples import job_config, random_samples
 from rljob_core.ports import TrainerBackend
 from rljob_runtime.backend_gang import GangBackend, follow
 from rljob_runtime.backends import create_backend
@@ -74,8 +73,10 @@ def publish(trainer: TrainerBackend, path: Path) -> None:
     save_file({name: tensor.clone() for name, tensor in trainer.tensors()}, path)
 
 
-def main(rank: int, ranks: int, folder: Path) -> None:
+def run_rank(rank: int, ranks: int, folder: Path) -> None:
     """Do all jobs."""
+    torch.set_num_threads(1)
+    os.environ["LOCAL_RANK"] = str(rank)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder / 'rendezvous'}",
@@ -99,9 +100,3 @@ def main(rank: int, ranks: int, folder: Path) -> None:
         gc.collect()
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    os.environ["LOCAL_RANK"] = sys.argv[1]
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

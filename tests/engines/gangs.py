@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,12 +14,10 @@ from typing import Any
 from gang_rank import do
 from safetensors.torch import load_file
 from torch import Tensor
-from training_samples import job_config
 
+from rljob_contract.samples import job_config
 from rljob_runtime.backends import create_backend
 
-#: On a machine that other work shares, DeepSpeed alone may take minutes to import.
-_SECONDS = 1200.0
 _HERE = Path(__file__).parent
 
 
@@ -39,40 +38,63 @@ class Results:
         return found
 
 
-def run_gang(folder: Path, jobs: list[dict[str, Any]], *, ranks: int) -> Results:
-    """Run a gang of so many ranks to its end.
+class Gangs:
+    """Starts gangs of processes that have loaded torch and DeepSpeed already."""
 
-    Args:
-        folder: a new one; made.
-        jobs: see `gang_rank.py`.
-        ranks: how many processes.
-    """
-    folder.mkdir()
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    paths = [str(_HERE), str(_HERE.parent / "runtime"), *sys.path]
-    environment = {
-        **os.environ,
-        "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": "1",
-    }
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for rank in range(ranks):
-            with (folder / f"rank-{rank}.log").open("wb") as log:
-                command = [sys.executable, str(_HERE / "gang_rank.py"), str(rank), str(ranks), str(folder)]
-                processes.append(
-                    subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-                )
-        codes = [process.wait(_SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    logs = [(folder / f"rank-{rank}.log").read_text() for rank in range(ranks)]
-    assert codes == [0] * ranks, "\n".join(log[-4000:] for log in logs)
-    return Results(folder)
+    def __init__(self, log: Path) -> None:
+        environment = {
+            **os.environ,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": os.pathsep.join([str(_HERE), *sys.path]),
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+        }
+        with log.open("wb") as file:
+            self._nursery = subprocess.Popen(
+                [sys.executable, str(_HERE / "nursery.py")],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                start_new_session=True,
+            )
+        self._log = log
+
+    def run(self, folder: Path, jobs: list[dict[str, Any]], *, ranks: int) -> Results:
+        """Run a gang of so many ranks to its end.
+
+        Args:
+            folder: a new one; made.
+            jobs: see `gang_rank.py`.
+            ranks: how many processes.
+        """
+        folder.mkdir()
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        codes = self._started({"gang": str(folder), "ranks": ranks})
+        logs = [(folder / f"rank-{rank}.log").read_text() for rank in range(ranks)]
+        assert codes == [0] * ranks, "\n".join(log[-4000:] for log in logs)
+        return Results(folder)
+
+    def rljob(self, log: Path, *arguments: str) -> int:
+        """The exit code of such a command, whose output goes to a file."""
+        (code,) = self._started({"rljob": arguments, "log": str(log)})
+        return code
+
+    def _started(self, asked: dict[str, Any]) -> list[int]:
+        """Exit codes."""
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        print(json.dumps(asked), file=self._nursery.stdin, flush=True)
+        answer = self._nursery.stdout.readline()
+        assert answer, self._log.read_text()[-4000:]
+        codes: list[int] = json.loads(answer)
+        return codes
+
+    def close(self) -> None:
+        """End all of them."""
+        os.killpg(self._nursery.pid, signal.SIGKILL)
+        self._nursery.communicate()
 
 
 def run_here(folder: Path, jobs: list[dict[str, Any]]) -> Results:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gangs import Results, distance, run_gang, run_here
-from tiny_models import tiny_model
+from gangs import Gangs, Results, distance, run_here
 from transformers import AutoModelForCausalLM
+
+from rljob_contract.tiny_models import tiny_model
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -86,11 +87,15 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module", params=["Torch", *BACKENDS])
 def gang(
-    request: pytest.FixtureRequest, model: Path, alone: Results, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    gangs: Gangs,
+    model: Path,
+    alone: Results,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Results:
     """A backend on two ranks."""
     folder = tmp_path_factory.mktemp(request.param) / "two"
-    return run_gang(folder, jobs(model, folder, request.param, alone.folder), ranks=2)
+    return gangs.run(folder, jobs(model, folder, request.param, alone.folder), ranks=2)
 
 
 def assert_alike(
@@ -152,21 +157,23 @@ def test_transformers_loads_a_checkpoint(gang: Results) -> None:
     assert all(loaded[name].equal(tensor) for name, tensor in published.items())
 
 
-def test_three_ranks_of_fsdp_go_on_from_two_of_deepspeed(model: Path, alone: Results, tmp_path: Path) -> None:
+def test_three_ranks_of_fsdp_go_on_from_two_of_deepspeed(
+    gangs: Gangs, model: Path, alone: Results, tmp_path: Path
+) -> None:
     common = {"model": str(model), "algorithm": ALGORITHM}
     saved = tmp_path / "saved"
-    run_gang(
+    gangs.run(
         tmp_path / "two",
         [{**common, "name": "a", "trainer": trainer("ZeRO-3"), "steps": STEPS, "save": str(saved)}],
         ranks=2,
     )
     job = {**common, "name": "b", "trainer": trainer("FSDP"), **start(saved), "steps": LATER}
-    found = run_gang(tmp_path / "three", [job], ranks=3)
+    found = gangs.run(tmp_path / "three", [job], ranks=3)
     assert_alike(found.figures("b"), alone.figures("whole")[len(STEPS) :])
     assert distance(found.weights("b"), alone.weights("whole")) < 1e-3
 
 
-def test_one_rank_of_each(model: Path, alone: Results, tmp_path: Path) -> None:
+def test_one_rank_of_each(gangs: Gangs, model: Path, alone: Results, tmp_path: Path) -> None:
     """Alone, they have nobody to divide with."""
     for kind in ("FSDP", "ZeRO-3"):
         job = {
@@ -176,24 +183,24 @@ def test_one_rank_of_each(model: Path, alone: Results, tmp_path: Path) -> None:
             "trainer": trainer(kind),
             "steps": STEPS,
         }
-        found = run_gang(tmp_path / kind, [job], ranks=1)
+        found = gangs.run(tmp_path / kind, [job], ranks=1)
         assert_alike(found.figures("one"), alone.figures("whole")[: len(STEPS)])
 
 
-def test_in_float64_fsdp_is_torch_to_the_last_digits(model: Path, tmp_path: Path) -> None:
+def test_in_float64_fsdp_is_torch_to_the_last_digits(gangs: Gangs, model: Path, tmp_path: Path) -> None:
     job = {"model": str(model), "algorithm": ALGORITHM, "name": "wide", "steps": STEPS}
     expected = run_here(tmp_path / "alone", [{**job, "trainer": trainer(dtype="float64")}])
-    found = run_gang(tmp_path / "two", [{**job, "trainer": trainer("FSDP", dtype="float64")}], ranks=2)
+    found = gangs.run(tmp_path / "two", [{**job, "trainer": trainer("FSDP", dtype="float64")}], ranks=2)
     assert_alike(found.figures("wide"), expected.figures("wide"), rel=1e-9)
     assert distance(found.weights("wide"), expected.weights("wide")) < 1e-9
 
 
-def test_the_reference_may_stay_in_host_memory(model: Path, tmp_path: Path) -> None:
+def test_the_reference_may_stay_in_host_memory(gangs: Gangs, model: Path, tmp_path: Path) -> None:
     job = {"model": str(model), "algorithm": ALGORITHM, "name": "kept", "steps": STEPS}
     expected = run_here(tmp_path / "alone", [{**job, "trainer": trainer()}]).figures("kept")
     here = run_here(tmp_path / "here", [{**job, "trainer": trainer(offloadReference=True)}])
     assert here.figures("kept") == expected
     for kind in ("FSDP", "ZeRO-3"):
         options = trainer(kind, offloadReference=True)
-        found = run_gang(tmp_path / kind, [{**job, "trainer": options}], ranks=2).figures("kept")
+        found = gangs.run(tmp_path / kind, [{**job, "trainer": options}], ranks=2).figures("kept")
         assert_alike(found, expected)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from tiny_models import tiny_model
 from torch import Tensor
-from training_samples import job_config, random_samples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rljob_contract.samples import job_config, random_samples
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import TrainingSample
 from rljob_runtime.backend_torch import TorchBackend
 from rljob_runtime.backends import create_backend

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from vllm_processes import vllm_server
 
 from rljob_contract.check import Check
-from rljob_contract.engine import ENGINE, EngineSubject
+from rljob_contract.engine import ENGINE
+from rljob_contract.engine_subject import EngineSubject
 from rljob_core.ports import Engine
 from rljob_runtime.engines import create_engine
 

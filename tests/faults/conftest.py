@@ -10,7 +10,8 @@ import pytest
 from boundaries import BOUNDARIES, ROLES
 from faulty_run import FaultyRun, Say
 from landing import PAIR, RANDOM, Landed, table
-from tiny_models import tiny_model
+
+from rljob_contract.tiny_models import tiny_model
 
 ROWS = (*(boundary.name for boundary in BOUNDARIES), RANDOM, PAIR)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from invocation import rljob
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from runs import LiveRun, audit, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from runs import PATIENCE, RLJOB, LiveRun, audit, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

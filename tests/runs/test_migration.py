@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tiny_models import tiny_model
 from watcher import names_of
 
 from rljob_cli.embedded_nats import running_url
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Channel
 from rljob_runtime import wire
 from rljob_runtime.nats_store import NatsStore

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_runtime.weights_files import FilesWeightStore
 from runs import LiveRun, audit, still_there, write_job
 

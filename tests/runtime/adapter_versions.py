@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from training_samples import job_config, random_samples
 
+from rljob_contract.samples import job_config, random_samples
 from rljob_core.config import JobConfig
 from rljob_core.ports import Completed, Engine, Request
 from rljob_runtime.backends import create_backend

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from tiny_models import tiny_model
 from torch import Tensor
-from training_samples import job_config, random_samples
 from transformers import AutoModelForCausalLM
 
+from rljob_contract.samples import job_config, random_samples
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, SpecError, WeightsRejected
 from rljob_runtime.adapters import initial_adapter, merged
 from rljob_runtime.backend_torch import TorchBackend

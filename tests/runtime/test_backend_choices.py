@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import tiny_model
 from torch import Tensor
-from training_samples import job_config, random_samples
 
+from rljob_contract.samples import job_config, random_samples
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, SpecError
 from rljob_runtime.backend_torch import TorchBackend
 from rljob_runtime.backends import check_backend, create_backend, smallest_projection
@@ -203,12 +203,11 @@ def test_any_other_error_stays_what_it_is() -> None:
 OUT_OF_MEMORY = """
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from training_samples import job_config, sample, segment
+from rljob_contract.samples import job_config, sample, segment
 from rljob_core.errors import JobFailed
 from rljob_core.trajectory import Source
 from rljob_runtime.backends import create_backend
-model = Path(sys.argv[2])
+model = Path(sys.argv[1])
 config = job_config(model, trainer={"options": {"threads": 1}, "microBatchTokens": 10**9})
 trainer = create_backend(config, rank=0, world_size=1, model_path=model)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -224,7 +223,7 @@ except JobFailed as error:
 
 def test_a_process_that_runs_out_of_memory_says_so(model: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", OUT_OF_MEMORY, str(Path(__file__).parent), str(model)],
+        [sys.executable, "-c", OUT_OF_MEMORY, str(model)],
         capture_output=True,
         text=True,
         timeout=280,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import tiny_model
-from training_samples import job_config, random_samples
 
+from rljob_contract.samples import job_config, random_samples
+from rljob_contract.tiny_models import tiny_model
 from rljob_runtime.backend_torch import TorchBackend
 from rljob_runtime.backends import create_backend
 
@@ -21,18 +21,17 @@ RANK = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 import torch.distributed as dist
 from safetensors.torch import save_file
-from training_samples import job_config, random_samples
+from rljob_contract.samples import job_config, random_samples
 from rljob_runtime.backends import create_backend
-rank, size, model, out, store = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), Path(sys.argv[5]), sys.argv[6]
+rank, size, model, out, store = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]
 trainer = {"options": {"threads": 1, "dtype": "float64"}}
 backend = create_backend(job_config(model, trainer=trainer), rank=rank, world_size=size, model_path=model)
 dist.init_process_group(
     "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=200)
 )
-for step, counts in enumerate(eval(sys.argv[7])):
+for step, counts in enumerate(eval(sys.argv[6])):
     backend.begin_step(step)
     for number, count in enumerate(counts):
         backend.accumulate(random_samples(count, seed=10 * step + number))
@@ -54,7 +53,7 @@ def ranks(model: Path, out: Path, *, size: int) -> list[list[float]]:
     processes: list[subprocess.Popen[str]] = []
     try:
         for rank in range(size):
-            arguments = [str(Path(__file__).parent), str(rank), str(size), str(model), str(out)]
+            arguments = [str(rank), str(size), str(model), str(out)]
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-c", RANK, *arguments, str(out / "rendezvous"), repr(STEPS)],

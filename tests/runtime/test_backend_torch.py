@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_model
 from torch import Tensor
-from training_samples import VOCABULARY, job_config, random_samples, sample, segment
 from transformers import AutoModelForCausalLM
 
+from rljob_contract.samples import VOCABULARY, job_config, random_samples, sample, segment
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.advantage import group_advantages
 from rljob_core.errors import JobFailed, SpecError, WeightsRejected
 from rljob_core.messages import StepStats

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from full_disk import files_of_at_most
-from tiny_models import tiny_model
-from training_samples import job_config, random_samples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rljob_contract.samples import job_config, random_samples
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError, StorageRefused
 from rljob_runtime.backends import create_backend
 from rljob_runtime.checkpoint import CheckpointStore, model_identity

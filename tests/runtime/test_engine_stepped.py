@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
-from rljob_contract.engine import ask, completed, gather
+from rljob_contract.engine_requests import ask, completed, gather
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Engine, Stopped
 from rljob_core.trajectory import Finish

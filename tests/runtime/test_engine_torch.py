@@ -14,9 +14,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from tiny_models import ARCHITECTURES, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, MambaConfig, MambaForCausalLM, T5Config
 
+from rljob_contract.tiny_models import ARCHITECTURES, tiny_model
 from rljob_core.errors import GenerationFailed, SpecError, WeightsRejected
 from rljob_core.ports import Completed, EngineEvent, Request, Stopped
 from rljob_core.trajectory import Finish

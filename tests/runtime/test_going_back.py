@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from story import JOB, Story, job
 from story_streams import append
-from tiny_models import tiny_model
 from world import job_config
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.evidence import Evidence
 from rljob_cli.audit.read import collect
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import CorruptLedger, SpecError
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED

@@ -12,8 +12,8 @@ import nats
 import pytest
 from roles import Roles
 from test_roles import SECONDS, finish, job, ledger
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.actions import PipelineChanged, PipelineRefused
 from rljob_core.config import JobConfig
 from rljob_core.errors import StorageRefused

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJobSpec
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from installed import install
 from pydantic import BaseModel
-from training_samples import job_config
 
+from rljob_contract.samples import job_config
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec
 from rljob_operator.desired import Targets, desired

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from roles import Corrupting, Forgetful, Repeating, Roles, Slow
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.ports import Channel
 from rljob_core.records import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from roles import Roles
 from test_roles import SECONDS, check, finish, job
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import RLJobError, StoreUnavailable, WeightsRejected
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, EngineSignal
 from rljob_core.ports import Manifest

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_model
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
 from rljob_runtime.forward import InFloat64, log_probabilities
 from rljob_runtime.loss import LossSettings, loss_sums, token_log_probabilities

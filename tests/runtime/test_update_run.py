@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from roles import Roles
-from tiny_models import tiny_model
 
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import Source, Trajectory

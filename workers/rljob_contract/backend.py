@@ -1,31 +1,30 @@
-"""The contract of the port `TrainerBackend`, on one rank.
-
-A backend shows itself by its weights alone, so steps are compared by what they do to them. How much two may differ is
-told in parts of the step's own length: rounding makes a thousandth, a wrong normaliser makes tenths.
-"""
+"""The contract of the port `TrainerBackend`, on one rank."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rljob_contract.backend_steps import (
+    Tolerance,
+    Weights,
+    distance,
+    feed,
+    finite,
+    require_equal,
+    require_same_figures,
+    require_same_step,
+    stored,
+    tolerance_of,
+    weights,
+)
 from rljob_contract.check import Broken, Contract, require
 from rljob_contract.samples import random_samples
 from rljob_core.errors import JobFailed, WeightsRejected
-from rljob_core.messages import StepStats
 from rljob_core.ports import TrainerBackend, TrainingSample
 from rljob_core.trajectory import VersionSpan
-
-Weights = Mapping[str, NDArray[Any]]
-
-#: Of the same step in another order of sums, and of the very same step.
-_ROUNDING, _REPEATED = 1e-2, 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,80 +34,19 @@ class BackendSubject:
     Attributes:
         create: a new one with the initial model's weights.
         folder: makes an empty folder.
+        dtype: what they compute in, as `float32`; None takes it from the weights that they publish.
     """
 
     create: Callable[[], TrainerBackend]
     folder: Callable[[], Path]
+    dtype: str | None = None
+
+    def tolerance(self, held: Weights) -> Tolerance:
+        """How much two steps of a backend with these weights may differ."""
+        return tolerance_of(held, self.dtype)
 
 
 BACKEND = Contract[BackendSubject]()
-
-
-def feed(
-    backend: TrainerBackend, micro_batches: Iterable[Sequence[TrainingSample]], *, step: int = 0
-) -> StepStats:
-    """One step over these micro-batches."""
-    backend.begin_step(step)
-    for micro_batch in micro_batches:
-        backend.accumulate(micro_batch)
-    return backend.finish_step()
-
-
-def weights(backend: TrainerBackend) -> Weights:
-    """Copies of the weights.
-
-    Raises:
-        Broken: there are none, or two have one name.
-    """
-    held = dict[str, NDArray[Any]]()
-    for name, tensor in backend.tensors():
-        require(name not in held, f"tensors() gives {name} twice")
-        held[name] = _array(tensor)
-    require(bool(held), "tensors() gives none")
-    return held
-
-
-def stored(held: Weights) -> list[tuple[str, Any]]:
-    """Weights as a weight store gives them: torch CPU tensors by name."""
-    import torch
-
-    return [(name, torch.from_numpy(array.copy())) for name, array in held.items()]
-
-
-def _array(tensor: Any) -> NDArray[Any]:
-    if not hasattr(tensor, "detach"):
-        return np.array(tensor)
-    import torch
-
-    cpu = tensor.detach().cpu()
-    return np.array((cpu.float() if cpu.dtype is torch.bfloat16 else cpu).numpy())
-
-
-def _distance(one: Weights, other: Weights) -> float:
-    if one.keys() != other.keys():
-        names = ", ".join(sorted(one.keys() ^ other.keys())[:3])
-        raise Broken(f"tensors() does not give the same names each time: {names}")
-    return math.sqrt(sum(float(np.square(one[n].astype(np.float64) - other[n]).sum()) for n in one))
-
-
-def _require_same_step(
-    found: Weights, expected: Weights, before: Weights, *, within: float, what: str
-) -> None:
-    length = _distance(expected, before)
-    gap = _distance(found, expected)
-    require(
-        gap <= within * length,
-        f"{what}: the weights differ by {gap / length if length else gap:.1%} of a step",
-    )
-
-
-def _require_equal(found: Weights, expected: Weights, what: str) -> None:
-    _distance(found, expected)
-    other = [name for name in expected if not np.array_equal(found[name], expected[name])]
-    require(
-        not other,
-        f"{what}: {len(other)} of {len(expected)} tensors differ, {', '.join(other[:3])} among them",
-    )
 
 
 # ---------------------------------------------------------------------------------------------------- the checks
@@ -124,8 +62,8 @@ def a_step_changes_the_weights(subject: BackendSubject) -> None:
     before = weights(backend)
     stats = feed(backend, [random_samples(8)])
     after = weights(backend)
-    require(_distance(after, before) > 0, "all weights are what they were")
-    require(all(bool(np.isfinite(array).all()) for array in after.values()), "some weights are not finite")
+    require(distance(after, before) > 0, "all weights are what they were")
+    require(finite(after), "some weights are not finite")
     require(
         math.isfinite(stats.loss) and math.isfinite(stats.grad_norm), f"its figures are not finite: {stats}"
     )
@@ -151,13 +89,17 @@ def micro_batches_add_up_to_the_whole_batch(subject: BackendSubject) -> None:
     """However a batch is cut into micro-batches, the step is the same.
 
     Accumulate sums, and divide once in finish_step() by what is known only then: sequences or tokens of the whole step.
+    Where a backend publishes in another dtype than it computes in, name the latter with --dtype.
     """
-    samples = random_samples(12)
+    # All of one sign, so that the loss is not what little is left of a sum; no two alike, so that no part is the whole.
+    samples = [_of_advantage(each, (1 + index) / 4) for index, each in enumerate(random_samples(12))]
     whole, cut = subject.create(), subject.create()
     before = weights(whole)
-    feed(whole, [samples])
-    feed(cut, [samples[:1], [], samples[1:4], samples[4:]])
-    _require_same_step(weights(cut), weights(whole), before, within=_ROUNDING, what="in four micro-batches")
+    expected = feed(whole, [samples])
+    found = feed(cut, [samples[:1], [], samples[1:4], samples[4:]])
+    allowed, what = subject.tolerance(before), "in four micro-batches"
+    require_same_step(weights(cut), weights(whole), before, within=allowed.step, what=what)
+    require_same_figures(found, expected, within=allowed.figures, what=what)
 
 
 @BACKEND.check
@@ -169,8 +111,7 @@ def a_step_without_samples_is_a_step(subject: BackendSubject) -> None:
     backend = subject.create()
     stats = feed(backend, [[]])
     require(math.isfinite(stats.loss), f"its loss is {stats.loss}")
-    finite = all(bool(np.isfinite(array).all()) for array in weights(backend).values())
-    require(finite, "afterwards some weights are not finite")
+    require(finite(weights(backend)), "afterwards some weights are not finite")
 
 
 @BACKEND.check
@@ -181,10 +122,16 @@ def the_same_start_and_samples_give_the_same_step(subject: BackendSubject) -> No
     """
     one, other = subject.create(), subject.create()
     before = weights(one)
-    _require_equal(weights(other), before, "of two new backends")
+    require_equal(weights(other), before, "of two new backends")
     for backend in (one, other):
         feed(backend, [random_samples(8)])
-    _require_same_step(weights(other), weights(one), before, within=_REPEATED, what="of two new backends")
+    require_same_step(
+        weights(other),
+        weights(one),
+        before,
+        within=subject.tolerance(before).repeated,
+        what="of two new backends",
+    )
 
 
 @BACKEND.check
@@ -203,7 +150,9 @@ def begin_step_forgets_what_was_accumulated(subject: BackendSubject) -> None:
     loaded.load(stored(before))
     for backend, what in ((broken_off, "after begin_step()"), (loaded, "after load()")):
         feed(backend, [random_samples(8)])
-        _require_same_step(weights(backend), expected, before, within=_REPEATED, what=what)
+        require_same_step(
+            weights(backend), expected, before, within=subject.tolerance(before).repeated, what=what
+        )
 
 
 @BACKEND.check
@@ -217,9 +166,9 @@ def published_weights_load_again(subject: BackendSubject) -> None:
     published = weights(backend)
     given = stored(published)
     other.load(reversed(given))
-    _require_equal(weights(other), published, "after load()")
+    require_equal(weights(other), published, "after load()")
     feed(other, [random_samples(8, seed=1)])
-    changed = [name for name, tensor in given if not np.array_equal(_array(tensor), published[name])]
+    changed = [name for name, tensor in given if not tensor.equal(published[name])]
     require(not changed, f"a step has changed tensors that load() was given: {', '.join(changed[:3])}")
 
 
@@ -234,11 +183,13 @@ def load_none_brings_the_beginning_back(subject: BackendSubject) -> None:
     feed(backend, [random_samples(8, seed=3)])
     backend.load(None)
     backend.load_state(None)
-    _require_equal(weights(backend), before, "after load(None)")
+    require_equal(weights(backend), before, "after load(None)")
     for each in (backend, new):
         feed(each, [random_samples(8)])
     what = "in the step after load_state(None)"
-    _require_same_step(weights(backend), weights(new), before, within=_REPEATED, what=what)
+    require_same_step(
+        weights(backend), weights(new), before, within=subject.tolerance(before).repeated, what=what
+    )
 
 
 @BACKEND.check
@@ -258,8 +209,12 @@ def a_restored_state_takes_the_very_same_next_step(subject: BackendSubject) -> N
     require(other.random_state() == random, "its random state is another one")
     for each in (backend, other):
         feed(each, [random_samples(8, seed=9)], step=2)
-    _require_same_step(
-        weights(other), weights(backend), before, within=_REPEATED, what="in the step after it"
+    require_same_step(
+        weights(other),
+        weights(backend),
+        before,
+        within=subject.tolerance(before).repeated,
+        what="in the step after it",
     )
 
 
@@ -274,13 +229,12 @@ def weights_of_another_model_are_refused(subject: BackendSubject) -> None:
     before = weights(backend)
     last = list(before)[-1]
     spoilt: dict[str, Weights] = {
-        "a tensor too few": {name: array + 1 for name, array in before.items() if name != last},
+        "a tensor too few": {name: tensor + 1 for name, tensor in before.items() if name != last},
         "a tensor too many": {
-            name: array + 1 for name, array in [*before.items(), ("no.such.tensor", before[last])]
+            name: tensor + 1 for name, tensor in [*before.items(), ("no.such.tensor", before[last])]
         },
         "a tensor of another shape": {
-            name: np.zeros((3, 3, 3), array.dtype) if name == last else array + 1
-            for name, array in before.items()
+            name: tensor.new_zeros(3, 3, 3) if name == last else tensor + 1 for name, tensor in before.items()
         },
     }
     for what, given in spoilt.items():
@@ -288,7 +242,7 @@ def weights_of_another_model_are_refused(subject: BackendSubject) -> None:
             backend.load(stored(given))
         except WeightsRejected:
             backend.load(stored(before))
-            _require_equal(
+            require_equal(
                 weights(backend), before, f"after {what} was refused and the right ones were loaded"
             )
         else:
@@ -329,3 +283,7 @@ def staleness_is_told(subject: BackendSubject) -> None:
 def _of_version(sample: TrainingSample, version: int) -> TrainingSample:
     span = VersionSpan(version, version)
     return TrainingSample(replace(sample.item, span=span), replace(sample.trajectory, span=span))
+
+
+def _of_advantage(sample: TrainingSample, advantage: float) -> TrainingSample:
+    return TrainingSample(replace(sample.item, advantage=advantage), sample.trajectory)

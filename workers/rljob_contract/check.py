@@ -50,10 +50,14 @@ class Check(Generic[S]):
 
 
 class Contract(Generic[S]):
-    """All checks of a port, in the order in which they are defined."""
+    """All checks of a port, in the order in which they are defined.
 
-    def __init__(self) -> None:
-        self.checks = list[Check[S]]()
+    Args:
+        checks: those of its parts, which come first.
+    """
+
+    def __init__(self, *checks: Check[S]) -> None:
+        self.checks = list(checks)
 
     def check(self, function: Run[S]) -> Run[S]:
         """Make a function one of the checks: the first line of its docstring is the claim, the rest the remedy."""
@@ -89,49 +93,58 @@ def examine_blocking(
     Raises:
         SpecError: what is checked cannot be made as it was asked for.
     """
-    findings = []
+    findings = list[Finding]()
     for check in checks:
         begin(check.claim)
-        found = ""
-        try:
+        with _noted(check, findings):
             check.run(subject)
-        except SpecError:
-            raise
-        except Exception as error:  # a stranger's code may raise anything
-            found = told(error)
-        findings.append(Finding(check.name, check.claim, check.remedy, found))
     return findings
 
 
 async def examine(
     checks: Iterable[Check[S]], subject: S, *, begin: Callable[[str], None], patience: float
 ) -> list[Finding]:
-    """Run checks, one after the other, whatever comes of those before.
+    """Run checks as `examine_blocking` does, and await those that are to be awaited.
 
     Args:
         checks: which.
         subject: what they are run on.
         begin: called with the claim of each before it is run.
         patience: seconds after which a check that waits for something is given up; see `unhurried`.
-
-    Raises:
-        SpecError: what is checked cannot be made as it was asked for.
     """
-    findings = []
+    findings = list[Finding]()
     for check in checks:
         begin(check.claim)
-        found = ""
-        try:
-            async with asyncio.timeout(patience) as limit:
-                _hurry.set((limit, patience))
-                if (waiting := check.run(subject)) is not None:
-                    await waiting
-        except SpecError:
-            raise
-        except Exception as error:  # a stranger's code may raise anything
-            found = f"nothing came of it for {patience:g} s" if limit.expired() else told(error)
-        findings.append(Finding(check.name, check.claim, check.remedy, found))
+        with _noted(check, findings):
+            await _within(patience, check, subject)
     return findings
+
+
+@contextmanager
+def _noted(check: Check[S], findings: list[Finding]) -> Iterator[None]:
+    """Add what comes of a check that is run within."""
+    found = ""
+    try:
+        yield
+    except SpecError:
+        raise
+    except Exception as error:  # a stranger's code may raise anything
+        found = told(error)
+    findings.append(Finding(check.name, check.claim, check.remedy, found))
+
+
+async def _within(patience: float, check: Check[S], subject: S) -> None:
+    try:
+        async with asyncio.timeout(patience) as limit:
+            _hurry.set((limit, patience))
+            if (waiting := check.run(subject)) is not None:
+                await waiting
+    except SpecError:
+        raise
+    except Exception:
+        if limit.expired():
+            raise Broken(f"nothing came of it for {patience:g} s") from None
+        raise
 
 
 #: The limit of the check that is run, and its seconds.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +38,7 @@ from rljob_runtime.lora import without_adapters
 from rljob_runtime.loss import LossSettings, divisor, loss_sums, token_weight
 from rljob_runtime.memory import naming
 from rljob_runtime.packing import Row, row
+from rljob_runtime.step_count import StepCount
 
 _FIGURES = 5
 #: Tokens of a forward beyond which a CPU takes longer for each of them: its caches hold no more activations.
@@ -46,16 +47,12 @@ _CACHED = 2048
 _COMPANY = Row(np.zeros(2, np.int32), np.array([False, True]), np.zeros(2, np.float32), 0.0, 1)
 
 
-@dataclass(slots=True)
-class StepSums:
+@dataclass(slots=True, kw_only=True)
+class StepSums(StepCount):
     """What a step has accumulated besides gradients; all but `figures` are alike on every rank."""
 
-    step: int
     figures: Tensor
-    sequences: int = 0
-    tokens: int = 0
     forwards: int = 0
-    staleness: list[int] = field(default_factory=list)
     normalised: bool = False
 
 
@@ -68,6 +65,9 @@ class BackendBase(BackendState):
         model_path: folder of the initial model, in Hugging Face format; also the reference.
         rank: this rank, from 0.
         world_size: ranks in all.
+
+    Raises:
+        SpecError: the folder holds no causal language model.
 
     Attributes:
         in_step: whether a forward of one rank needs all others to run one too; ranks with fewer then run empty ones.
@@ -98,8 +98,15 @@ class BackendBase(BackendState):
         self._forward_tokens = options.forward_tokens or config.spec.trainer.micro_batch_tokens
         on_cpu = self._device.type == "cpu" and options.forward_tokens is None
         self._best_tokens = _CACHED if on_cpu else self._forward_tokens
+        self._make()
+        self.load_state(None)
+        self.begin_step(0)
 
     # ------------------------------------------------------------------------------------------ what differs
+
+    @abstractmethod
+    def _make(self) -> None:
+        """Make the model, with its initial weights, and the optimizer; called once, by the constructor."""
 
     @abstractmethod
     def _zero_gradients(self) -> None:
@@ -130,15 +137,15 @@ class BackendBase(BackendState):
     def begin_step(self, step: int) -> None:
         """Start step `step` with nothing accumulated."""
         self._zero_gradients()
-        self._sums = StepSums(step, torch.zeros(_FIGURES, dtype=torch.float64, device=self._device))
+        self._sums = StepSums(
+            step=step, figures=torch.zeros(_FIGURES, dtype=torch.float64, device=self._device)
+        )
 
     def accumulate(self, samples: Sequence[TrainingSample]) -> None:
         """Forward and backward over this rank's share of a micro-batch."""
         sums = self._sums
         rows = [row(sample) for sample in samples]
-        sums.sequences += len(rows)
-        sums.tokens += sum(r.trained for r in rows)
-        sums.staleness += [sums.step - sample.trajectory.span.min for sample in samples]
+        sums.add(samples, tokens=sum(r.trained for r in rows))
         computed = [r for r in rows if r.trained and (r.advantage or self._settings.kl)]
         ranks = range(self._world_size) if self.in_step else (self._rank,)
         mine = self._batches_of(computed, self._rank)
@@ -173,16 +180,13 @@ class BackendBase(BackendState):
                 f"step {sums.step}: the gradient is not finite (loss {loss}); "
                 "lower spec.algorithm.learningRate or spec.algorithm.kl"
             )
-        return StepStats(
+        return sums.stats(
             loss=loss / self._divisor(),
             kl=divergence / self._divisor(),
             clip_fraction=clipped / max(1.0, tokens),
             importance_mean=importance / tokens if tokens else 1.0,
             grad_norm=norm,
             learning_rate=rate,
-            tokens=sums.tokens,
-            staleness_mean=sum(sums.staleness) / max(1, len(sums.staleness)),
-            staleness_max=max(sums.staleness, default=0),
         )
 
     # ------------------------------------------------------------------------------------------ inside

@@ -14,13 +14,11 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_runtime.adamw import fill_state, moments_of
 from rljob_runtime.backend_base import BackendBase
@@ -42,23 +40,15 @@ class DeepSpeedBackend(BackendBase):
         SpecError: the folder holds no causal language model, or DeepSpeed is not installed.
     """
 
+    _options: DeepSpeedOptions
     in_step = True
 
-    def __init__(
-        self,
-        config: JobConfig,
-        *,
-        options: DeepSpeedOptions,
-        model_path: Path,
-        rank: int,
-        world_size: int,
-    ) -> None:
-        super().__init__(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
-        if world_size == 1:
+    def _make(self) -> None:
+        if self._world_size == 1:
             join_alone(self._device.type)
-        self._stage = options.zero_stage
+        self._stage = self._options.zero_stage
         self._deepspeed = _deepspeed(self._device)
-        model = self._prepare(empty_model(model_path, dtype=self._dtype))
+        model = self._prepare(empty_model(self._model_path, dtype=self._dtype))
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._bucket = min(_BUCKET, sum(p.numel() for p in parameters))
         rate, decay = self._algorithm.learning_rate, self._algorithm.weight_decay
@@ -80,8 +70,6 @@ class DeepSpeedBackend(BackendBase):
             self._pristine = True
         elif self._settings.kl > 0:
             self._frozen = self._frozen_model()
-        self.load_state(None)
-        self.begin_step(0)
 
     def _engine_config(self) -> dict[str, Any]:
         zero: dict[str, Any] = {

@@ -26,11 +26,7 @@ from rljob_runtime.optimizer_state import Elements
 
 
 class FsdpBackend(TorchBackend):
-    """One rank of the trainer; see `BackendBase`. A rank alone becomes a process group of one.
-
-    Raises:
-        SpecError: the folder holds no causal language model.
-    """
+    """One rank of the trainer; see `BackendBase`. A rank alone becomes a process group of one."""
 
     in_step = True
 

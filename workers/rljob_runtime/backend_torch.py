@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_core.config import JobConfig
 from rljob_runtime.adamw import adamw, moments_of
 from rljob_runtime.backend_base import BackendBase
-from rljob_runtime.backends import TrainingOptions
 from rljob_runtime.causal_model import load_model
 from rljob_runtime.master_weights import MasterWeights
 from rljob_runtime.optimizer_state import Elements
@@ -22,28 +19,14 @@ from rljob_runtime.reference import Reference
 
 
 class TorchBackend(BackendBase):
-    """One rank of the trainer; see `BackendBase`.
+    """One rank of the trainer; see `BackendBase`."""
 
-    Raises:
-        SpecError: the folder holds no causal language model.
-    """
+    _frozen: Any = None
+    _masters: MasterWeights | None = None
 
-    def __init__(
-        self,
-        config: JobConfig,
-        *,
-        options: TrainingOptions,
-        model_path: Path,
-        rank: int,
-        world_size: int,
-    ) -> None:
-        super().__init__(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
-        self._frozen: Any = None
-        self._masters: MasterWeights | None = None
+    def _make(self) -> None:
         self._build()
         self._optimizer = adamw(list(self._optimized.values()), self._algorithm)
-        self.load_state(None)
-        self.begin_step(0)
 
     def _build(self) -> None:
         """Make the models; after this `_optimized` holds what the optimizer updates, by name."""

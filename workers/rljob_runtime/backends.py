@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import sleep
 from typing import Annotated, Any, Literal
@@ -77,31 +77,30 @@ class EmulatedOptions(BackendOptions):
     """Each token fed, prompts included."""
 
 
-def _torch(
-    config: JobConfig, *, options: TorchOptions, model_path: Path, rank: int, world_size: int
-) -> TrainerBackend:
+def _torch(config: JobConfig, **given: Any) -> TrainerBackend:
     from rljob_runtime.backend_torch import TorchBackend
 
-    check_adapters(config.spec, model_path)
-    return TorchBackend(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
+    return _trains(TorchBackend, config, **given)
 
 
-def _fsdp(
-    config: JobConfig, *, options: FsdpOptions, model_path: Path, rank: int, world_size: int
-) -> TrainerBackend:
+def _fsdp(config: JobConfig, **given: Any) -> TrainerBackend:
     from rljob_runtime.backend_fsdp import FsdpBackend
 
-    check_adapters(config.spec, model_path)
-    return FsdpBackend(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
+    return _trains(FsdpBackend, config, **given)
 
 
-def _deepspeed(
-    config: JobConfig, *, options: DeepSpeedOptions, model_path: Path, rank: int, world_size: int
-) -> TrainerBackend:
+def _deepspeed(config: JobConfig, **given: Any) -> TrainerBackend:
     from rljob_runtime.backend_deepspeed import DeepSpeedBackend
 
+    return _trains(DeepSpeedBackend, config, **given)
+
+
+def _trains(
+    kind: Callable[..., TrainerBackend], config: JobConfig, *, model_path: Path, **given: Any
+) -> TrainerBackend:
+    """One that trains, for whose model the adapters must be right."""
     check_adapters(config.spec, model_path)
-    return DeepSpeedBackend(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
+    return kind(config, model_path=model_path, **given)
 
 
 def _emulated(

@@ -90,14 +90,21 @@ class Immutable:
     Attributes:
         because: what rests on the value.
         instead: what to do who wants another value.
+        among: values that may replace each other.
     """
 
     because: str
     instead: str = "create another RLJob"
+    among: tuple[str, ...] = ()
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The field's JSON schema, with the mark under `immutable`."""
-        return {**handler(core), "immutable": {"because": self.because, "instead": self.instead}}
+        mark = {"because": self.because, "instead": self.instead, "among": self.among}
+        return {**handler(core), "immutable": mark}
+
+    def allows(self, before: object, now: object) -> bool:
+        """Whether the field may go from one value to another."""
+        return before == now or (before in self.among and now in self.among)
 
 
 def _tell_rules(schema: dict[str, Any], model: type[Any]) -> None:

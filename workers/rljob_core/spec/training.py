@@ -79,10 +79,19 @@ class CheckpointSpec(ApiModel):
     """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
 
 
+INTERCHANGEABLE = ("Torch", "FSDP", "DeepSpeed")
+"""Trainer backends whose checkpoints are alike."""
+
+
 class TrainerSpec(ApiModel):
     """Training."""
 
-    backend: Annotated[Identifier, Immutable("the job's checkpoints are in its format")] = "Torch"
+    backend: Annotated[
+        Identifier,
+        Immutable(
+            "only Torch, FSDP and DeepSpeed go on from each other's checkpoints", among=INTERCHANGEABLE
+        ),
+    ] = "Torch"
     """Torch (every rank holds all), FSDP or DeepSpeed (divided between the ranks), Emulated (sleeps), or what a
     distribution in the pods' image offers."""
     num_nodes: Annotated[int, Field(ge=1, le=4096)] = 1

@@ -1,0 +1,91 @@
+"""Engines of one kind, as the checks of their contract are given them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rljob_contract.check import require, unhurried
+from rljob_core.ports import Engine
+
+UNENDING: Mapping[str, Mapping[str, Any]] = {
+    # Longer than any request allows, and as slow as real ones: what is asked for still runs when a check acts.
+    "Emulated": {
+        "stepSeconds": 0.002,
+        "lengths": {"median": 1e6, "sigma": 0.0, "promptSigma": 0.0, "max": 1_000_000},
+    },
+}
+"""Options under which engines of ours end no response by themselves."""
+
+
+class EngineSubject:
+    """Engines of one kind. Starting one may take a minute, so checks share those that they leave idle.
+
+    Args:
+        create: an engine that is not started yet, each time another one.
+        weights: the initial model's weights as a trainer publishes them, in any order.
+        longest: tokens of a response that still runs when a check does something, and that the check then waits for.
+        endless: tokens of one that the check stops; the model's context holds them.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[], Engine],
+        weights: Callable[[], Iterable[tuple[str, Any]]],
+        *,
+        longest: int = 3000,
+        endless: int = 3000,
+    ) -> None:
+        self.weights = weights
+        self.longest = longest
+        self.endless = endless
+        self._create = create
+        self._idle = list[Engine]()
+
+    @asynccontextmanager
+    async def engine(self) -> AsyncIterator[Engine]:
+        """An engine that has nothing to do; whoever leaves it so leaves it to the next check.
+
+        Raises:
+            Broken: a new one already has a version, or after a check it believes to have something to do.
+        """
+        engine = self._idle.pop() if self._idle else await self._started()
+        try:
+            yield engine
+            load = engine.load()
+            require(
+                load.running == load.waiting == 0,
+                f"all responses have ended or were cancelled, but load() says {load.running} running and "
+                f"{load.waiting} waiting",
+            )
+        except BaseException:
+            await engine.close()
+            raise
+        self._idle.append(engine)
+
+    @asynccontextmanager
+    async def new_engine(self) -> AsyncIterator[Engine]:
+        """An engine of one's own, to close."""
+        engine = await self._started()
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    async def close(self) -> None:
+        """End what is left."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _started(self) -> Engine:
+        engine = self._create()
+        try:
+            with unhurried():
+                await engine.start()
+            require(engine.version == -1, f"a new engine's version is {engine.version}, not -1")
+            require(engine.slots >= 1, f"slots is {engine.slots}, not 1 at least")
+        except BaseException:
+            await engine.close()
+            raise
+        return engine
