@@ -19,8 +19,8 @@ from rljob_runtime.engine_options import HttpOptions
 from rljob_runtime.engine_vllm_names import DRAWN, SEED
 from rljob_runtime.random_stream import stream
 
-#: Seconds for a look at a server that nobody has started yet, perhaps.
-_GLANCE = 5.0
+#: Seconds for a look at a server, whose first token may take some.
+_GLANCE = 10.0
 
 
 class Told(Enum):
