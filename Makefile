@@ -40,8 +40,8 @@ test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real m
 runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed (10 minutes)
 	@$(BIN)/python -m pytest tests/runs -n auto $(ARGS)
 
-engines: $(VENV)/.installed  ## vLLM, its server and DeepSpeed, each in processes of its own (20 minutes)
-	@$(BIN)/python -m pytest tests/engines $(ARGS)
+engines: $(VENV)/.installed  ## vLLM, its server, FSDP and DeepSpeed, each in processes of its own (10 minutes)
+	@$(BIN)/python -m pytest tests/engines -n auto --dist loadfile $(ARGS)
 
 search: $(VENV)/.installed  ## every interleaving of three engines, two groups, three versions and any death (5 minutes)
 	@$(BIN)/python tests/core/search.py
