@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.advice import advice, dotted, location
-from rljob_cli.exits import EXIT_FAILED, exit_codes, signals_interrupt
+from rljob_cli.exits import EXIT_FAILED, exit_codes, scratch_folder, signals_interrupt
 from rljob_cli.manifest import InvalidManifest, override
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
@@ -76,7 +76,7 @@ def check_engine(
 
         rljob check-engine Mine --model models/qwen --backend Mine --set temperatureFloor=0.1
     """
-    with exit_codes(), signals_interrupt(), ExitStack() as held:
+    with exit_codes(), signals_interrupt() as heed, ExitStack() as held:
         from rljob_contract.engine import ENGINE
         from rljob_contract.engine_subject import UNENDING, EngineSubject
         from rljob_runtime.backends import check_backend as check_backend_options
@@ -104,7 +104,7 @@ def check_engine(
             finally:
                 await subject.close()
 
-        _tell(f"engine {name}", _awaited(findings))
+        _tell(f"engine {name}", _awaited(findings, heed))
 
 
 def check_backend(
@@ -131,7 +131,7 @@ def check_backend(
 
         rljob check-backend Mine --model models/qwen
     """
-    with exit_codes(), signals_interrupt(), ExitStack() as held:
+    with exit_codes(), signals_interrupt() as heed, ExitStack() as held:
         from rljob_contract.backend import BACKEND, BackendSubject
         from rljob_contract.check import examine_blocking
         from rljob_runtime.backends import check_backend as check_options
@@ -140,14 +140,14 @@ def check_backend(
         given = _given(options, "spec.trainer.options")
         trainer = {"backend": name, "options": given}
         check_options(_config(Path(), trainer=trainer).spec)
-        folder, place = held.enter_context(_model(model)), held.enter_context(tempfile.TemporaryDirectory())
+        folder, place = held.enter_context(_model(model)), held.enter_context(scratch_folder())
         config = _config(folder, trainer=trainer)
         subject = BackendSubject(
             lambda: create_backend(config, rank=0, world_size=1, model_path=folder),
             lambda: Path(tempfile.mkdtemp(dir=place)),
             dtype,
         )
-        _tell(f"backend {name}", _shown(lambda begin: examine_blocking(BACKEND, subject, begin=begin)))
+        _tell(f"backend {name}", _shown(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed))
 
 
 def check_reward(
@@ -175,7 +175,7 @@ def check_reward(
 
         rljob check-reward brevity:brevity --set source=jsonl --set dataset=capitals.jsonl
     """
-    with exit_codes(), signals_interrupt():
+    with exit_codes(), signals_interrupt() as heed:
         from rljob_cli.checks import allow_modules_in
         from rljob_contract.check import examine
         from rljob_contract.reward import REWARD, RewardSubject
@@ -187,7 +187,7 @@ def check_reward(
         config = _config(Path(), data=given, reward={"functions": [name]})
         resolve([name], open_prompts(config)[0])
         subject = RewardSubject(config)
-        findings = _awaited(lambda begin: examine(REWARD, subject, begin=begin, patience=patience))
+        findings = _awaited(lambda begin: examine(REWARD, subject, begin=begin, patience=patience), heed)
         _tell(f"reward {name}", findings)
 
 
@@ -201,7 +201,7 @@ def _model(given: Path | None) -> Iterator[Path]:
         if given is None:
             from rljob_contract.tiny_models import tiny_model
 
-            place = Path(held.enter_context(tempfile.TemporaryDirectory()))
+            place = held.enter_context(scratch_folder())
             # Heads of 32 numbers, as few as any engine can compute with.
             yield tiny_model(place / "model", hidden=128, context=4096)
             return
@@ -277,14 +277,25 @@ def _longest(folder: Path, options: dict[str, Any]) -> int:
 # ----------------------------------------------------------------------------------------------- what is told
 
 
-def _awaited(findings: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]]) -> T:
-    return _shown(lambda begin: asyncio.run(findings(begin)))
+def _awaited(
+    findings: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]], heed: Callable[[], None]
+) -> T:
+    return _shown(lambda begin: asyncio.run(findings(begin)), heed)
 
 
-def _shown(findings: Callable[[Callable[[str], None]], T]) -> T:
-    """What comes of checks; the claim of each is shown while it is run, on a terminal."""
+def _shown(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:
+    """What comes of checks; the claim of each is shown while it is run, on a terminal.
+
+    Args:
+        heed: called before each.
+    """
     with Console(stderr=True).status("") as status:
-        return findings(lambda claim: status.update(Text(claim)))
+
+        def begin(claim: str) -> None:
+            heed()
+            status.update(Text(claim))
+
+        return findings(begin)
 
 
 def _tell(title: str, findings: Sequence[Finding]) -> None:

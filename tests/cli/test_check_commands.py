@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 from invocation import rljob
+
+from rljob_cli.exits import scratch_folder, signals_interrupt
 
 RLJOB = str(Path(sys.executable).parent / "rljob")
 PATIENCE = 200.0  # seconds; of a busy machine
@@ -122,3 +125,29 @@ def test_an_interrupted_check_leaves_nothing_behind(
     assert not [child for child in children if child.is_running()]
     assert not list(place.glob("*/model"))
     assert not list(place.glob("tmp*"))
+
+
+def test_an_interruption_that_python_drops_is_heeded() -> None:
+    class Dropped:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    with signals_interrupt() as heed:
+        heed()
+        Dropped()
+        with pytest.raises(KeyboardInterrupt):
+            heed()
+
+
+def test_a_signal_while_a_folder_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = tempfile.TemporaryDirectory
+
+    def interrupted() -> tempfile.TemporaryDirectory[str]:
+        made = make(dir=tmp_path)
+        signal.raise_signal(signal.SIGTERM)
+        return made
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", interrupted)
+    with pytest.raises(KeyboardInterrupt), signals_interrupt(), scratch_folder():
+        pass
+    assert not list(tmp_path.iterdir())
