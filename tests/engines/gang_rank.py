@@ -10,12 +10,14 @@ import gc
 import json
 import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from full_disk import files_of_at_most
 from safetensors.torch import load_file, save_file
 
 from rljob_contract.samples import job_config, random_samples
@@ -48,7 +50,8 @@ def do(trainer: TrainerBackend, job: dict[str, Any], folder: Path) -> None:
     Args:
         trainer: the backend.
         job: `weights` and `state` to begin with, `abandoned` sizes of micro-batches of a step that is begun again,
-            `steps` as `train` takes them, and where to `save`, and what to do `then`, a list of steps.
+            `steps` as `train` takes them, and where to `save`, how large a file that `disk` takes, and what to do
+            `then`, a list of steps.
         folder: for what comes out.
     """
     if "weights" in job:
@@ -61,7 +64,8 @@ def do(trainer: TrainerBackend, job: dict[str, Any], folder: Path) -> None:
     figures = train(trainer, job["steps"])
     if "save" in job:
         Path(job["save"]).mkdir()
-        trainer.save(job["save"])
+        with files_of_at_most(job["disk"]) if "disk" in job else nullcontext():
+            trainer.save(job["save"])
         publish(trainer, Path(job["save"] + ".safetensors"))
     figures += train(trainer, job.get("then", []))
     publish(trainer, folder / f"{job['name']}.safetensors")

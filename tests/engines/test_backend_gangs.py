@@ -173,6 +173,22 @@ def test_three_ranks_of_fsdp_go_on_from_two_of_deepspeed(
     assert distance(found.weights("b"), alone.weights("whole")) < 1e-3
 
 
+@pytest.mark.parametrize("kind", ["FSDP", "ZeRO-3"])
+def test_a_full_disk_ends_all_ranks(kind: str, gangs: Gangs, model: Path, tmp_path: Path) -> None:
+    """Whose parts of a tensor rank 0 no longer wants: it must not leave them waiting."""
+    job = {
+        "model": str(model),
+        "name": "full",
+        "trainer": trainer(kind),
+        "steps": STEPS,
+        "save": str(tmp_path / "saved"),
+        "disk": 40_000,
+    }
+    assert (model / "model.safetensors").stat().st_size > job["disk"]
+    with pytest.raises(AssertionError, match="File too large"):
+        gangs.run(tmp_path / "gang", [job], ranks=2)
+
+
 def test_one_rank_of_each(gangs: Gangs, model: Path, alone: Results, tmp_path: Path) -> None:
     """Alone, they have nobody to divide with."""
     for kind in ("FSDP", "ZeRO-3"):

@@ -232,8 +232,13 @@ MADE = [(5, [3, 4, 50, 7]), (9, [1, 2]), (5, [6]), (0, [4, 9])]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 9, 20])
-def test_ranks_share_all_rows_and_keep_siblings_together_where_they_can(world_size: int) -> None:
-    made = rows(MADE)
+@pytest.mark.parametrize(
+    "kinds", [MADE, [(5, [1] * 8)], [(7, [9, 8, 7, 6, 5, 4, 1, 1])]], ids=["any", "of one", "some"]
+)
+def test_ranks_share_all_rows_and_keep_siblings_together_where_they_can(
+    kinds: list[tuple[int, list[int]]], world_size: int
+) -> None:
+    made = rows(kinds)
     shares = [split(made, tokens=40, best=40, rank=rank, world_size=world_size) for rank in range(world_size)]
     found = [row for share in shares for sequence in share for row in sequence]
     assert sorted(map(id, found)) == sorted(map(id, made))

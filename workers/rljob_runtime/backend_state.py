@@ -241,18 +241,14 @@ class BackendState(ABC):
 
     def save(self, folder: str) -> None:
         """Write this rank's part of model, optimizer and random state into a folder that all ranks see; all call it."""
-        path, layout = Path(folder), self.layout()
-        if self._rank:
-            for _ in self.tensors():
+        path, coming = Path(folder), self.tensors()
+        try:
+            if self._rank == 0:
+                self._write_weights(path, coming)
+        finally:
+            # Ranks put each tensor together: they wait for one another, whatever rank 0's disk says.
+            for _ in coming:
                 pass
-        elif self._lora is None:
-            write_settings(self._model_path, path, dtype=self._dtype)
-            write_model(path, layout, self.tensors())
-        else:
-            named = [Layout(f"base_model.model.{e.name}", e.dtype, e.shape) for e in layout]
-            coming = ((f"base_model.model.{name}", tensor) for name, tensor in self.tensors())
-            write_model(path, named, coming, stem="adapter_model")
-            write_adapter_config(path, self._lora, [e.name for e in layout], base=str(self._model_path))
         elements = list(self._elements())
         if elements:
             write_state(
@@ -265,6 +261,17 @@ class BackendState(ABC):
                 masters=self._dtype is torch.bfloat16,
                 random=torch.get_rng_state(),
             )
+
+    def _write_weights(self, path: Path, coming: Stream) -> None:
+        if self._lora is None:
+            write_settings(self._model_path, path, dtype=self._dtype)
+            write_model(path, coming.layouts, coming)
+            return
+        named = [Layout(f"base_model.model.{e.name}", e.dtype, e.shape) for e in coming.layouts]
+        renamed = ((f"base_model.model.{name}", tensor) for name, tensor in coming)
+        write_model(path, named, renamed, stem="adapter_model")
+        names = [layout.name for layout in coming.layouts]
+        write_adapter_config(path, self._lora, names, base=str(self._model_path))
 
     def _shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: self._shape(tensor) for name, tensor in self._trained.items()}

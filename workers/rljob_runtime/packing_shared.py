@@ -134,7 +134,8 @@ def _parts(rows: Sequence[Row], *, tokens: int, least: int) -> list[list[Row]]:
         largest = max(range(len(parts)), key=lambda i: (len(parts[i]) > 1, computed(parts[i])))
         whole = parts.pop(largest)
         for half in range(2):
-            mine = share([_inputs(row) for row in whole], rank=half, world_size=2)
+            # A token more for each: rows that compute nothing are shared, too, and neither half is without rows.
+            mine = share([_inputs(row) + 1 for row in whole], rank=half, world_size=2)
             parts.append([whole[i] for i in mine])
     return parts
 
