@@ -20,6 +20,7 @@ from rljob_core.ports import Completed, Engine, Request, Stopped
 from rljob_runtime.engines import create_engine
 
 RELOAD = {"reloadPath": "/load", "slots": 4, "timeoutSeconds": 60.0}
+VLLM = {"slots": 4, "timeoutSeconds": 600.0}
 PUBLISH = {"weights": "Publish", "slots": 4, "timeoutSeconds": 60.0}
 
 
@@ -88,6 +89,20 @@ async def test_busy_servers_are_asked_again_and_broken_streams_gone_on_with(mode
         assert [len(body["prompt"]) for body in server.asked[-4:]] == [3, 5, 7, 9]
         assert [body["max_tokens"] for body in server.asked[-4:]] == [20, 18, 16, 14]
         assert len({body["seed"] for body in server.asked[-4:]}) == 4
+
+
+@pytest.mark.timeout(120)  # less than the engine's patience
+async def test_a_plain_vllm_server_is_told_by_its_workers_that_the_sampler_is_not_ours(model: Path) -> None:
+    async with serving(Completions(tempered=True)) as server, engine_of(server, model, VLLM) as engine:
+        weights = list(load_file(model / "model.safetensors").items())
+        await engine.swap(1, weights, "Update")
+        assert len(server.loaded) == 1
+        assert server.labels == ["loading", "1"]
+        assert not server.paused
+        engine.submit([ask("a", 5)])
+        assert isinstance(await one(engine), Completed)
+        assert "seed" in server.asked[-1]
+        assert "vllm_xargs" not in server.asked[-1]
 
 
 async def test_each_token_has_the_version_that_made_it(model: Path) -> None:
@@ -216,7 +231,7 @@ async def test_what_a_server_cannot_tell_is_not_asked_of_it(
             {**RELOAD, "model": "other"},
             r"options\.model: the server has counting, and no 'other'",
         ),
-        (Completions(), {**RELOAD, "reloadPath": ""}, r"options\.weights: .*VLLM_SERVER_DEV_MODE=1"),
+        (Completions(development=False), VLLM, r"options\.weights: .*VLLM_SERVER_DEV_MODE=1"),
         (Completions(), {**RELOAD, "versionPath": "/nowhere"}, r"options\.weights: .*versionPath"),
         (Completions(), {**RELOAD, "apiKeyVariable": "NO_SUCH_KEY"}, r"apiKeyVariable: .*no NO_SUCH_KEY"),
     ],
