@@ -28,6 +28,7 @@ class Completions:
         version: of the weights that it generates with.
         refusals: answers 503 to so many requests for completions before it serves one.
         breaks: breaks so many streams off after two tokens, each once `broken` is set.
+        lost: breaks every stream off before its first token.
         logprobs, token_ids: whether it sends them.
         tempered: whether its log-probabilities follow the temperature.
         pace: seconds between tokens.
@@ -42,6 +43,7 @@ class Completions:
     version: int = 0
     refusals: int = 0
     breaks: int = 0
+    lost: bool = False
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     logprobs: bool = True
     token_ids: bool = True
@@ -106,6 +108,10 @@ class Completions:
             await asyncio.sleep(0.01)
         context, total = list(body["prompt"]), body["max_tokens"]
         breaks = self.breaks and total > 2
+        if self.lost:
+            assert request.transport is not None
+            request.transport.abort()
+            return response
         for number in range(total):
             if breaks and number == 2:
                 self.breaks -= 1

@@ -105,6 +105,42 @@ async def test_a_plain_vllm_server_is_told_by_its_workers_that_the_sampler_is_no
         assert "vllm_xargs" not in server.asked[-1]
 
 
+@pytest.mark.timeout(120)  # less than the engine's patience
+async def test_a_server_that_was_left_paused_goes_on_and_gets_its_weights_anew(model: Path) -> None:
+    """As a rollout leaves it that dies after it has told the version and before `/resume`."""
+    async with (
+        serving(Completions(label="3", paused=True, tempered=True)) as server,
+        engine_of(server, model, VLLM) as engine,
+    ):
+        assert not server.paused
+        assert server.labels == ["loading"]
+        await engine.swap(0, None, "Update")
+        assert server.loaded == [{"weights_path": str(model)}]
+        assert server.labels == ["loading", "loading", "0"]
+        engine.submit([ask("a", 5)])
+        assert isinstance(await one(engine), Completed)
+
+
+async def test_a_paused_server_that_others_feed_is_left_to_them(model: Path) -> None:
+    options = {**PUBLISH, "timeoutSeconds": 0.5}
+    async with serving(Completions(label="3", paused=True, tempered=True)) as server:
+        with pytest.raises(NotThere, match=r"options\.url: "):
+            async with engine_of(server, model, options):
+                pass
+        assert server.paused
+        assert server.labels == []
+
+
+@pytest.mark.parametrize("options", [VLLM, RELOAD, PUBLISH])
+async def test_a_server_that_ends_while_it_is_asked_what_it_can_may_come_back(
+    model: Path, options: dict[str, Any]
+) -> None:
+    async with serving(Completions(label="3", lost=True)) as server:
+        with pytest.raises(NotThere, match=r"options\.url: the connection was lost"):
+            async with engine_of(server, model, options):
+                pass
+
+
 async def test_each_token_has_the_version_that_made_it(model: Path) -> None:
     weights = list(load_file(model / "model.safetensors").items())
     async with (

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 #: A server's label before anybody has given it another one: it has the weights that it was started with.
 _INITIAL = "default"
-#: Its label while weights are being replaced.
-_LOADING = "loading"
 #: Between two looks at the version of a server that somebody else feeds.
 _LOOK_SECONDS = 1.0
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
@@ -78,9 +76,9 @@ class HttpEngine(RequestEngine):
         await self._client.open()
         try:
             self._known = await learn(self._client, options)
-        except Unavailable as error:
+        except (Unavailable, Broken) as error:  # it may be starting anew
             raise NotThere(f"{OPTIONS}.url", str(error)) from error
-        except (Refused, Broken) as error:
+        except Refused as error:
             raise SpecError(
                 f"{OPTIONS}.url", f"{error}; is it a completions server of this model?"
             ) from error
@@ -206,16 +204,18 @@ class HttpEngine(RequestEngine):
             raise RuntimeError(f"{self._server.url} did not load {folder}: {answer.get('message', answer)}")
 
     async def _reload_vllm(self, version: int, folder: Path | None) -> None:
+        from rljob_runtime.engine_http_facts import LOADING, relabel
+
         ask = self._server.ask
         await ask("POST", "/pause?mode=abort&clear_cache=true")
-        await ask("POST", "/update_weight_version", {"new_version": _LOADING})
+        await relabel(self._server, LOADING)
         if folder is not None:
             body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
             await ask("POST", "/collective_rpc", body)
         # Were it restarted meanwhile, it would have its initial weights, and not this label.
-        if await self._label() != _LOADING:
+        if await self._label() != LOADING:
             raise RuntimeError(f"{self._server.url} was restarted while it loaded version {version}")
-        await ask("POST", "/update_weight_version", {"new_version": str(version)}, patient=False)
+        await relabel(self._server, str(version), patient=False)
         await ask("POST", "/resume")
 
     async def _shut(self) -> None:

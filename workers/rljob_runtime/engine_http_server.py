@@ -186,7 +186,7 @@ class Server:
             raise Unavailable(f"{self.url} could not be reached for {patience:.0f} s: {error}") from error
 
         return AsyncRetrying(
-            retry=retry_if_exception_type((aiohttp.ClientConnectionError, TimeoutError, _Later)),
+            retry=retry_if_exception_type(_AWAY),
             wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_WAIT),
             stop=stop_after_delay(patience),
             retry_error_callback=give_up,
@@ -213,6 +213,10 @@ class _Later(Exception):
         super().__init__(f"it answered {status}: {detail}")
         self.status = status
         self.detail = detail
+
+
+#: An answer that breaks off is none either.
+_AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, _Later)
 
 
 def _detail(text: str) -> str:
