@@ -33,6 +33,8 @@ class Completions:
         tempered: whether its log-probabilities follow the temperature.
         pace: seconds between tokens.
         development: whether it has vLLM's calls of `VLLM_SERVER_DEV_MODE`.
+        ours: whether its workers have our extension.
+        installed: how often they were told to draw our random numbers.
         paused: whether it is, as vLLM's is between `/pause` and `/resume`: it streams nothing.
         asked: the bodies of the requests for completions.
         loaded: what it was asked to load.
@@ -51,6 +53,8 @@ class Completions:
     pace: float = 0.0
     url: str = ""
     development: bool = True
+    ours: bool = False
+    installed: int = 0
     paused: bool = False
     asked: list[dict[str, Any]] = field(default_factory=list)
     loaded: list[dict[str, Any]] = field(default_factory=list)
@@ -87,8 +91,11 @@ class Completions:
         return web.json_response({})
 
     async def call_workers(self, request: web.Request) -> web.Response:
-        """As vLLM without our extension: its workers know how to load, and nothing of our sampler."""
+        """As vLLM without our extension: its workers know how to load, and nothing of our sampler; or with it."""
         body = await request.json()
+        if self.ours and body["method"] == "rljob_sampler":
+            self.installed += 1
+            return web.json_response({"results": ["True"]})
         if body["method"] != "reload_weights":
             return web.json_response({"error": {"message": f"no attribute {body['method']}"}}, status=500)
         self.loaded.append(body["kwargs"])

@@ -86,9 +86,12 @@ async def test_busy_servers_are_asked_again_and_broken_streams_gone_on_with(mode
         assert isinstance(done, Completed)
         assert done.tokens.tolist() == expected([0] * 20)
         # Each stream goes on behind the two tokens of the one before.
-        assert [len(body["prompt"]) for body in server.asked[-4:]] == [3, 5, 7, 9]
-        assert [body["max_tokens"] for body in server.asked[-4:]] == [20, 18, 16, 14]
-        assert len({body["seed"] for body in server.asked[-4:]}) == 4
+        asked = [
+            body for body in server.asked if body["max_tokens"] > 1
+        ]  # the others ask what the server can
+        assert [len(body["prompt"]) for body in asked] == [3, 5, 7, 9]
+        assert [body["max_tokens"] for body in asked] == [20, 18, 16, 14]
+        assert len({body["seed"] for body in asked}) == 4
 
 
 @pytest.mark.timeout(120)  # less than the engine's patience
@@ -188,6 +191,43 @@ async def test_a_server_that_was_restarted_ends_the_engine(model: Path) -> None:
         with pytest.raises(GenerationFailed, match="version 0 and not 3: it was restarted"):
             await engine.events()
         assert [made.tokens.tolist() for made in await engine.progress({"a": 0})] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ours": False}, "restarted as another server"),
+        ({"token_ids": False}, "the server sends no token ids"),
+    ],
+)
+async def test_a_server_that_was_restarted_and_can_other_things_ends_the_engine(
+    model: Path, change: dict[str, bool], message: str
+) -> None:
+    """At version 0, which a restarted server has as well."""
+    async with serving(Completions(ours=True, breaks=1)) as server, engine_of(server, model, VLLM) as engine:
+        await engine.swap(0, None, "Update")
+        engine.submit([ask("a", 20)])
+        await until_tokens(engine, 2)
+        for name, value in change.items():
+            setattr(server, name, value)
+        server.broken.set()
+        with pytest.raises(GenerationFailed, match=message):
+            await engine.events()
+        (made,) = await engine.progress({"a": 0})
+        assert made.tokens.tolist() == expected([0, 0])
+
+
+async def test_a_server_that_was_restarted_is_told_of_our_sampler_again(model: Path) -> None:
+    async with serving(Completions(ours=True, breaks=1)) as server, engine_of(server, model, VLLM) as engine:
+        await engine.swap(0, None, "Update")
+        assert server.installed == 1
+        engine.submit([ask("a", 20)])
+        await until_tokens(engine, 2)
+        server.broken.set()
+        done = await one(engine)
+        assert isinstance(done, Completed)
+        assert done.tokens.tolist() == expected([0] * 20)
+        assert server.installed == 2
 
 
 async def test_a_server_that_stays_away_ends_the_engine(model: Path) -> None:

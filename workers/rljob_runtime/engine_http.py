@@ -59,6 +59,8 @@ class HttpEngine(RequestEngine):
         self._known: Facts | None = None
         self._streams: set[Stream] = set()
         self._replacing = False
+        self._doubted = False  # whether another server may stand in the place of the one that we know
+        self._asking = asyncio.Lock()
 
     # ------------------------------------------------------------------------------------------ the beginning
 
@@ -98,6 +100,32 @@ class HttpEngine(RequestEngine):
             raise RuntimeError("the engine has not started")
         return self._known
 
+    async def _check_known(self) -> None:
+        """After a connection broke, ask what the server can: it may be another one, and has to be told of our sampler.
+
+        Raises:
+            EngineDied: it can something else than before.
+            Broken, Unavailable: it does not answer now.
+        """
+        from rljob_runtime.engine_http_facts import learn_again
+        from rljob_runtime.engine_http_server import Refused
+
+        async with self._asking:
+            if not self._doubted:
+                return
+            self._doubted = False
+            try:
+                found = await learn_again(self._server, self._options)
+            except (SpecError, Refused) as error:
+                raise EngineDied(str(error)) from error
+            except BaseException:
+                self._doubted = True
+                raise
+            if found != self._facts:
+                raise EngineDied(
+                    f"{self._server.url} was restarted as another server: {found} and not {self._facts}"
+                )
+
     # ------------------------------------------------------------------------------------------ requests
 
     def _unable(self, request: Request) -> str:
@@ -117,6 +145,7 @@ class HttpEngine(RequestEngine):
             stop=request.stop_tokens,
         )
         try:
+            await self._check_known()
             before = version if self._reloads else await self._served()
             async with self._server.completion(body) as pieces:
                 self._streams.add(pieces)
@@ -138,7 +167,8 @@ class HttpEngine(RequestEngine):
                 finally:
                     self._streams.discard(pieces)
         except Broken:
-            return  # it begins again, behind what came
+            # Unless it was us, for new weights. The request begins again, behind what came.
+            self._doubted |= not self._replacing and self.version == version
         except Unavailable as error:
             raise EngineDied(str(error)) from error
 

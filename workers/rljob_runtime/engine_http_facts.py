@@ -121,19 +121,17 @@ async def learn(server: Server, options: HttpOptions) -> Facts:
         # Whoever fed it before us died over it. What it has loaded, nobody knows; and paused, it would tell nothing.
         await relabel(server, LOADING)
         await server.ask("POST", "/resume")
-    with suppress(Refused):  # vLLM without our extension answers 500, and always will
-        answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"}, patient=False)
-        if all(str(found) == "True" for found in answer["results"]):
-            facts = Facts(facts.name, facts.context, Told.OURS, facts.seeds)
-    plain = await _probe(server, facts, temperature=0.0)
-    if facts.told is Told.OURS:
-        return facts
-    # The likeliest token is less likely in a flatter distribution.
-    flat = await _probe(server, facts, temperature=2.0)
-    if plain is None or flat is None:
-        return facts
-    told = Told.RAW if abs(plain - flat) < 1e-4 else Told.PROCESSED
-    return Facts(facts.name, facts.context, told, facts.seeds)
+    return await _told(server, facts)
+
+
+async def learn_again(server: Server, options: HttpOptions) -> Facts:
+    """What `learn` finds, of a server that may have been restarted since; it is not resumed, since we may replace its
+    weights at this moment.
+
+    Raises:
+        SpecError, Refused, Broken, Unavailable: as `learn`.
+    """
+    return await _told(server, await _named(server, options))
 
 
 async def glance(options: HttpOptions) -> None:
@@ -156,6 +154,23 @@ async def glance(options: HttpOptions) -> None:
         return
     finally:
         await server.close()
+
+
+async def _told(server: Server, facts: Facts) -> Facts:
+    """The same with what its log-probabilities are."""
+    with suppress(Refused):  # vLLM without our extension answers 500, and always will
+        answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"}, patient=False)
+        if all(str(found) == "True" for found in answer["results"]):
+            facts = Facts(facts.name, facts.context, Told.OURS, facts.seeds)
+    plain = await _probe(server, facts, temperature=0.0)
+    if facts.told is Told.OURS:
+        return facts
+    # The likeliest token is less likely in a flatter distribution.
+    flat = await _probe(server, facts, temperature=2.0)
+    if plain is None or flat is None:
+        return facts
+    told = Told.RAW if abs(plain - flat) < 1e-4 else Told.PROCESSED
+    return Facts(facts.name, facts.context, told, facts.seeds)
 
 
 async def _named(server: Server, options: HttpOptions, *, patient: bool = True) -> Facts:
