@@ -46,6 +46,8 @@ def check_job(config: JobConfig) -> None:
     problems = _found(_NAMES, config)
     if not problems:  # what does not read, or is not there, cannot be compared
         problems = _found(_FITS, config)
+    if not problems:  # nothing is asked that does not fit, or should not be sent
+        problems = _found((_servers,), config)
     problems += _found(_REST, config)
     if problems:
         raise InvalidManifest("the job cannot run", problems)
@@ -109,9 +111,12 @@ def _engines_fit(config: JobConfig) -> None:
 def _servers(config: JobConfig) -> None:
     if config.spec.rollout.engine.name != "HTTP":
         return
+    from rljob_runtime.engine_fit import shared_servers
     from rljob_runtime.engine_http_facts import glance
     from rljob_runtime.engines import check_engine
 
+    if problems := shared_servers(config):
+        raise InvalidManifest("the engines would get into each other's way", problems)
     _in_every_pool(config, lambda options: asyncio.run(glance(check_engine("HTTP", options))))
 
 
@@ -174,7 +179,7 @@ def _uris(config: JobConfig) -> None:
 
 
 _NAMES = (_model, _engines, _backend)
-_FITS = (_engines_fit, _adapters_fit, _servers)
+_FITS = (_engines_fit, _adapters_fit)
 _REST = (_data_and_rewards, _runs_here, _uris)
 
 

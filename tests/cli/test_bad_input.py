@@ -300,6 +300,57 @@ def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str,
             {"spec.rollout.engine.options.url": "Field required"},
         ),
         (
+            {
+                "rollout": {
+                    "engine": {"name": "HTTP", "options": {"url": "http://server:8000"}},
+                    "pools": [
+                        {"name": "a", "replicas": 2},
+                        {"name": "b", "replicas": 0},
+                        {
+                            "name": "c",
+                            "scaling": {"maxReplicas": 3},
+                            "engine": {"options": {"url": "http://other"}},
+                        },
+                        {"name": "d", "engine": {"options": {"url": "http://OTHER:80/"}}},
+                        {"name": "e", "engine": {"options": {"weights": "Publish"}}},
+                        {
+                            "name": "f",
+                            "replicas": 9,
+                            "engine": {"options": {"url": "http://fed", "weights": "Publish"}},
+                        },
+                        {
+                            "name": "g",
+                            "engine": {"options": {"url": "http://fed", "weights": "Publish"}},
+                        },
+                    ],
+                }
+            },
+            {
+                "spec.rollout.pools[0].replicas": "2 replicas would replace the weights of one server",
+                "spec.rollout.pools[2].scaling.maxReplicas": "give each its own pool and url, or",
+                "spec.rollout.pools[3].engine.options.url": "pool d has the server of a pool before it",
+                "spec.rollout.engine.options.url": "pool e has the server of a pool before it",
+            },
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "HTTP", "options": {"url": "http://me:secret@server:8000"}},
+                    "pools": [{"name": "a"}],
+                }
+            },
+            {"spec.rollout.engine.options.url": "name the environment variable that has the server's key"},
+        ),
+        (
+            {
+                "rollout": {
+                    "engine": {"name": "HTTP", "options": {"url": "http://server:port"}},
+                    "pools": [{"name": "a"}, {"name": "b"}],
+                }
+            },
+            {"spec.rollout.engine.options.url": "no URL of a server: Port could not be cast"},
+        ),
+        (
             {"model": {"uri": "model", "lora": {"rank": 9}}},
             {"spec.model.lora.rank": "9 is above 4, the smallest size of a layer"},
         ),
@@ -347,9 +398,14 @@ def test_an_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_server_that_lacks_what_training_needs(tmp_path: Path) -> None:
     file = write_job(tmp_path, rollout={"engine": {"name": "HTTP"}, "pools": [{"name": "a"}, {"name": "b"}]})
-    with answering(Completions()) as good, answering(Completions(logprobs=False)) as silent:
+    with (
+        answering(Completions()) as good,
+        answering(Completions()) as too,
+        answering(Completions(logprobs=False)) as silent,
+    ):
         options = f"{{url: {good.url}, reloadPath: /load}}"
         whole = ["--set", f"spec.rollout.engine.options={options}"]
+        whole += ["--set", f"spec.rollout.pools.b.engine.options.url={too.url}"]
         assert rljob("validate", file, *whole).code == 0
         (error,) = refused(file, *whole, "--set", f"spec.rollout.pools.b.engine.options.url={silent.url}")
         assert error.startswith(

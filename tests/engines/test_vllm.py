@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,28 @@ async def test_adapters_that_a_trainer_published_are_merged(
             await check_generates_merged(server, published)
         finally:
             await server.close()
+
+
+async def test_a_server_without_our_extension_takes_weights_all_the_same(
+    torch_engine: Engine, vllm_model: Path, tmp_path: Path
+) -> None:
+    """As docs/engines.md has one started (without seeds, of which a CPU's dies), and left paused by a dead rollout."""
+    with vllm_server(vllm_model, tmp_path / "log", ours=False) as url:
+        for pause in (False, True):
+            if pause:
+                call = urllib.request.Request(f"{url}/pause?mode=abort", method="POST")
+                (await asyncio.to_thread(urllib.request.urlopen, call, timeout=300.0)).close()
+            options = {"slots": 2, "url": url, "seeds": False}
+            server = create_engine("HTTP", model_path=vllm_model, options=options)
+            await server.start()
+            try:
+                for version, weights in [(0, None), (1, changed(vllm_model, 1.3))]:
+                    for one in (torch_engine, server):
+                        await one.swap(version, weights, "Update")
+                        one.submit([ask("greedy", 80, temperature=0.0)])
+                    same((await gather(torch_engine, 1))["greedy"], (await gather(server, 1))["greedy"])
+            finally:
+                await server.close()
 
 
 async def test_what_does_not_fit_fails_alone(engine: Engine) -> None:

@@ -20,6 +20,7 @@ from rljob_core.ports import Completed, Engine, Request, Stopped
 from rljob_runtime.engines import create_engine
 
 RELOAD = {"reloadPath": "/load", "slots": 4, "timeoutSeconds": 60.0}
+VLLM = {"slots": 4, "timeoutSeconds": 600.0}
 PUBLISH = {"weights": "Publish", "slots": 4, "timeoutSeconds": 60.0}
 
 
@@ -85,9 +86,62 @@ async def test_busy_servers_are_asked_again_and_broken_streams_gone_on_with(mode
         assert isinstance(done, Completed)
         assert done.tokens.tolist() == expected([0] * 20)
         # Each stream goes on behind the two tokens of the one before.
-        assert [len(body["prompt"]) for body in server.asked[-4:]] == [3, 5, 7, 9]
-        assert [body["max_tokens"] for body in server.asked[-4:]] == [20, 18, 16, 14]
-        assert len({body["seed"] for body in server.asked[-4:]}) == 4
+        asked = [
+            body for body in server.asked if body["max_tokens"] > 1
+        ]  # the others ask what the server can
+        assert [len(body["prompt"]) for body in asked] == [3, 5, 7, 9]
+        assert [body["max_tokens"] for body in asked] == [20, 18, 16, 14]
+        assert len({body["seed"] for body in asked}) == 4
+
+
+@pytest.mark.timeout(120)  # less than the engine's patience
+async def test_a_plain_vllm_server_is_told_by_its_workers_that_the_sampler_is_not_ours(model: Path) -> None:
+    async with serving(Completions(tempered=True)) as server, engine_of(server, model, VLLM) as engine:
+        weights = list(load_file(model / "model.safetensors").items())
+        await engine.swap(1, weights, "Update")
+        assert len(server.loaded) == 1
+        assert server.labels == ["loading", "1"]
+        assert not server.paused
+        engine.submit([ask("a", 5)])
+        assert isinstance(await one(engine), Completed)
+        assert "seed" in server.asked[-1]
+        assert "vllm_xargs" not in server.asked[-1]
+
+
+@pytest.mark.timeout(120)  # less than the engine's patience
+async def test_a_server_that_was_left_paused_goes_on_and_gets_its_weights_anew(model: Path) -> None:
+    """As a rollout leaves it that dies after it has told the version and before `/resume`."""
+    async with (
+        serving(Completions(label="3", paused=True, tempered=True)) as server,
+        engine_of(server, model, VLLM) as engine,
+    ):
+        assert not server.paused
+        assert server.labels == ["loading"]
+        await engine.swap(0, None, "Update")
+        assert server.loaded == [{"weights_path": str(model)}]
+        assert server.labels == ["loading", "loading", "0"]
+        engine.submit([ask("a", 5)])
+        assert isinstance(await one(engine), Completed)
+
+
+async def test_a_paused_server_that_others_feed_is_left_to_them(model: Path) -> None:
+    options = {**PUBLISH, "timeoutSeconds": 0.5}
+    async with serving(Completions(label="3", paused=True, tempered=True)) as server:
+        with pytest.raises(NotThere, match=r"options\.url: "):
+            async with engine_of(server, model, options):
+                pass
+        assert server.paused
+        assert server.labels == []
+
+
+@pytest.mark.parametrize("options", [VLLM, RELOAD, PUBLISH])
+async def test_a_server_that_ends_while_it_is_asked_what_it_can_may_come_back(
+    model: Path, options: dict[str, Any]
+) -> None:
+    async with serving(Completions(label="3", lost=True)) as server:
+        with pytest.raises(NotThere, match=r"options\.url: the connection was lost"):
+            async with engine_of(server, model, options):
+                pass
 
 
 async def test_each_token_has_the_version_that_made_it(model: Path) -> None:
@@ -137,6 +191,43 @@ async def test_a_server_that_was_restarted_ends_the_engine(model: Path) -> None:
         with pytest.raises(GenerationFailed, match="version 0 and not 3: it was restarted"):
             await engine.events()
         assert [made.tokens.tolist() for made in await engine.progress({"a": 0})] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ours": False}, "restarted as another server"),
+        ({"token_ids": False}, "the server sends no token ids"),
+    ],
+)
+async def test_a_server_that_was_restarted_and_can_other_things_ends_the_engine(
+    model: Path, change: dict[str, bool], message: str
+) -> None:
+    """At version 0, which a restarted server has as well."""
+    async with serving(Completions(ours=True, breaks=1)) as server, engine_of(server, model, VLLM) as engine:
+        await engine.swap(0, None, "Update")
+        engine.submit([ask("a", 20)])
+        await until_tokens(engine, 2)
+        for name, value in change.items():
+            setattr(server, name, value)
+        server.broken.set()
+        with pytest.raises(GenerationFailed, match=message):
+            await engine.events()
+        (made,) = await engine.progress({"a": 0})
+        assert made.tokens.tolist() == expected([0, 0])
+
+
+async def test_a_server_that_was_restarted_is_told_of_our_sampler_again(model: Path) -> None:
+    async with serving(Completions(ours=True, breaks=1)) as server, engine_of(server, model, VLLM) as engine:
+        await engine.swap(0, None, "Update")
+        assert server.installed == 1
+        engine.submit([ask("a", 20)])
+        await until_tokens(engine, 2)
+        server.broken.set()
+        done = await one(engine)
+        assert isinstance(done, Completed)
+        assert done.tokens.tolist() == expected([0] * 20)
+        assert server.installed == 2
 
 
 async def test_a_server_that_stays_away_ends_the_engine(model: Path) -> None:
@@ -216,7 +307,7 @@ async def test_what_a_server_cannot_tell_is_not_asked_of_it(
             {**RELOAD, "model": "other"},
             r"options\.model: the server has counting, and no 'other'",
         ),
-        (Completions(), {**RELOAD, "reloadPath": ""}, r"options\.weights: .*VLLM_SERVER_DEV_MODE=1"),
+        (Completions(development=False), VLLM, r"options\.weights: .*VLLM_SERVER_DEV_MODE=1"),
         (Completions(), {**RELOAD, "versionPath": "/nowhere"}, r"options\.weights: .*versionPath"),
         (Completions(), {**RELOAD, "apiKeyVariable": "NO_SUCH_KEY"}, r"apiKeyVariable: .*no NO_SUCH_KEY"),
     ],

@@ -6,13 +6,21 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from urllib.parse import urlsplit
 
+from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_runtime.engine_options import HttpOptions, TorchOptions, VllmOptions
 from rljob_runtime.model_settings import ModelSettings, check_tokenizer
 
 OPTIONS = "spec.rollout.engine.options"
 _NAME = "spec.rollout.engine.name"
+#: Of a server: host, port, path.
+_Place = tuple[str, int, str]
+_APART = (
+    "one server serves one replica; give each its own pool and url, or have something else give the server its weights "
+    "(weights: Publish)"
+)
 
 
 def check_torch(model: ModelSettings, options: TorchOptions) -> None:
@@ -57,8 +65,66 @@ def check_http(model: ModelSettings, options: HttpOptions) -> None:
     """
     check_tokenizer(model)
     check_length(model, options.max_length)
+    _place(options.url)
+    if "@" in urlsplit(options.url).netloc:
+        raise SpecError(
+            f"{OPTIONS}.url",
+            "a user or a password has no place in it, where everybody reads it: remove them, and name the environment "
+            "variable that has the server's key in apiKeyVariable",
+        )
     if find_spec("aiohttp") is None:
         raise SpecError(_NAME, "the engine HTTP needs aiohttp: install rljob[http]")
+
+
+def shared_servers(config: JobConfig) -> list[SpecError]:
+    """Which fields give a server to two engines `HTTP` of which one replaces its weights, and so the other's.
+
+    Args:
+        config: of a job whose engine is `HTTP`, with options that read.
+    """
+    problems = []
+    users: dict[_Place, list[bool]] = {}  # of a server: whether each pool before replaces its weights
+    for number, pool in enumerate(config.spec.rollout.pools):
+        field = f"spec.rollout.pools[{number}]"
+        most = pool.initial_replicas if pool.scaling is None else pool.scaling.max_replicas
+        if most == 0:
+            continue
+        options = HttpOptions.model_validate(config.engine_options(pool.name))
+        reloads = options.weights == "Reload"
+        if reloads and most > 1:
+            problems.append(
+                SpecError(
+                    f"{field}.{'replicas' if pool.scaling is None else 'scaling.maxReplicas'}",
+                    f"{most} replicas would replace the weights of one server under each other: {_APART}",
+                )
+            )
+        others = users.setdefault(_place(options.url), [])
+        if others and any([reloads, *others]):
+            own = "url" in pool.engine.options
+            problems.append(
+                SpecError(
+                    f"{field}.engine.options.url" if own else f"{OPTIONS}.url",
+                    f"pool {pool.name} has the server of a pool before it, and weights would be replaced under each "
+                    f"other: {_APART}",
+                )
+            )
+        others.append(reloads)
+    return problems
+
+
+def _place(url: str) -> _Place:
+    """Where a server is: the same for two ways to write one URL.
+
+    Raises:
+        SpecError: it is no URL.
+    """
+    try:
+        split = urlsplit(url)
+        if not split.hostname:
+            raise ValueError("it names no host")
+        return split.hostname, split.port or (443 if split.scheme == "https" else 80), split.path.rstrip("/")
+    except ValueError as error:
+        raise SpecError(f"{OPTIONS}.url", f"no URL of a server: {error}") from error
 
 
 def check_length(model: ModelSettings, length: int | None) -> None:

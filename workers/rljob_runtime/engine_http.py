@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 #: A server's label before anybody has given it another one: it has the weights that it was started with.
 _INITIAL = "default"
-#: Its label while weights are being replaced.
-_LOADING = "loading"
 #: Between two looks at the version of a server that somebody else feeds.
 _LOOK_SECONDS = 1.0
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
@@ -61,6 +59,8 @@ class HttpEngine(RequestEngine):
         self._known: Facts | None = None
         self._streams: set[Stream] = set()
         self._replacing = False
+        self._doubted = False  # whether another server may stand in the place of the one that we know
+        self._asking = asyncio.Lock()
 
     # ------------------------------------------------------------------------------------------ the beginning
 
@@ -78,9 +78,9 @@ class HttpEngine(RequestEngine):
         await self._client.open()
         try:
             self._known = await learn(self._client, options)
-        except Unavailable as error:
+        except (Unavailable, Broken) as error:  # it may be starting anew
             raise NotThere(f"{OPTIONS}.url", str(error)) from error
-        except (Refused, Broken) as error:
+        except Refused as error:
             raise SpecError(
                 f"{OPTIONS}.url", f"{error}; is it a completions server of this model?"
             ) from error
@@ -99,6 +99,32 @@ class HttpEngine(RequestEngine):
         if self._known is None:
             raise RuntimeError("the engine has not started")
         return self._known
+
+    async def _check_known(self) -> None:
+        """After a connection broke, ask what the server can: it may be another one, and has to be told of our sampler.
+
+        Raises:
+            EngineDied: it can something else than before.
+            Broken, Unavailable: it does not answer now.
+        """
+        from rljob_runtime.engine_http_facts import learn_again
+        from rljob_runtime.engine_http_server import Refused
+
+        async with self._asking:
+            if not self._doubted:
+                return
+            self._doubted = False
+            try:
+                found = await learn_again(self._server, self._options)
+            except (SpecError, Refused) as error:
+                raise EngineDied(str(error)) from error
+            except BaseException:
+                self._doubted = True
+                raise
+            if found != self._facts:
+                raise EngineDied(
+                    f"{self._server.url} was restarted as another server: {found} and not {self._facts}"
+                )
 
     # ------------------------------------------------------------------------------------------ requests
 
@@ -119,6 +145,7 @@ class HttpEngine(RequestEngine):
             stop=request.stop_tokens,
         )
         try:
+            await self._check_known()
             before = version if self._reloads else await self._served()
             async with self._server.completion(body) as pieces:
                 self._streams.add(pieces)
@@ -140,7 +167,8 @@ class HttpEngine(RequestEngine):
                 finally:
                     self._streams.discard(pieces)
         except Broken:
-            return  # it begins again, behind what came
+            # Unless it was us, for new weights. The request begins again, behind what came.
+            self._doubted |= not self._replacing and self.version == version
         except Unavailable as error:
             raise EngineDied(str(error)) from error
 
@@ -206,16 +234,18 @@ class HttpEngine(RequestEngine):
             raise RuntimeError(f"{self._server.url} did not load {folder}: {answer.get('message', answer)}")
 
     async def _reload_vllm(self, version: int, folder: Path | None) -> None:
+        from rljob_runtime.engine_http_facts import LOADING, relabel
+
         ask = self._server.ask
         await ask("POST", "/pause?mode=abort&clear_cache=true")
-        await ask("POST", "/update_weight_version", {"new_version": _LOADING})
+        await relabel(self._server, LOADING)
         if folder is not None:
             body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
             await ask("POST", "/collective_rpc", body)
         # Were it restarted meanwhile, it would have its initial weights, and not this label.
-        if await self._label() != _LOADING:
+        if await self._label() != LOADING:
             raise RuntimeError(f"{self._server.url} was restarted while it loaded version {version}")
-        await ask("POST", "/update_weight_version", {"new_version": str(version)}, patient=False)
+        await relabel(self._server, str(version), patient=False)
         await ask("POST", "/resume")
 
     async def _shut(self) -> None:

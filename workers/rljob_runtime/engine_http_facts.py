@@ -19,6 +19,8 @@ from rljob_runtime.engine_options import HttpOptions
 from rljob_runtime.engine_vllm_names import DRAWN, SEED
 from rljob_runtime.random_stream import stream
 
+#: A server's label while weights are being replaced.
+LOADING = "loading"
 #: Seconds for a look at a server, whose first token may take some.
 _GLANCE = 10.0
 
@@ -107,26 +109,29 @@ class Facts:
 async def learn(server: Server, options: HttpOptions) -> Facts:
     """All of it, with our sampler in the server's workers if they have our extension.
 
+    A vLLM server that is ours to load goes on, should it have been left paused.
+
     Raises:
         SpecError: it has no such model, does not tell or take versions, or completes without token ids or
             log-probabilities.
         Refused, Broken, Unavailable: it does not answer as a completions server does, or not now.
     """
     facts = await _named(server, options)
-    await _check_versions(server, options)
-    with suppress(Refused):
-        answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"})
-        if all(str(found) == "True" for found in answer["results"]):
-            facts = Facts(facts.name, facts.context, Told.OURS, facts.seeds)
-    plain = await _probe(server, facts, temperature=0.0)
-    if facts.told is Told.OURS:
-        return facts
-    # The likeliest token is less likely in a flatter distribution.
-    flat = await _probe(server, facts, temperature=2.0)
-    if plain is None or flat is None:
-        return facts
-    told = Told.RAW if abs(plain - flat) < 1e-4 else Told.PROCESSED
-    return Facts(facts.name, facts.context, told, facts.seeds)
+    if await _check_versions(server, options):
+        # Whoever fed it before us died over it. What it has loaded, nobody knows; and paused, it would tell nothing.
+        await relabel(server, LOADING)
+        await server.ask("POST", "/resume")
+    return await _told(server, facts)
+
+
+async def learn_again(server: Server, options: HttpOptions) -> Facts:
+    """What `learn` finds, of a server that may have been restarted since; it is not resumed, since we may replace its
+    weights at this moment.
+
+    Raises:
+        SpecError, Refused, Broken, Unavailable: as `learn`.
+    """
+    return await _told(server, await _named(server, options))
 
 
 async def glance(options: HttpOptions) -> None:
@@ -143,12 +148,29 @@ async def glance(options: HttpOptions) -> None:
         async with asyncio.timeout(_GLANCE):
             await server.open()
             facts = await _named(server, options, patient=False)
-            await _check_versions(server, options)
-            await _probe(server, facts, temperature=0.0)
+            if not await _check_versions(server, options):
+                await _probe(server, facts, temperature=0.0)
     except (NotThere, Refused, Broken, Unavailable, TimeoutError):
         return
     finally:
         await server.close()
+
+
+async def _told(server: Server, facts: Facts) -> Facts:
+    """The same with what its log-probabilities are."""
+    with suppress(Refused):  # vLLM without our extension answers 500, and always will
+        answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"}, patient=False)
+        if all(str(found) == "True" for found in answer["results"]):
+            facts = Facts(facts.name, facts.context, Told.OURS, facts.seeds)
+    plain = await _probe(server, facts, temperature=0.0)
+    if facts.told is Told.OURS:
+        return facts
+    # The likeliest token is less likely in a flatter distribution.
+    flat = await _probe(server, facts, temperature=2.0)
+    if plain is None or flat is None:
+        return facts
+    told = Told.RAW if abs(plain - flat) < 1e-4 else Told.PROCESSED
+    return Facts(facts.name, facts.context, told, facts.seeds)
 
 
 async def _named(server: Server, options: HttpOptions, *, patient: bool = True) -> Facts:
@@ -170,18 +192,23 @@ async def _named(server: Server, options: HttpOptions, *, patient: bool = True) 
     return Facts(name, context if isinstance(context, int) else None, Told.UNKNOWN, options.seeds)
 
 
-async def _check_versions(server: Server, options: HttpOptions) -> None:
-    """Whether the server tells its version, and takes others."""
+async def _check_versions(server: Server, options: HttpOptions) -> bool:
+    """Whether the server is paused, if that is ours to end.
+
+    Raises:
+        SpecError: it does not tell its version, or does not take others.
+    """
     try:
         await label(server, options)
         if options.weights == "Reload" and not options.reload_path:
-            await server.ask("GET", "/is_paused")
+            return bool((await server.ask("GET", "/is_paused"))["is_paused"])
     except (Refused, KeyError, TypeError) as error:
         hint = "start vLLM's server with VLLM_SERVER_DEV_MODE=1, or name another server's paths in "
         raise SpecError(
             f"{OPTIONS}.weights",
             f"the server does not tell or take versions of weights ({error}): {hint}reloadPath and versionPath",
         ) from error
+    return False
 
 
 async def label(server: Server, options: HttpOptions) -> str:
@@ -189,15 +216,23 @@ async def label(server: Server, options: HttpOptions) -> str:
     return str((await server.ask("GET", options.version_path))["weight_version"])
 
 
+async def relabel(server: Server, name: str, *, patient: bool = True) -> None:
+    """Tell vLLM's server what to call the weights that it has."""
+    await server.ask("POST", "/update_weight_version", {"new_version": name}, patient=patient)
+
+
 async def _probe(server: Server, facts: Facts, *, temperature: float) -> float | None:
     """Log-probability of the likeliest token behind a prompt, if the server tells it.
 
     Raises:
         SpecError: it tells no log-probabilities, or no token ids.
+        Broken: it was paused, or ended, meanwhile.
     """
     body = facts.body([1, 2, 3], seed=0, drawn=0, left=1, temperature=temperature, top_p=1.0, stop=())
     async with server.completion(body) as pieces:
         found = [piece async for piece in pieces]
+    if any(piece.finish == "abort" for piece in found):
+        raise Broken(f"{server.url} broke a completion off")
     if not any(piece.tokens for piece in found):
         raise SpecError(f"{OPTIONS}.url", "the server completes a prompt with no token at all")
     return next((piece.likeliest for piece in found if piece.tokens), None)

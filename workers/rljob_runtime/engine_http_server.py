@@ -149,7 +149,7 @@ class Server:
         """An answer's JSON (None if it has none), tried again while the server cannot be reached, if `patient`.
 
         Raises:
-            Refused: the server will not.
+            Refused: the server will not; with patience, an answer of 500 and above is none yet.
             Unavailable: it cannot be reached.
         """
         answer = None
@@ -181,10 +181,12 @@ class Server:
     def _tries(self, patience: float) -> AsyncRetrying:
         def give_up(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome is not None else None
+            if isinstance(error, _Later) and not patience:
+                raise Refused(error.status, error.detail) from error
             raise Unavailable(f"{self.url} could not be reached for {patience:.0f} s: {error}") from error
 
         return AsyncRetrying(
-            retry=retry_if_exception_type((aiohttp.ClientConnectionError, TimeoutError, _Later)),
+            retry=retry_if_exception_type(_AWAY),
             wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_WAIT),
             stop=stop_after_delay(patience),
             retry_error_callback=give_up,
@@ -198,7 +200,7 @@ class Server:
             raise RuntimeError("not open")
         async with self._session.request(method, self.url + path, json=body) as response:
             if response.status >= 500 or response.status == 429:
-                raise _Later(f"it answered {response.status}: {_detail(await response.text())}")
+                raise _Later(response.status, _detail(await response.text()))
             if response.status >= 400:
                 raise Refused(response.status, _detail(await response.text()))
             yield response
@@ -206,6 +208,15 @@ class Server:
 
 class _Later(Exception):
     """An answer that may be another one later."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"it answered {status}: {detail}")
+        self.status = status
+        self.detail = detail
+
+
+#: An answer that breaks off is none either.
+_AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, _Later)
 
 
 def _detail(text: str) -> str:
