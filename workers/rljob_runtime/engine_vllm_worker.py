@@ -24,6 +24,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from rljob_runtime.engine_vllm_names import OWNER, TRANSFER
+from rljob_runtime.model_settings import weight_files
 
 
 def end_with(owner: int) -> None:
@@ -90,7 +91,7 @@ class FolderTransfer(WeightTransferEngine[NoInit, Folder]):  # type: ignore[misc
 def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in weight_files(folder):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  it is no mapping
                 yield name, tensors.get_tensor(name)
