@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from adapter_versions import AdapterVersion, check_generates_merged
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from vllm_processes import START_SECONDS, family, is_there, vllm_server
 
 from rljob_core.errors import GenerationFailed, WeightsRejected
 from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request, Stopped
 from rljob_core.trajectory import Finish
+from rljob_runtime.engine_vllm import VllmEngine
 from rljob_runtime.engines import create_engine
 from rljob_runtime.tokenizer import Tokenizer
 
@@ -172,6 +173,30 @@ async def test_weights_of_another_model_change_nothing(
     assert engine.version == 0
     await torch_engine.swap(0, None, "Update")
     for one in (engine, torch_engine):
+        one.submit([ask("a", 30, seed=3)])
+    same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
+
+
+async def test_a_folder_without_all_weights_is_not_taken_for_a_version(
+    engine: Engine, torch_engine: Engine, vllm_model: Path, tmp_path: Path
+) -> None:
+    """Neither an empty one, as another machine would see it, nor one of a model with fewer layers."""
+    assert isinstance(engine, VllmEngine)
+    weights = load_file(vllm_model / "model.safetensors")
+    for name in ("empty", "shallow"):
+        (tmp_path / name).mkdir()
+    shallow = {key: tensor for key, tensor in weights.items() if ".layers.1." not in key}
+    assert 0 < len(shallow) < len(weights)
+    save_file(shallow, tmp_path / "shallow" / "model.safetensors")
+    await engine.swap(0, None, "Update")
+    for folder, message in [
+        ("empty", "holds no weights"),
+        ("shallow", r"lacks weights of model\.layers\.1\."),
+    ]:
+        with pytest.raises(Exception, match=message):
+            await engine._replace(1, tmp_path / folder)
+    for one in (engine, torch_engine):
+        await one.swap(1, changed(vllm_model, 1.3), "Update")
         one.submit([ask("a", 30, seed=3)])
     same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
 

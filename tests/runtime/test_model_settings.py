@@ -16,7 +16,9 @@ from rljob_runtime.model_settings import (
     check_tokenizer,
     model_settings,
     tensor_shapes,
+    weight_files,
 )
+from rljob_runtime.weights_merged import base_tensors
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,46 @@ def test_sizes_are_those_of_the_model(model: Path) -> None:
         for name, tensor in loaded.state_dict().items()
         if not (found.tied and name == "lm_head.weight")
     }
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_second_set_of_weights_beside_a_models_own_does_not_count(copied: Path, files: int) -> None:
+    """Mistral's models come with `consolidated.safetensors` too, whose tensors have other names."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM
+
+    own = load_file(copied / "model.safetensors")
+    if files == 2:
+        loaded = AutoModelForCausalLM.from_pretrained(copied)
+        (copied / "model.safetensors").unlink()
+        loaded.save_pretrained(copied, max_shard_size=sum(t.nbytes for t in own.values()) * 2 // 3)
+    save_file(
+        {f"layers.{name}": tensor + 1 for name, tensor in own.items()}, copied / "consolidated.safetensors"
+    )
+    assert len(weight_files(copied)) == files
+    assert tensor_shapes(copied) == {name: tuple(tensor.shape) for name, tensor in own.items()}
+    read = dict(base_tensors(copied))
+    assert read.keys() == own.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in own.items())
+
+
+def test_files_of_any_name_count_where_none_is_a_models(tmp_path: Path) -> None:
+    for name in ("000001.safetensors", "000000.safetensors", "other.bin"):
+        (tmp_path / name).touch()
+    assert [file.name for file in weight_files(tmp_path)] == ["000000.safetensors", "000001.safetensors"]
+
+
+def test_an_index_that_names_missing_files_is_refused(copied: Path) -> None:
+    (copied / "model.safetensors").rename(copied / "model-00001-of-00002.safetensors")
+    index = copied / "model.safetensors.index.json"
+    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    index.write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*names model-00002-of-00002\.safetensors"):
+        tensor_shapes(copied)
+    index.write_text("{}")
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*holds no weight_map"):
+        next(base_tensors(copied))
 
 
 def test_of_several_modalities_the_one_that_writes_text_counts(copied: Path) -> None:

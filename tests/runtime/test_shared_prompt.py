@@ -20,9 +20,17 @@ from rljob_runtime.forward import InFloat64, log_probabilities
 from rljob_runtime.loss import LossSettings, loss_sums, token_log_probabilities
 from rljob_runtime.packing import Row
 from rljob_runtime.packing_shared import PADDED, SHARED_PROMPT, choose_packing, pack, split
-from rljob_runtime.shared_prompt import NAME, PackedGroup, attend, block_mask, places, supports_shared_prompts
+from rljob_runtime.shared_prompt import (
+    EXACT,
+    NAME,
+    PackedGroup,
+    attend,
+    block_mask,
+    places,
+    supports_shared_prompts,
+)
 
-ARCHITECTURES = ["qwen2", "qwen3", "llama", "gemma2", "gemma3_text", "mistral"]
+ARCHITECTURES = sorted(EXACT)
 SETTINGS = LossSettings(loss="GSPO", clip_low=0.2, clip_high=0.3, importance_cap=2.0, kl=0.0)
 VOCABULARY = 50
 Result = tuple[float, dict[str, Tensor]]
@@ -271,3 +279,42 @@ def test_what_an_architecture_allows_is_chosen(models: dict[str, Path], tmp_path
     with pytest.raises(SpecError, match="write Padded") as refused:
         choose_packing("SharedPrompt", other)
     assert refused.value.path == "spec.trainer.options.packing"
+
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
+def made_of(architecture: str, **more: Any) -> Any:
+    config = AutoConfig.for_model(architecture, **SIZES, **more, pad_token_id=0)
+    return AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more"),
+    [
+        ("recurrent_gemma", {"lru_width": 16, "attention_window_size": 8}),
+        ("lfm2", {"layer_types": ["conv", "full_attention", "conv"]}),
+        ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}),
+    ],
+)
+def test_layers_that_are_no_attention_and_sinks_are_refused(architecture: str, more: dict[str, Any]) -> None:
+    """All of these say that their attention can be replaced."""
+    model = made_of(architecture, **more)
+    assert model._supports_attention_backend
+    assert choose_packing(None, model) is PADDED
+    with pytest.raises(SpecError, match="write Padded"):
+        choose_packing("SharedPrompt", model)
+
+
+def test_a_model_of_another_type_shares_prompts_where_the_job_says_so() -> None:
+    model = made_of("olmo2")
+    assert choose_packing(None, model) is PADDED
+    assert choose_packing("SharedPrompt", model) is SHARED_PROMPT
+    assert model.config._attn_implementation == NAME

@@ -11,10 +11,12 @@ END = "<end>"
 
 #: What an architecture needs besides the sizes that all share.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "gemma": {"head_dim": 8},
     "gemma2": {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
     "gemma3_text": {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
     "llama": {},
     "mistral": {"head_dim": 8, "sliding_window": 6},
+    "phi3": {"sliding_window": 6},
     "qwen2": {},
     "qwen3": {"head_dim": 8},
 }

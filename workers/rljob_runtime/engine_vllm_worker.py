@@ -24,6 +24,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from rljob_runtime.engine_vllm_names import OWNER, TRANSFER
+from rljob_runtime.model_settings import weight_files
 
 
 def end_with(owner: int) -> None:
@@ -74,8 +75,20 @@ class FolderTransfer(WeightTransferEngine[NoInit, Folder]):  # type: ignore[misc
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Folder) -> None:
-        """Read them, one tensor at a time."""
-        self.model.load_weights(_tensors(Path(update_info.folder)))
+        """Read them, one tensor at a time.
+
+        Raises:
+            ValueError: there are none, or not all of the model's: it would go on with a mixture.
+        """
+        loaded = self.model.load_weights(_tensors(Path(update_info.folder)))
+        # Not every model says what it has loaded; quantized ones have parameters that come from no file.
+        if loaded is None or self.model_config.quantization is not None:
+            return
+        missing = sorted(_expected(self.model) - set(loaded))
+        if missing:
+            raise ValueError(
+                f"{update_info.folder} lacks weights of {missing[0]}, and of {len(missing) - 1} others"
+            )
 
     def finish_weight_update(self) -> None:
         """Put them to use."""
@@ -87,13 +100,30 @@ class FolderTransfer(WeightTransferEngine[NoInit, Folder]):  # type: ignore[misc
         """Nothing."""
 
 
+def _expected(model: Any) -> set[str]:
+    """Names of parameters that must come from a file: those that vLLM itself insists on when it loads a model.
+
+    It leaves out what is rearranged once loaded, such as linear layers and embeddings: their names may be others then.
+    """
+    rearranged = tuple(
+        f"{name}."
+        for name, module in model.named_modules()
+        if hasattr(getattr(module, "quant_method", None), "process_weights_after_loading")
+    )
+    return {name for name, _ in model.named_parameters() if not name.startswith(rearranged)}
+
+
 def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 
-    for file in sorted(folder.glob("*.safetensors")):
+    read = False
+    for file in weight_files(folder):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  it is no mapping
+                read = True
                 yield name, tensors.get_tensor(name)
+    if not read:
+        raise ValueError(f"{folder} holds no weights, or not on the machine where vLLM runs")
 
 
 class RLJobWorker:

@@ -103,8 +103,34 @@ def check_tokenizer(model: ModelSettings) -> None:
         )
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold a model's weights, sorted; none if it has none.
+
+    A folder may hold a second set, such as Mistral's `consolidated.safetensors`, under other names. What counts is what
+    transformers loads, in its order, since that is what is trained: `model.safetensors`, or what its index names. A
+    folder with neither has all its files count.
+
+    Raises:
+        SpecError: the index does not read, or names a file that is missing.
+    """
+    whole = folder / "model.safetensors"
+    if whole.is_file():
+        return [whole]
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    named = read_settings(index).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise _wrong(f"{index} holds no weight_map from tensors to files")
+    files = sorted({folder / name for name in named.values()})
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise _wrong(f"{index} names {missing[0]}, which is missing, as are {len(missing) - 1} others")
+    return files
+
+
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors in a folder's safetensors files; empty if it has none.
+    """Names and shapes of a model's tensors, by its `weight_files`; empty if it has none.
 
     The format: eight bytes with the header's length, little-endian, then the header as JSON.
 
@@ -112,7 +138,7 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
         SpecError: a file does not read.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in weight_files(folder):
         try:
             with file.open("rb") as stream:
                 header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rljob_core.errors import SpecError
 from rljob_runtime.packing import PADDED, Packing, Row, TokenColumns, share, token_columns
-from rljob_runtime.shared_prompt import NAME, Layout, PackedGroup, places, supports_shared_prompts
+from rljob_runtime.shared_prompt import EXACT, NAME, Layout, PackedGroup, places, supports_shared_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def choose_packing(wanted: str | None, *models: Any) -> Packing:
     """How batches for these models are made; models that are to be packed get the attention that it needs.
 
     Args:
-        wanted: `SharedPrompt`, `Padded`, or None for the former where the models' architecture allows it.
+        wanted: `SharedPrompt`, `Padded`, or None for the former where the models' type is known to give the same.
         models: causal models of one architecture, not yet wrapped.
 
     Raises:
@@ -104,7 +104,8 @@ def choose_packing(wanted: str | None, *models: Any) -> Packing:
             "spec.trainer.options.packing",
             f"groups of a {kind} model cannot share their prompt: write Padded, or leave packing out",
         )
-    if wanted == "Padded" or not able:
+    known = able and all(model.config.model_type in EXACT for model in models)
+    if wanted == "Padded" or (wanted is None and not known):
         return PADDED
     for model in models:
         model.set_attn_implementation(NAME)

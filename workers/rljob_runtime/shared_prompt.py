@@ -26,7 +26,11 @@ from transformers import AttentionInterface
 
 #: The attention's name for `set_attn_implementation`.
 NAME = "rljob_shared_prompt"
-_SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+#: Model types of which it is tested that packing changes neither loss nor gradients.
+EXACT = frozenset({"gemma", "gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"})
+_SUPPORTED_LAYERS = {"full_attention", "sliding_attention", "attention"}
+#: What configurations call the kinds of their layers; a layer that is no attention would read siblings as its past.
+_LAYERS = ("layer_types", "layers_block_type", "block_types")
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -75,10 +79,16 @@ Layout = tuple[PackedGroup, ...]
 
 
 def supports_shared_prompts(model: Any) -> bool:
-    """Whether a transformers model's every layer is attention that `attend` can take the place of."""
+    """Whether nothing is known to keep `attend` from taking the place of a transformers model's attention.
+
+    Every layer must be attention, and without sinks, which it does not add to its sums. That a model of a type beyond
+    `EXACT` passes on what is packed, and mixes tokens nowhere else, is not known.
+    """
     config = model.config.get_text_config()
-    layers = set(getattr(config, "layer_types", None) or ())
-    return bool(getattr(model, "_supports_attention_backend", False)) and layers <= _SUPPORTED_LAYERS
+    layers = {kind for name in _LAYERS for kind in getattr(config, name, None) or ()}
+    sinks = any("sink" in name.rpartition(".")[2] for name, _ in model.named_parameters())
+    attention = bool(getattr(model, "_supports_attention_backend", False))
+    return attention and layers <= _SUPPORTED_LAYERS and not sinks
 
 
 def attend(

@@ -8,6 +8,7 @@ from typing import Any
 
 from rljob_core.errors import SpecError
 from rljob_core.ports import Manifest
+from rljob_runtime.model_settings import weight_files
 from rljob_runtime.weights_store import StoredWeights
 from rljob_runtime.weights_transport import Transport
 
@@ -45,11 +46,11 @@ def base_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
     """A model's weights from its files, one at a time.
 
     Raises:
-        SpecError: there are none.
+        SpecError: there are none, or not all that there should be.
     """
     from safetensors import safe_open
 
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = weight_files(folder)
     if not paths:
         raise SpecError("spec.model.uri", f"{folder} holds no safetensors files: save the model with them")
     for path in paths:
