@@ -52,9 +52,9 @@ class Sizes:
     """How much is measured."""
 
     slots: int = 64
-    prompts: int = 256
+    prompts: int = 192
     tokens: int = 64
-    rounds: int = 5
+    rounds: int = 3
 
 
 FULL = Sizes()
@@ -259,11 +259,11 @@ def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = unending(tiny_model(folder / "model", hidden=256, layers=8, context=CONTEXT))
+        model = unending(tiny_model(folder / "model", hidden=512, layers=8, context=CONTEXT))
         rates = asyncio.run(throughput(model, sizes, folder))
     print(
         f"{sizes.prompts} prompts of 16 tokens, {sizes.tokens} tokens each, {sizes.slots} slots, 1 thread, "
-        "Qwen2 of 4.7 M parameters"
+        "Qwen2 of 18.9 M parameters"
     )
     print(f"{'LLM.generate':>16} {'rollout worker':>16} {'ratio':>7}")
     print(f"{rates['LLM.generate']:>12,.0f} t/s {rates['rollout worker']:>12,.0f} t/s {rates['ratio']:>7.3f}")
