@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import pytest_asyncio
 from adapter_versions import AdapterVersion, check_generates_merged
@@ -250,6 +251,26 @@ async def test_what_does_not_fit_fails_alone(engine: Engine) -> None:
     assert isinstance(done["good"], Completed)
 
 
+async def test_what_is_cancelled_on_its_way_to_vllm_is_not_generated(engine: Engine) -> None:
+    """At every point at which it may be; vLLM is paused, so that nothing ends by itself."""
+    assert isinstance(engine, VllmEngine)
+    await engine.swap(0, None, "Update")
+    await engine._llm.pause_generation(mode="keep", clear_cache=False)
+    try:
+        for turns in range(12):
+            name = f"after {turns}"
+            engine.submit([ask(name, 4000)])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            engine.cancel([name])
+        while engine._llm.output_processor.has_unfinished_requests():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    finally:
+        await engine._llm.resume_generation()
+    engine.submit([ask("good", 3)])
+    assert isinstance((await gather(engine, 1))["good"], Completed)
+
+
 async def test_step_times_are_measured(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
     for batch in (1, 2, 4, SLOTS):
@@ -312,6 +333,52 @@ async def test_no_process_outlives_its_owner(vllm_model: Path, tmp_path: Path, w
     finally:
         owner.kill()
         owner.communicate()
+
+
+FROZEN = """
+    import asyncio, multiprocessing, os, signal, sys
+    from pathlib import Path
+    from rljob_core.errors import GenerationFailed
+    from rljob_runtime.engines import create_engine
+
+    async def freeze():
+        while not (processes := multiprocessing.active_children()):
+            await asyncio.sleep(0.01)
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+            print("frozen", process.pid, flush=True)
+
+    async def main():
+        options = {"slots": 1, "threads": 1, "kvCacheGiB": 0.25, "startSeconds": 30}
+        engine = create_engine("vLLM", model_path=Path(sys.argv[1]), options=options)
+        freezing = asyncio.create_task(freeze())
+        try:
+            await engine.start()
+        except GenerationFailed as error:
+            print("failed", error, flush=True)
+        freezing.cancel()
+
+    if __name__ == "__main__":
+        asyncio.run(main())
+"""
+
+
+async def test_a_start_that_hangs_ends_and_so_does_the_process(vllm_model: Path, tmp_path: Path) -> None:
+    script = tmp_path / "frozen.py"
+    script.write_text(textwrap.dedent(FROZEN))
+    owner = begin([sys.executable, str(script), str(vllm_model)], tmp_path / "log")
+    started: list[psutil.Process] = []
+    try:
+        await said(owner, b"frozen")
+        started = family(owner.pid)
+        await said(owner, b"did not start within 30 s")
+        assert await asyncio.to_thread(owner.wait, START_SECONDS) == 0
+        assert [process for process in started if is_there(process)] == []
+    finally:
+        owner.kill()
+        owner.communicate()
+        for process in filter(is_there, started):
+            process.kill()
 
 
 def begin(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +58,14 @@ class VllmEngine(RequestEngine):
     async def _open(self) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
+        before = set(active_children())
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._load), self._options.start_seconds)
-        except TimeoutError as error:
+            await asyncio.wait_for(self._loaded(), self._options.start_seconds)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            for process in set(active_children()) - before:
+                process.kill()  # what hangs would be waited for when this process ends
+            if not isinstance(error, TimeoutError):
+                raise
             raise GenerationFailed(
                 f"vLLM did not start within {self._options.start_seconds:.0f} s: raise "
                 "spec.rollout.engine.options.startSeconds if the model is large"
@@ -67,6 +74,30 @@ class VllmEngine(RequestEngine):
         self._by_position = bool(self._llm.vllm_config.use_v2_model_runner)
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
         await self._llm.update_weight_version(str(self.version))
+
+    def _loaded(self) -> asyncio.Future[None]:
+        """Load in a thread that nobody waits for once this is given up: asyncio waits for its own when it ends."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+            elif (llm := self._llm) is not None:  # given up, and loaded all the same
+                self._llm = None
+                threading.Thread(target=llm.shutdown, name="vllm-late", daemon=True).start()
+
+        def work() -> None:
+            failed: BaseException | None = None
+            try:
+                self._load()
+            except BaseException as error:  # who waits raises it
+                failed = error
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(settle, failed)
+
+        threading.Thread(target=work, name="vllm-load", daemon=True).start()
+        return done
 
     def _load(self) -> None:
         from vllm import AsyncEngineArgs
