@@ -251,7 +251,9 @@ def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, 
         config = _config(folder, trainer={"backend": backend})
         held = weights(create_backend(config, rank=0, world_size=1, model_path=folder))
         return lambda: stored(held)
-    files = sorted(folder.glob("*.safetensors"))
+    from rljob_runtime.model_settings import weight_files
+
+    files = weight_files(folder)
     if not files:
         raise SpecError(
             "--model", f"{folder} holds no *.safetensors: name the --backend that publishes the weights"

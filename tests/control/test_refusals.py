@@ -509,9 +509,9 @@ CHANGES = [
     Change("spec.weights.transport", "Nats", _WEIGHTS),
     Change("spec.weights.uri", "/weights", _WEIGHTS),
     Change("spec.weights.uri", "/b", _WEIGHTS, before={"spec.weights.uri": "/a"}),
-    Change("spec.model.lora", {}, _ADAPTERS),
-    Change("spec.model.lora.rank", 8, _ADAPTERS, before={"spec.model.lora": {}}),
-    Change("spec.model.lora", ABSENT, _ADAPTERS, before={"spec.model.lora": {"rank": 8}}),
+    Change("spec.model.lora", {"rank": 4}, _ADAPTERS),  # as the model's smallest layer
+    Change("spec.model.lora.rank", 2, _ADAPTERS, before={"spec.model.lora": {"rank": 4}}),
+    Change("spec.model.lora", ABSENT, _ADAPTERS, before={"spec.model.lora": {"rank": 4}}),
     # The command compares the model's content, for its folder may have moved; a server it asks, for there is the
     # embedded one, too; and all of its pools are on one machine.
     Change(

@@ -234,6 +234,8 @@ class VllmEngine(RequestEngine):
         llm, self._llm = self._llm, None
         if llm is None:
             return
+        if llm.output_handler is not None:
+            llm.output_handler.cancel()  # which would log that the engine ends as an error
         await asyncio.to_thread(llm.shutdown)
         # Its blocking context is left open, with a thread of its own.
         llm.engine_core.resources.ctx.destroy(linger=0)
