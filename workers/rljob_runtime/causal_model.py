@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from shutil import copyfile
+from threading import Lock
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from rljob_core.errors import SpecError, WeightsRejected
 
 #: Of these, transformers before 5.23 leaves the soft cap of attention scores out of everything but eager attention.
 _EAGER = ("gemma2",)
+#: While transformers loads or makes a model it has functions of its own replaced, such as the one that ties embeddings:
+#: if two threads load at once, the second may leave them so.
+_LOADING = Lock()
 
 
 def load_model(path: Path, *, dtype: torch.dtype, device: torch.device) -> Any:
@@ -47,7 +51,7 @@ def empty_model(path: Path, *, dtype: torch.dtype) -> Any:
     with _of_folder(path) as chosen, no_init_weights():
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False, **chosen)
-    model.tie_weights()
+        model.tie_weights()
     return model.eval()
 
 
@@ -58,8 +62,9 @@ def _of_folder(path: Path) -> Iterator[dict[str, str]]:
         raise SpecError("spec.model.uri", f"{path} holds no config.json: name a model's folder")
     disable_progress_bar()  # a role loads models in the middle of its log
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        yield {"attn_implementation": "eager"} if config.model_type in _EAGER else {}
+        with _LOADING:
+            config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+            yield {"attn_implementation": "eager"} if config.model_type in _EAGER else {}
     except (OSError, ValueError, KeyError) as error:
         raise SpecError("spec.model.uri", f"{path} holds no causal language model: {error}") from error
 

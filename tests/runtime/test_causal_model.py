@@ -1,0 +1,43 @@
+"""Models are loaded as they are, also by several threads of a process."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from rljob_contract.tiny_models import tiny_model
+from rljob_runtime.causal_model import empty_model, load_model
+
+THREADS, LOADS = 4, 8
+
+
+def load(path: Path) -> Any:
+    return load_model(path, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def make(path: Path) -> Any:
+    return empty_model(path, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("others", [load, make], ids=["load", "make"])
+def test_threads_that_load_at_once_keep_embeddings_tied(others: Any, tmp_path: Path) -> None:
+    path = tiny_model(tmp_path / "model", architecture="gemma2")
+    tie, together = PreTrainedModel.tie_weights, Barrier(THREADS)
+
+    def several(number: int) -> bool:
+        together.wait()
+        models = [(load, others)[number % 2](path) for _ in range(LOADS)]
+        return all(m.get_input_embeddings().weight is m.get_output_embeddings().weight for m in models)
+
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            assert all(pool.map(several, range(THREADS)))
+        assert PreTrainedModel.tie_weights is tie
+    finally:
+        PreTrainedModel.tie_weights = tie  # of no other test
