@@ -269,9 +269,9 @@ def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, 
 
 def _longest(folder: Path, options: dict[str, Any]) -> int:
     """Tokens of the longest response that the model and the engine's `maxLength` have room for, after a prompt."""
-    import json
+    from rljob_runtime.model_settings import read_settings
 
-    settings = json.loads((folder / "config.json").read_bytes())
+    settings = read_settings(folder / "config.json")
     bounds = [settings.get("max_position_embeddings"), options.get("maxLength")]
     return min([3000, *(bound - 100 for bound in bounds if isinstance(bound, int))])
 

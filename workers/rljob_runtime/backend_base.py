@@ -148,8 +148,8 @@ class BackendBase(BackendState):
         sums.add(samples, tokens=sum(r.trained for r in rows))
         computed = [r for r in rows if r.trained and (r.advantage or self._settings.kl)]
         ranks = range(self._world_size) if self.in_step else (self._rank,)
-        mine = self._batches_of(computed, self._rank)
-        forwards = max(len(self._batches_of(computed, rank)) for rank in ranks)
+        shares = {rank: self._batches_of(computed, rank) for rank in ranks}
+        mine, forwards = shares[self._rank], max(map(len, shares.values()))
         self._learn_all(mine + [[]] * (forwards - len(mine)))
 
     def normalise(self) -> None:

@@ -36,7 +36,7 @@ from rljob_runtime.weights_format import code_of
 class BackendState(ABC):
     """One rank's part of weights and optimizer state.
 
-    A subclass makes its model in its constructor and hands it to `_adopt`, then sets `_optimizer`.
+    A subclass makes its model and hands it to `_adopt`, then sets `_optimizer`.
 
     Args:
         options: of the backend.

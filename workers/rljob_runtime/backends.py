@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import sleep
@@ -15,6 +14,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import TrainerBackend
 from rljob_core.spec import RLJobSpec
+from rljob_runtime.model_settings import read_settings
 from rljob_runtime.registry import Factory, Registry
 
 
@@ -162,10 +162,7 @@ def check_adapters(spec: RLJobSpec, model_path: Path) -> None:
     """
     if spec.model.lora is None:
         return
-    try:
-        settings = json.loads((model_path / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise SpecError("spec.model.uri", f"{model_path} holds no readable config.json: {error}") from error
+    settings = read_settings(model_path / "config.json")
     smallest = smallest_projection(settings.get("text_config", settings))
     if smallest is not None and spec.model.lora.rank > smallest:
         raise SpecError(

@@ -8,6 +8,7 @@ that holds files outlives their owner. A lock on the folder tells whether it has
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
 import tempfile
@@ -110,7 +111,7 @@ class Staging:
 
     def _roomy(self) -> Path:
         # Four bytes each at most; the set before this one is still there.
-        size = sum(4 * _count(shape) for shape in self._shapes.values())
+        size = sum(4 * math.prod(shape) for shape in self._shapes.values())
         try:
             free = shutil.disk_usage(_MEMORY).free
         except OSError:
@@ -139,10 +140,3 @@ def _held(folder: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for side in shape:
-        count *= side
-    return count

@@ -12,6 +12,7 @@ A saved master stands only where it rounds to the weight that is loaded: the sta
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -166,9 +167,7 @@ class SavedState:
     def _check_complete(self, shapes: Shapes) -> None:
         kinds = {kind for kind, _ in self._ranges}
         for name, shape in shapes.items():
-            size = 1
-            for extent in shape:
-                size *= extent
+            size = math.prod(shape)
             for kind in kinds:
                 held = sum(count for _, count, _, _ in self._ranges.get((kind, name), ()))
                 if held != size:

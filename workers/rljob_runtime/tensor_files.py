@@ -6,6 +6,7 @@ The library would need all tensors of a file at once.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +30,7 @@ class Layout:
     @property
     def size(self) -> int:
         """Bytes."""
-        size = itemsize(self.dtype)
-        for extent in self.shape:
-            size *= extent
-        return size
+        return itemsize(self.dtype) * math.prod(self.shape)
 
 
 class Stream(Iterator[tuple[str, Any]]):

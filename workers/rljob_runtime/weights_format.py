@@ -8,6 +8,7 @@ written by hand, since the library needs all bytes at once and hides the storage
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,10 +89,7 @@ def size_of(info: TensorInfo) -> int:
     """
     if info.dtype not in _DTYPES:
         raise WeightsRejected(f"tensor {info.name} has the unknown dtype {info.dtype}")
-    size = itemsize(info.dtype)
-    for extent in info.shape:
-        size *= extent
-    return size
+    return itemsize(info.dtype) * math.prod(info.shape)
 
 
 def digest_of(data: Bytes) -> str:
