@@ -175,6 +175,41 @@ def test_padding_is_not_seen(tmp_path: Path, architecture: str) -> None:
     assert relative_error(padded, one) < 1e-10
 
 
+@pytest.mark.parametrize("architecture", ["gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3"])
+def test_packed_groups_of_any_shape_have_the_gradient_of_single_sequences(
+    tmp_path: Path, architecture: str
+) -> None:
+    """Empty responses, such as end with what is not trained on, prompts of one token, and groups of one."""
+    model = tiny_model(tmp_path / "model", architecture=architecture)
+
+    def group(name: str, prompt: list[int], *responses: list[int], tail: int = 0) -> list[TrainingSample]:
+        begin, end = segment(Source.PROMPT, prompt), segment(Source.ENVIRONMENT, [3] * tail)
+        made = [
+            [begin, segment(Source.MODEL, r, logprobs=[-4.0] * len(r)), *([end] if tail else [])]
+            for r in responses
+        ]
+        return [
+            sample(f"{name}.{i}", segments, advantage=(-1.0) ** i * (1 + i))
+            for i, segments in enumerate(made)
+        ]
+
+    samples = [
+        *group("g0", [7], [], [5], [4, 9, 11, 2], [8, 8]),
+        *group("g1", [6, 1, 2, 9, 4, 4, 2, 5, 1], [3, 1]),
+        *group("g2", [9, 2, 2], [12, 6, 1, 30, 2, 4, 4, 8, 9], [1], [], tail=5),
+        *group("g3", [2, 3], []),
+    ]
+    found = {}
+    for packing, size in [("Padded", 1), ("SharedPrompt", 10_000), ("SharedPrompt", 12)]:
+        options = {"dtype": "float64", "packing": packing, "forwardTokens": size}
+        trainer = backend(model, options=options, algorithm={"kl": 0.1})
+        found[packing, size] = gradient(trainer, samples), vars_of(trainer.finish_step())
+    (expected, stats), *packed = found.values()
+    for gradients, others in packed:
+        assert relative_error(gradients, expected) < 1e-10
+        assert others == pytest.approx(stats, rel=1e-10)
+
+
 def test_a_sample_without_advantage_counts_in_the_normaliser_and_nowhere_else(model: Path) -> None:
     trainer = backend(model, options={"dtype": "float64"})
     samples = [s for s in random_samples(8) if s.item.advantage]
