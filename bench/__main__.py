@@ -12,7 +12,7 @@ import os
 import platform
 
 from bench import results
-from rljob_runtime.nats_server import SYNC_INTERVAL
+from rljob_runtime.messaging.nats.server import SYNC_INTERVAL
 
 NAMES = (
     "store",

@@ -66,7 +66,7 @@ class Ours:
     """The engine with `slots` slots."""
 
     def __init__(self, model: Path, *, slots: int) -> None:
-        from rljob_runtime.engines import create_engine
+        from rljob_runtime.engines.registry import create_engine
 
         self._loop = asyncio.new_event_loop()
         self._engine = create_engine("Torch", model_path=model, options={"slots": slots, "threads": THREADS})

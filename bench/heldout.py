@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_cli.manifest import load_job
-from rljob_runtime.data import PromptSource
-from rljob_runtime.rewards import exact_match
+from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.rewards.registry import exact_match
 
 SEED = 1_000_003  # far from the seeds of the runs
 PROMPTS = 1000

@@ -26,9 +26,9 @@ from bench.load import Load, LoadShape
 from bench.trajectory_load import drive
 from rljob_core.job_state import JobState
 from rljob_core.records import RecordBatch
-from rljob_runtime.ledger import Ledger
-from rljob_runtime.nats_server import SYNC_INTERVAL, EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.nats.server import SYNC_INTERVAL, EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
 
 TRANSITIONS = 8
 

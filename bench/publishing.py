@@ -89,8 +89,8 @@ def rank(trainer: dict[str, Any], model: Path, number: int, folder: Path) -> dic
     import torch.distributed as dist
 
     from rljob_contract.samples import job_config, random_samples
-    from rljob_runtime.backends import create_backend
-    from rljob_runtime.weights_files import FilesWeightStore
+    from rljob_runtime.training.registry import create_backend
+    from rljob_runtime.weights.files import FilesWeightStore
 
     torch.set_num_threads(1)
     dist.init_process_group(

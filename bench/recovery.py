@@ -36,7 +36,7 @@ from seen import Sighting  # noqa: E402
 from watcher import names_of  # noqa: E402
 
 from rljob_core.records import EpochClaimed, FedMicroBatch  # noqa: E402
-from rljob_runtime.wire import PayloadSummary  # noqa: E402
+from rljob_runtime.messaging.wire import PayloadSummary  # noqa: E402
 
 KILLS, PER_RUN = 20, 2
 LIMITS = {"rollout: others": 3.0, "coordinator": 5.0, "trainer": 10.0, "nats-server": 5.0}

@@ -35,14 +35,14 @@ from rljob_core.messages import (
 )
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
-from rljob_runtime.engine_vllm import environment
-from rljob_runtime.engines import create_engine
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.rollout import Rollout
-from rljob_runtime.tokenizer import Tokenizer
-from rljob_runtime.trajectory_store import TrajectoryStore
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.engines.registry import create_engine
+from rljob_runtime.engines.vllm.engine import environment
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.roles.rollout import Rollout
+from rljob_runtime.weights.files import FilesWeightStore
 
 CONTEXT = 1024
 

@@ -28,9 +28,9 @@ import numpy as np
 from rljob_core.messages import REWARD_BATCH, RewardBatch, RewardResult
 from rljob_core.ports import Channel, Message
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime.nats_server import SYNC_INTERVAL, EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.trajectory_store import TrajectoryDelivery, TrajectoryQueue, TrajectoryStore
+from rljob_runtime.messaging.nats.server import SYNC_INTERVAL, EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryQueue, TrajectoryStore
 
 PROMPT = 128
 RESPONSES = (256, 2_048, 16_384)

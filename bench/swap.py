@@ -23,9 +23,9 @@ from bench.rollout import CONTEXT, FULL, Sizes, options, unending
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Engine, Manifest, Request, TrainerBackend
-from rljob_runtime.backends import create_backend
-from rljob_runtime.engines import create_engine
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.engines.registry import create_engine
+from rljob_runtime.training.registry import create_backend
+from rljob_runtime.weights.files import FilesWeightStore
 
 SWAPS = 7
 

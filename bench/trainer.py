@@ -59,7 +59,7 @@ class Ours:
     def __init__(self, model: Path, groups: Sequence[Group], *, packing: str) -> None:
         from rljob_contract.samples import job_config, sample, segment
         from rljob_core.trajectory import Source
-        from rljob_runtime.backends import create_backend
+        from rljob_runtime.training.registry import create_backend
 
         config = job_config(
             model,

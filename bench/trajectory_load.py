@@ -29,10 +29,10 @@ from rljob_core.messages import (
 from rljob_core.ports import Channel
 from rljob_core.trajectory import Finish as Ended
 from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan
-from rljob_runtime.coordinator import Coordinator, publish_event
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.trajectory_store import TrajectoryStore
-from rljob_runtime.weights_memory import MemoryWeightStore
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.roles.coordinator import Coordinator, publish_event
+from rljob_runtime.weights.memory import MemoryWeightStore
 
 PROMPT, RESPONSE = 16, 48
 

@@ -36,14 +36,14 @@ from bench import results
 from bench.jobs import EXAMPLE, run_job
 from bench.link import Link
 from rljob_core.ports import Manifest
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.weights_delta import Version, delta_entries, whole_entries
-from rljob_runtime.weights_files import FilesWeightStore
-from rljob_runtime.weights_format import bytes_of
-from rljob_runtime.weights_memory import MemoryWeightStore
-from rljob_runtime.weights_nats import NatsWeightStore
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.weights.delta import Version, delta_entries, whole_entries
+from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.format import bytes_of
+from rljob_runtime.weights.memory import MemoryWeightStore
+from rljob_runtime.weights.nats import NatsWeightStore
+from rljob_runtime.weights.store import StoredWeights
 
 Tensors = Mapping[str, torch.Tensor]
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytest_plugins = ["e2e.harness.fixtures"]  # a real API server, shared by the processes of a session
 

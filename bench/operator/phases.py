@@ -17,8 +17,8 @@ from bench.operator.audit import Request
 from bench.operator.measure import Stretch, percentile, summary
 from bench.operator.process import OperatorProcess
 from bench.operator.world import World
-from rljob_operator.cluster import Ref
-from rljob_operator.kube_api import ApiError
+from rljob_operator.cluster.kube.api import ApiError
+from rljob_operator.cluster.port import Ref
 
 Figures = dict[str, Any]
 

@@ -17,9 +17,9 @@ from ruamel.yaml import YAML
 
 from bench.operator.audit import OPERATOR, AuditLog
 from bench.operator.jobs import NAMESPACE
-from rljob_operator.cluster import Manifest
-from rljob_operator.kube_api import Credentials, KubeApi
-from rljob_runtime.nats_server import EmbeddedServer
+from rljob_operator.cluster.kube.api import Credentials, KubeApi
+from rljob_operator.cluster.port import Manifest
+from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 #: Their defaults (20 and 50 requests/s) would be all that is measured.

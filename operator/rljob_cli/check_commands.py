@@ -79,9 +79,9 @@ def check_engine(
     with exit_codes(), signals_interrupt() as heed, ExitStack() as held:
         from rljob_contract.engine import ENGINE
         from rljob_contract.engine_subject import UNENDING, EngineSubject
-        from rljob_runtime.backends import check_backend as check_backend_options
-        from rljob_runtime.engines import check_engine as check_options
-        from rljob_runtime.engines import create_engine
+        from rljob_runtime.engines.registry import check_engine as check_options
+        from rljob_runtime.engines.registry import create_engine
+        from rljob_runtime.training.registry import check_backend as check_backend_options
 
         given = {**UNENDING.get(name, {}), **_given(options, "spec.rollout.engine.options")}
         check_options(name, given)
@@ -134,8 +134,8 @@ def check_backend(
     with exit_codes(), signals_interrupt() as heed, ExitStack() as held:
         from rljob_contract.backend import BACKEND, BackendSubject
         from rljob_contract.check import examine_blocking
-        from rljob_runtime.backends import check_backend as check_options
-        from rljob_runtime.backends import create_backend
+        from rljob_runtime.training.registry import check_backend as check_options
+        from rljob_runtime.training.registry import create_backend
 
         given = _given(options, "spec.trainer.options")
         trainer = {"backend": name, "options": given}
@@ -179,8 +179,8 @@ def check_reward(
         from rljob_cli.checks import allow_modules_in
         from rljob_contract.check import examine
         from rljob_contract.reward import REWARD, RewardSubject
-        from rljob_runtime.data import open_prompts
-        from rljob_runtime.rewards import resolve
+        from rljob_runtime.data.prompts import open_prompts
+        from rljob_runtime.rewards.registry import resolve
 
         allow_modules_in(Path.cwd())
         given = {"dataset": "chain_sum", **_given(data, "spec.data")}
@@ -246,12 +246,12 @@ def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, 
     """The initial weights as the trainer publishes them, or as the model's files hold them."""
     if backend is not None:
         from rljob_contract.backend_steps import stored, weights
-        from rljob_runtime.backends import create_backend
+        from rljob_runtime.training.registry import create_backend
 
         config = _config(folder, trainer={"backend": backend})
         held = weights(create_backend(config, rank=0, world_size=1, model_path=folder))
         return lambda: stored(held)
-    from rljob_runtime.model_settings import weight_files
+    from rljob_runtime.model.settings import weight_files
 
     files = weight_files(folder)
     if not files:
@@ -269,7 +269,7 @@ def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, 
 
 def _longest(folder: Path, options: dict[str, Any]) -> int:
     """Tokens of the longest response that the model and the engine's `maxLength` have room for, after a prompt."""
-    from rljob_runtime.model_settings import read_settings
+    from rljob_runtime.model.settings import read_settings
 
     settings = read_settings(folder / "config.json")
     bounds = [settings.get("max_position_embeddings"), options.get("maxLength")]

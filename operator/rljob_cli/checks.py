@@ -23,10 +23,10 @@ from rljob_cli.run_folder import Identity, RunFolder, fixed_differences
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.spec import RLJob
-from rljob_operator import local_pod
-from rljob_operator.desired import Targets, desired
-from rljob_operator.site import Site
-from rljob_runtime.models import local_path
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import Targets, desired
+from rljob_operator.cluster.local import pod as local_pod
+from rljob_runtime.locations import local_path
 
 LEAST_FREE_BYTES = 64 << 20
 """Below this much free space a job is not started, and stopped while its state can still be saved."""
@@ -70,7 +70,7 @@ def _model(config: JobConfig) -> None:
     folder = local_path(config.spec.model.uri, field="spec.model.uri")
     if not folder.is_dir():
         raise _wrong_model(f"there is no folder {folder}: give the folder of a Hugging Face model")
-    from rljob_runtime.model_settings import read_settings
+    from rljob_runtime.model.settings import read_settings
 
     settings = read_settings(folder / "config.json")
     computes = config.spec.rollout.engine.name in _COMPUTING or config.spec.trainer.backend in _TRAINING
@@ -82,7 +82,7 @@ def _model(config: JobConfig) -> None:
         )
     if computes and not any(folder.glob("*.safetensors")):
         raise _wrong_model(f"{folder} holds no weights: save them there as *.safetensors")
-    from rljob_runtime.tokenizer import Tokenizer
+    from rljob_runtime.model.tokenizer import Tokenizer
 
     Tokenizer(folder)
 
@@ -92,13 +92,13 @@ def _wrong_model(message: str) -> SpecError:
 
 
 def _engines(config: JobConfig) -> None:
-    from rljob_runtime.engines import check_engine
+    from rljob_runtime.engines.registry import check_engine
 
     _in_every_pool(config, lambda options: check_engine(config.spec.rollout.engine.name, options))
 
 
 def _engines_fit(config: JobConfig) -> None:
-    from rljob_runtime.engines import check_fit
+    from rljob_runtime.engines.registry import check_fit
 
     name, sampling = config.spec.rollout.engine.name, config.spec.rollout.sampling
     folder = local_path(config.spec.model.uri)
@@ -111,9 +111,9 @@ def _engines_fit(config: JobConfig) -> None:
 def _servers(config: JobConfig) -> None:
     if config.spec.rollout.engine.name != "HTTP":
         return
-    from rljob_runtime.engine_fit import shared_servers
-    from rljob_runtime.engine_http_facts import glance
-    from rljob_runtime.engines import check_engine
+    from rljob_runtime.engines.fit import shared_servers
+    from rljob_runtime.engines.http.capabilities import glance
+    from rljob_runtime.engines.registry import check_engine
 
     if problems := shared_servers(config):
         raise InvalidManifest("the engines would get into each other's way", problems)
@@ -141,20 +141,20 @@ def _in_every_pool(config: JobConfig, check: Callable[[Mapping[str, Any]], objec
 
 
 def _backend(config: JobConfig) -> None:
-    from rljob_runtime.backends import check_backend
+    from rljob_runtime.training.registry import check_backend
 
     check_backend(config.spec)
 
 
 def _adapters_fit(config: JobConfig) -> None:
-    from rljob_runtime.backends import check_adapters
+    from rljob_runtime.training.registry import check_adapters
 
     check_adapters(config.spec, local_path(config.spec.model.uri))
 
 
 def _data_and_rewards(config: JobConfig) -> None:
-    from rljob_runtime.data import open_prompts
-    from rljob_runtime.rewards import resolve
+    from rljob_runtime.data.prompts import open_prompts
+    from rljob_runtime.rewards.registry import resolve
 
     training, held_out = open_prompts(config)
     resolve(config.spec.reward.functions, training)
@@ -172,7 +172,7 @@ def _runs_here(config: JobConfig) -> None:
 
 def _uris(config: JobConfig) -> None:
     if config.spec.weights.transport == "Files":
-        from rljob_runtime.weights_files import files_transport
+        from rljob_runtime.weights.files import files_transport
 
         files_transport(config.weights_uri).close()
     local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
@@ -272,7 +272,7 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity) -> None:
             "--resume",
             f"{folder.path} holds neither a checkpoint nor a ledger: remove that folder and start without --resume",
         )
-    from rljob_runtime.checkpoint import CheckpointStore
+    from rljob_runtime.training.checkpoints import CheckpointStore
 
     root = job.spec.trainer.checkpoint.uri or str(folder.checkpoints)
     model = local_path(job.spec.model.uri, field="spec.model.uri")
@@ -300,7 +300,7 @@ def _holds_checkpoints(uri: str, field: str) -> bool:
 
 
 def _holds_weights(uri: str, field: str) -> bool:
-    from rljob_runtime.weights_files import files_transport
+    from rljob_runtime.weights.files import files_transport
 
     with closing(files_transport(uri)) as transport:
         try:
@@ -347,7 +347,7 @@ def check_nats(job: RLJob, port: int | None) -> None:
             raise SpecError("--nats-port", "spec.nats.url names a server already: remove one of both")
         _check_answers(job.spec.nats.url)
         return
-    from rljob_runtime.nats_server import binary
+    from rljob_runtime.messaging.nats.server import binary
 
     try:
         binary()

@@ -55,7 +55,7 @@ def crd(
 
 def files() -> dict[str, dict[str, Any]]:
     """What is written, by the file's name: the CRDs, and what lets `kubectl apply -k` find them."""
-    from rljob_operator.crd import crds
+    from rljob_operator.crd.definitions import crds
 
     manifests = crds()
     kustomization = {

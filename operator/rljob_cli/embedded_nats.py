@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rljob_cli.run_folder import replace_text
 from rljob_core.errors import StoreUnavailable
-from rljob_operator.cluster import Manifest, Ref
-from rljob_operator.processes import LocalCluster
-from rljob_runtime.nats_server import command, render_config
+from rljob_operator.cluster.local.cluster import LocalCluster
+from rljob_operator.cluster.port import Manifest, Ref
+from rljob_runtime.messaging.nats.server import command, render_config
 
 NAME = "nats-server"
 _REF = Ref("Deployment", "default", NAME)

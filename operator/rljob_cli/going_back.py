@@ -11,13 +11,13 @@ from functools import partial
 from rljob_cli.embedded_nats import streams_at_rest
 from rljob_cli.run_folder import RunFolder
 from rljob_core.spec import RLJob
-from rljob_operator.site import job_config
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.going_back import GoneBack, go_back
-from rljob_runtime.models import local_path
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.weights import weights_transport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_operator.children.cluster_defaults import job_config
+from rljob_runtime.locations import local_path
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.roles.rollback import GoneBack, go_back
+from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.weights.create import weights_transport
+from rljob_runtime.weights.store import StoredWeights
 
 
 def go_back_to(version: int, job: RLJob, folder: RunFolder) -> GoneBack:

@@ -288,9 +288,9 @@ def _job_config(path: Path) -> JobConfig:
 def _checked(job: RLJob, folder: RunFolder) -> str:
     """Check what the job names; the identity of its model."""
     from rljob_cli.checks import check_job
-    from rljob_operator.site import Site, job_config
-    from rljob_runtime.checkpoint import model_identity
-    from rljob_runtime.models import local_path
+    from rljob_operator.children.cluster_defaults import Site, job_config
+    from rljob_runtime.locations import local_path
+    from rljob_runtime.training.checkpoints import model_identity
 
     site = Site("", str(folder.weights), str(folder.checkpoints), str(folder.trainer))
     check_job(job_config(job, site))

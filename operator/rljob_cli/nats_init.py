@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rljob_operator.nats_accounts import Seeds
+    from rljob_operator.nats.accounts import Seeds
 
 SECRETS_FILE = "secrets.yaml"
 
@@ -31,7 +31,7 @@ def nats_init(
 
         rljob nats-init nats && kubectl apply -f nats/secrets.yaml
     """
-    from rljob_operator.nats_accounts import ACCOUNTS_FILE, SEEDS_FILE, Seeds, server_config
+    from rljob_operator.nats.accounts import ACCOUNTS_FILE, SEEDS_FILE, Seeds, server_config
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def _known(file: Path) -> dict[str, str]:
     Raises:
         ValueError: it holds something else.
     """
-    from rljob_operator.nats_accounts import known_seeds
+    from rljob_operator.nats.accounts import known_seeds
 
     try:
         return known_seeds(file.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def _known(file: Path) -> dict[str, str]:
 def _manifests(seeds: Seeds, namespace: str) -> str:
     from ruamel.yaml import YAML
 
-    from rljob_operator.nats_accounts import secrets
+    from rljob_operator.nats.accounts import secrets
 
     yaml = YAML()
     yaml.default_flow_style = False

@@ -22,9 +22,9 @@ from rljob_cli.manifest import InvalidManifest, as_manifest, change_job, value_a
 from rljob_cli.run_folder import IMMUTABLE, Identity, RunFolder, differences, fixed_differences
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
-from rljob_operator.desired import Targets, desired
+from rljob_operator.children.cluster_defaults import Site, job_config
+from rljob_operator.children.desired import Targets, desired
 from rljob_operator.names import LABEL_ROLE, Role
-from rljob_operator.site import Site, job_config
 
 _LOOK_SECONDS = 0.5
 _ROOTS = ("spec.", "metadata.", "status.", "apiVersion", "kind")

@@ -16,12 +16,12 @@ from rljob_cli.embedded_nats import running_url
 from rljob_cli.patch import Change, patch, restarts
 from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core.errors import RLJobError, StoreUnavailable
-from rljob_core.planner.live_change import pipeline_set
+from rljob_core.planner.pipeline_change import pipeline_set
 from rljob_core.ports import Channel
 from rljob_core.records import PipelineSet, decode_batch
 from rljob_core.stream_names import StreamNames
-from rljob_operator.local_files import LocalFiles
-from rljob_runtime.nats_store import NatsStore
+from rljob_operator.cluster.local.files import LocalFiles
+from rljob_runtime.messaging.nats.store import NatsStore
 
 _PATIENCE_SECONDS = 15.0
 _LOOK_SECONDS = 0.1

@@ -10,7 +10,7 @@ import typer
 from rljob_cli.exits import EXIT_FAILED, exit_codes
 from rljob_cli.run_folder import RunFolder
 from rljob_core.errors import SpecError
-from rljob_runtime.decision_replay import Replayed
+from rljob_runtime.roles.decision_replay import Replayed
 
 
 def replay(
@@ -32,7 +32,7 @@ def replay(
         rljob run job.yaml --output runs/1 --record && rljob replay runs/1
     """
     with exit_codes():
-        from rljob_runtime.decision_replay import replay as replay_log
+        from rljob_runtime.roles.decision_replay import replay as replay_log
 
         folder = RunFolder(path).decisions
         logs = sorted(folder.glob("*.jsonl"))

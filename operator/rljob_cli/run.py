@@ -31,14 +31,14 @@ from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, Ste
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_operator import status as job_status
-from rljob_operator.cluster import Event
-from rljob_operator.observe import Figures, pipeline_in_force
-from rljob_operator.processes import BACK_OFF, FAILED, LocalCluster
-from rljob_operator.reconcile import Reconciler
-from rljob_operator.site import Site, job_config
-from rljob_operator.status import Phase
-from rljob_runtime.nats_store import NatsStore
+from rljob_operator.children.cluster_defaults import Site, job_config
+from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
+from rljob_operator.cluster.port import Event
+from rljob_operator.decisions import status as job_status
+from rljob_operator.decisions.observe import Figures, pipeline_in_force
+from rljob_operator.decisions.status import Phase
+from rljob_operator.reconcile.reconcile import Reconciler
+from rljob_runtime.messaging.nats.store import NatsStore
 
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0

@@ -7,7 +7,7 @@
 | `weights/`, `checkpoints/`, `checkpoint` | weight versions; saved states; the newest of them |
 | `trainer/` | what the trainer fed to backward, in its own words |
 | `decisions/` | what each coordinator saw and decided, with `--record` |
-| `logs/`, `pods/`, `pids.json`, `status.json` | processes: see `rljob_operator.processes` |
+| `logs/`, `pods/`, `pids.json`, `status.json` | processes: see `rljob_operator.cluster.local.cluster` |
 | `metrics.jsonl`, `summary.json`, `reward.png` | results |
 """
 
@@ -24,8 +24,8 @@ from typing import Any
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import Immutable, RLJob, immutable_fields
-from rljob_operator.site import Site
-from rljob_runtime.durable import sync_file, sync_folder
+from rljob_operator.children.cluster_defaults import Site
+from rljob_runtime.process.fsync import sync_file, sync_folder
 
 # Compared in other ways: a model's folder may have moved, so its content is; the embedded server has no URL.
 _OTHERWISE = {"spec.model.uri", "spec.nats.url"}
@@ -50,7 +50,7 @@ class Identity:
 
     Attributes:
         uid: of this job alone; a job of the same name started anew has another.
-        model: identity of the initial model (`rljob_runtime.checkpoint.model_identity`).
+        model: identity of the initial model (`rljob_runtime.training.checkpoints.model_identity`).
         nats_url: of the server that holds its streams; empty for the embedded one.
         manifest: the RLJob as JSON, as it is now.
         generation: of the manifest: one more with each change, as Kubernetes counts.

@@ -20,7 +20,7 @@ from rich.text import Text
 from rljob_cli.progress import Progress, kind_of
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import RLJob
-from rljob_operator.cluster import Event
+from rljob_operator.cluster.port import Event
 
 _PLAIN_SECONDS = 2.0
 _EVENTS_SHOWN = 6

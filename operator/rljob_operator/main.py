@@ -14,10 +14,10 @@ import kopf
 from kopf._core.engines.peering import Identity
 
 from rljob_core.errors import SpecError
-from rljob_operator.controller import Controller
-from rljob_operator.figures import FiguresFeed
-from rljob_operator.handlers import credentials, plain, registry
-from rljob_operator.kube_api import KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.reconcile.controller import Controller
+from rljob_operator.reconcile.handlers import credentials, plain, registry
+from rljob_operator.reconcile.metrics import FiguresFeed
 from rljob_operator.settings import Settings
 from rljob_operator.telemetry import Metrics, Probes
 

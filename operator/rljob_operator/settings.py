@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from rljob_core.errors import SpecError
-from rljob_operator.cluster import Manifest
-from rljob_operator.nats_credentials import Issuer, operator_credentials
-from rljob_operator.pod_template import merge
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.templates import merge
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.nats.credentials import Issuer, operator_credentials
 
 _SHAPE: Manifest = {
     "metadata": {"labels": {}, "annotations": {}},

@@ -8,7 +8,7 @@ from story import Story
 
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.records import EpochClaimed, RecordBatch, encode_batch
-from rljob_runtime import ledger
+from rljob_runtime.messaging import ledger
 
 
 async def append(store: MessageStore, story: Story) -> None:

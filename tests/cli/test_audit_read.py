@@ -33,11 +33,11 @@ from rljob_core.records import (
     StepCommitted,
 )
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime import ledger, wire
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.trajectory_store import TrajectoryStore
+from rljob_runtime.messaging import ledger, wire
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
 
 UID = "0123"
 

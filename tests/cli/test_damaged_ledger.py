@@ -17,9 +17,9 @@ from rljob_cli.run_folder import RunFolder
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed
 from rljob_core.stream_names import StreamNames
-from rljob_runtime.ledger import RECORDS
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.messaging.ledger import RECORDS
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
 
 EMULATED = {
     "rollout": {

@@ -18,7 +18,7 @@ from rljob_cli.run_folder import RunFolder
 from rljob_cli.view import LiveView, PlainView, open_view
 from rljob_core.messages import STEP_METRICS, EngineSignal, StepMetrics, StepStats
 from rljob_core.spec import RLJob
-from rljob_operator.cluster import Event
+from rljob_operator.cluster.port import Event
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from rljob_core.ports import MessageStore
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from rljob_contract.check import Broken, Check
 from rljob_contract.samples import job_config
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import TrainerBackend, TrainingSample
-from rljob_runtime.backend_torch import TorchBackend
-from rljob_runtime.backends import create_backend
+from rljob_runtime.training.backends.torch import TorchBackend
+from rljob_runtime.training.registry import create_backend
 
 BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "float32": ("Torch", {"threads": 1}),

@@ -22,7 +22,7 @@ from rljob_contract.samples import job_config
 from rljob_core.errors import JobFailed, WeightsRejected
 from rljob_core.messages import StepStats
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, TrainingSample
-from rljob_runtime.engine_stepped import SteppedEngine
+from rljob_runtime.engines.stepped import SteppedEngine
 
 VOCABULARY = 64
 PATIENCE = 120.0  # seconds

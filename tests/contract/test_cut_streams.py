@@ -13,10 +13,10 @@ from cut_files import cut_bytes, cut_messages, cut_removals, stream_folder
 
 from rljob_core.errors import Fenced, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Delivery, Message, MessageStore, Queue
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.nats_readers import _Reader
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.nats.reader import _Reader
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
 
 SECONDS = 60.0
 SIGNALS = "signals"

@@ -15,7 +15,7 @@ from rljob_contract.engine import ENGINE
 from rljob_contract.engine_subject import UNENDING, EngineSubject
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
-from rljob_runtime.engines import create_engine
+from rljob_runtime.engines.registry import create_engine
 
 SLOTS = 4
 OPTIONS: dict[str, dict[str, Any]] = {

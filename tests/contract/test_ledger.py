@@ -23,8 +23,8 @@ from rljob_core.records import (
     encode_batch,
 )
 from rljob_core.snapshot import dump
-from rljob_runtime import ledger as ledger_module
-from rljob_runtime.ledger import CLAIM, PART, RECORDS, SNAPSHOT, Ledger
+from rljob_runtime.messaging import ledger as ledger_module
+from rljob_runtime.messaging.ledger import CLAIM, PART, RECORDS, SNAPSHOT, Ledger
 
 Connect = Callable[[], Awaitable[MessageStore]]
 JOB = "u1"

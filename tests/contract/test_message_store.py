@@ -12,9 +12,9 @@ import pytest
 
 from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Delivery, Message, MessageStore, Queue, first_sequence
-from rljob_runtime import nats_queue
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.messaging.nats import queue as nats_queue
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
 
 Connect = Callable[[], Awaitable[MessageStore]]
 SECONDS = 120.0

@@ -30,13 +30,13 @@ from rljob_core.messages import (
 from rljob_core.ports import WORK_QUEUES, Channel
 from rljob_core.spec import RLJob, RLJobSpec
 from rljob_core.stream_names import StreamNames, inbox_of
-from rljob_operator.figures import FiguresFeed
-from rljob_operator.nats_accounts import Seeds, issuer, server_config
-from rljob_operator.nats_credentials import job_credentials, operator_credentials
-from rljob_operator.nats_permissions import Holder
-from rljob_runtime.nats_connection import Connection, Refused
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
+from rljob_operator.nats.accounts import Seeds, issuer, server_config
+from rljob_operator.nats.credentials import job_credentials, operator_credentials
+from rljob_operator.nats.permissions import Holder
+from rljob_operator.reconcile.metrics import FiguresFeed
+from rljob_runtime.messaging.nats.connection import Connection, Refused
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
 
 SECONDS = 60.0
 """After which a test that waits for something gives up."""

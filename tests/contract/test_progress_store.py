@@ -11,8 +11,8 @@ from test_trajectory_store import trajectory
 from rljob_core.actions import Stored
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Finish
-from rljob_runtime import wire
-from rljob_runtime.progress_store import Made, ProgressStore
+from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.progress import Made, ProgressStore
 
 CUT, WHOLE = 2_000, 1 << 20
 """Payloads of one message: what is stored below takes several of the former."""

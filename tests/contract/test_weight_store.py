@@ -23,16 +23,16 @@ from hypothesis import strategies as st
 from rljob_core.errors import JobFailed, ProtocolViolation, WeightsRejected
 from rljob_core.ports import Manifest
 from rljob_core.records import StepCommitted
-from rljob_runtime import weights_files
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.weights_files import FolderTransport
-from rljob_runtime.weights_format import signed
-from rljob_runtime.weights_memory import MemoryTransport
-from rljob_runtime.weights_nats import MessageTransport, MessageWriter
-from rljob_runtime.weights_objects import ObjectTransport
-from rljob_runtime.weights_store import StoredWeights
-from rljob_runtime.weights_transport import Transport
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.weights import files as weights_files
+from rljob_runtime.weights.files import FolderTransport
+from rljob_runtime.weights.format import signed
+from rljob_runtime.weights.memory import MemoryTransport
+from rljob_runtime.weights.nats import MessageTransport, MessageWriter
+from rljob_runtime.weights.objects import ObjectTransport
+from rljob_runtime.weights.store import StoredWeights
+from rljob_runtime.weights.transport import Transport
 
 TENSORS: dict[str, Any] = {
     "model.embed": torch.arange(12, dtype=torch.float32).reshape(3, 4),

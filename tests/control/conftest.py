@@ -13,10 +13,10 @@ from e2e.harness.fixtures import SharedControlPlane
 from operators import Namespace, install_crds
 
 from rljob_core.spec import RLJob, RLJobStatus
-from rljob_operator.cluster import Manifest, Ref
-from rljob_operator.observe import Figures, Observed, summarize
-from rljob_operator.plan import Action, Annotate, Apply, Delete, ForceDelete
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.decisions.observe import Figures, Observed, summarize
+from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.namespaces import own_namespace
 from operators import Namespace, Operator, children_of, install_crds, manifest, until
 
-from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("autoscaling")  # the other one with a control plane of its own
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conftest import DictionaryServer, MakeJob
-from rljob_operator.cluster import Manifest
-from rljob_operator.reconcile import Reconciler
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.reconcile.reconcile import Reconciler
 
 
 async def test_what_pods_need_is_there_before_what_makes_them(

@@ -15,7 +15,7 @@ from e2e.harness.namespaces import own_namespace
 from external_metrics import GROUP, ExternalMetrics
 from operators import Namespace, Object, Operator, children_of, install_crds, manifest, until
 
-from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("autoscaling")
 

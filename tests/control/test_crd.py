@@ -20,10 +20,10 @@ from rljob_cli.crd_command import as_yaml, files
 from rljob_cli.main import app
 from rljob_cli.run_folder import FIXED
 from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule
-from rljob_operator.crd import crds
-from rljob_operator.crd_schema import structural
-from rljob_operator.desired import rollout_pool
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import rollout_pool
+from rljob_operator.crd.definitions import crds
+from rljob_operator.crd.schema import structural
 
 REPOSITORY = Path(__file__).parents[2]
 RULES = "x-kubernetes-validations"

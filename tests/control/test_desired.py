@@ -12,12 +12,12 @@ import pytest
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
-from rljob_operator.cluster import Manifest, Ref
-from rljob_operator.desired import Targets, desired
+from rljob_operator.children.cluster_defaults import Site, job_config
+from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.trainer_gang import trainer_hash
+from rljob_operator.children.worker_pod import config_hash
+from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.names import CONFIG_HASH, Role
-from rljob_operator.site import Site, job_config
-from rljob_operator.trainer_gang import trainer_hash
-from rljob_operator.worker_pod import config_hash
 
 MakeJob = Callable[..., RLJob]
 

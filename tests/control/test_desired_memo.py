@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from conftest import MakeJob
-from rljob_operator.desired import Targets, desired
-from rljob_operator.desired_memo import DesiredMemo
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import Targets, desired
+from rljob_operator.reconcile.desired_memo import DesiredMemo
 
 
 def pool(**changes: Any) -> dict[str, Any]:

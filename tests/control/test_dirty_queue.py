@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from rljob_operator.backoff import Backoff
-from rljob_operator.dirty_queue import DirtyQueue
+from rljob_operator.reconcile.work_queue import DirtyQueue
 
 QUICK = Backoff(first=0.01, last=0.05)
 WHILE = 0.1

@@ -14,8 +14,8 @@ from installation import CHECKOUT, MANIFESTS
 from ruamel.yaml import YAML
 
 from rljob_core.spec import RLJob
-from rljob_operator.desired import Targets, desired
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import Targets, desired
 
 Object = dict[str, Any]
 

@@ -12,9 +12,9 @@ from cel_expr_python import cel
 from ruamel.yaml import YAML
 
 from rljob_core.spec import API_VERSION, RLJob
-from rljob_operator.reconcile import Reconciler
-from rljob_operator.status import Phase
-from rljob_operator.worker_pod import Site
+from rljob_operator.children.worker_pod import Site
+from rljob_operator.decisions.status import Phase
+from rljob_operator.reconcile.reconcile import Reconciler
 
 MakeJob = Callable[..., RLJob]
 Object = dict[str, Any]

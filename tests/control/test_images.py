@@ -182,7 +182,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def test_the_operator_s_image_is_complete_and_has_no_torch(image: Path) -> None:
     program = """
-import pkgutil, sys, rljob_operator, rljob_operator.main, rljob_operator.nats_setup
+import pkgutil, sys, rljob_operator, rljob_operator.main, rljob_operator.nats.setup
 for module in pkgutil.iter_modules(rljob_operator.__path__, "rljob_operator."):
     __import__(module.name)
 print(sorted({"torch", "transformers", "pytest"} & sys.modules.keys()))
@@ -198,7 +198,7 @@ print([name for name in ("torch", "transformers", "pip", "pytest") if importlib.
     ("command", "code", "said"),
     [
         (["python", "-m", "rljob_operator.main"], 2, "RLJOB_NATS_URL"),
-        (["python", "-m", "rljob_operator.nats_setup"], 2, "RLJOB_NAMESPACE"),
+        (["python", "-m", "rljob_operator.nats.setup"], 2, "RLJOB_NAMESPACE"),
         (["rljob", "--help"], 0, "nats-init"),
     ],
 )

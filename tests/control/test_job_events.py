@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_core.spec import RLJobStatus
-from rljob_operator.job_events import events
+from rljob_operator.decisions.job_events import events
 
 
 def status(*conditions: tuple[str, str, str], message: str = "", **fields: Any) -> RLJobStatus:

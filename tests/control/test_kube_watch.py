@@ -13,12 +13,12 @@ from aiohttp import web
 from e2e.harness.fixtures import SharedControlPlane
 from tenacity import AsyncRetrying, stop_after_delay, wait_fixed
 
-from rljob_operator.cluster import Manifest
-from rljob_operator.handlers import credentials, plain
-from rljob_operator.kube_api import ApiError, Credentials, KubeApi, Page
-from rljob_operator.kube_cache import KubeCache
-from rljob_operator.kube_watch import ChildWatches
+from rljob_operator.cluster.kube.api import ApiError, Credentials, KubeApi, Page
+from rljob_operator.cluster.kube.cache import KubeCache
+from rljob_operator.cluster.kube.watch import ChildWatches
+from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import LABEL_JOB
+from rljob_operator.reconcile.handlers import credentials, plain
 
 pytestmark = pytest.mark.xdist_group("operator")
 

@@ -15,10 +15,10 @@ from installation import CHECKOUT, MANIFESTS, NAMESPACED, Asked, Object, install
 from operators import until
 from ruamel.yaml import YAML
 
-from rljob_operator import nats_accounts
-from rljob_operator.nats_credentials import CREDENTIALS_FILE
+from rljob_operator.nats import accounts as nats_accounts
+from rljob_operator.nats.credentials import CREDENTIALS_FILE
 from rljob_operator.settings import Settings
-from rljob_runtime.nats_server import binary
+from rljob_runtime.messaging.nats.server import binary
 
 pytestmark = pytest.mark.xdist_group("manifests")
 

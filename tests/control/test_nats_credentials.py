@@ -17,16 +17,16 @@ from rljob_core.errors import SpecError
 from rljob_core.ports import Channel
 from rljob_core.spec import API_VERSION, RLJob
 from rljob_core.stream_names import StreamNames
-from rljob_operator import nats_accounts
-from rljob_operator.nats_accounts import Seeds, server_config
-from rljob_operator.nats_credentials import (
+from rljob_operator.nats import accounts as nats_accounts
+from rljob_operator.nats.accounts import Seeds, server_config
+from rljob_operator.nats.credentials import (
     Issuer,
     credentials_secret,
     job_credentials,
     operator_credentials,
 )
-from rljob_operator.nats_jwt import Kind, claims_of, derived_seed, public_key, seed_of, token
-from rljob_operator.nats_permissions import SERVICES, Holder, permissions
+from rljob_operator.nats.jwt import Kind, claims_of, derived_seed, public_key, seed_of, token
+from rljob_operator.nats.permissions import SERVICES, Holder, permissions
 
 
 def seeds(first: int = 1) -> Seeds:

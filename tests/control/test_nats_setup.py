@@ -18,14 +18,14 @@ from installation import MANIFESTS, NAMESPACED, Object, kubeconfig_of, moved, of
 from operators import until
 
 from rljob_core.errors import StoreUnavailable
-from rljob_operator import nats_accounts
-from rljob_operator.cluster import Manifest, Ref
-from rljob_operator.handlers import plain
-from rljob_operator.kube_api import ApiError, Credentials, KubeApi
-from rljob_operator.nats_accounts import ISSUER_SECRET, SEEDS_SECRET, SERVER_SECRET, Seeds
-from rljob_operator.nats_setup import SetupError, set_up
-from rljob_runtime.nats_connection import Connection, Interrupted
-from rljob_runtime.nats_server import command, read_ports
+from rljob_operator.cluster.kube.api import ApiError, Credentials, KubeApi
+from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.nats import accounts as nats_accounts
+from rljob_operator.nats.accounts import ISSUER_SECRET, SEEDS_SECRET, SERVER_SECRET, Seeds
+from rljob_operator.nats.setup import SetupError, set_up
+from rljob_operator.reconcile.handlers import plain
+from rljob_runtime.messaging.nats.connection import Connection, Interrupted
+from rljob_runtime.messaging.nats.server import command, read_ports
 
 SECRETS = (SEEDS_SECRET, SERVER_SECRET, ISSUER_SECRET)
 
@@ -78,7 +78,7 @@ def fits(found: dict[str, Object], namespace: str) -> bool:
 
 def run(kubeconfig: Path, namespace: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "RLJOB_NAMESPACE": namespace}
-    arguments = [sys.executable, "-m", "rljob_operator.nats_setup"]
+    arguments = [sys.executable, "-m", "rljob_operator.nats.setup"]
     return subprocess.run(
         arguments, env=environment, capture_output=True, text=True, timeout=200, check=False
     )

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from rljob_core.spec import Immutable, RLJob, RLJobSpec, model_in
-from rljob_operator.desired import Targets, desired
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import Targets, desired
 from rljob_operator.names import Role
 from rljob_operator.settings import Settings
-from rljob_operator.site import Site
 from rljob_operator.telemetry import Metrics
 
 Object = dict[str, Any]

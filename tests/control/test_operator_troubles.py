@@ -11,7 +11,7 @@ from api_proxy import ApiProxy
 from e2e.harness.fixtures import SharedControlPlane
 from operators import Namespace, Object, Operator, children_of, manifest, until
 
-from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("operator")
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rljob_core.spec import RLJob
-from rljob_operator.cluster import Ref
-from rljob_operator.desired import Targets, desired
-from rljob_operator.plan import Apply, Delete, plan
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import Targets, desired
+from rljob_operator.cluster.port import Ref
+from rljob_operator.decisions.plan import Apply, Delete, plan
 
 MakeJob = Callable[..., RLJob]
 

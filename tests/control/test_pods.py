@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from conftest import NOW
-from rljob_operator.cluster import Manifest
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.decisions.pods import Exit, Trouble, read_pod
 from rljob_operator.names import Role
-from rljob_operator.pods import Exit, Trouble, read_pod
 
 
 def pod(role: str = "trainer", **status: Any) -> Manifest:

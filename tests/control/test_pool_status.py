@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from conftest import DictionaryServer, MakeJob
-from rljob_operator.cluster import Manifest, Ref
-from rljob_operator.pool_status import pool_statuses
-from rljob_operator.reconcile import Reconciler
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.decisions.pool_status import pool_statuses
+from rljob_operator.reconcile.reconcile import Reconciler
 
 POOL = Ref("RolloutPool", "default", "chain-sum-rollout-cpu")
 

@@ -21,8 +21,8 @@ from children import running_children
 
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
-from rljob_operator.cluster import Event, Manifest, Ref
-from rljob_operator.processes import LocalCluster
+from rljob_operator.cluster.local.cluster import LocalCluster
+from rljob_operator.cluster.port import Event, Manifest, Ref
 
 FOREVER = "import time\nwhile True: time.sleep(60)"
 QUICK = Backoff(first=0.05, last=0.4, healthy=60)
@@ -403,7 +403,7 @@ async def test_shutdown_kills_what_does_not_stop_within_its_time(
 PARENT = """
     import asyncio, os, sys
     from pathlib import Path
-    from rljob_operator.processes import LocalCluster
+    from rljob_operator.cluster.local.cluster import LocalCluster
 
     async def main(folder):
         async with LocalCluster(Path(folder), dict(os.environ)) as cluster:
@@ -418,7 +418,7 @@ PARENT = """
 """
 WORKER = """
     import os, signal, subprocess, sys, time
-    from rljob_runtime.lifeline import die_with_parent
+    from rljob_runtime.process.lifeline import die_with_parent
     die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -473,7 +473,7 @@ async def test_a_killed_role_takes_its_ranks_with_it(local: Watched, tmp_path: P
 
 
 def test_an_orphan_that_asks_too_late_ends_itself() -> None:
-    code = "from rljob_runtime.lifeline import die_with_parent; die_with_parent(); print('alive')"
+    code = "from rljob_runtime.process.lifeline import die_with_parent; die_with_parent(); print('alive')"
     # A supervisor from which it does not descend, as after its parent's end; and the one from which it does.
     stranger = subprocess.Popen([sys.executable, "-c", FOREVER])
     try:

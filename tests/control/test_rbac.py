@@ -21,9 +21,9 @@ from e2e.harness.control_plane import ControlPlane
 from installation import NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
 from operators import Namespace, Operator, manifest, until
 
-from rljob_operator.nats_accounts import Seeds, issuer, server_config
-from rljob_operator.nats_credentials import operator_credentials
-from rljob_runtime.nats_server import EmbeddedServer
+from rljob_operator.nats.accounts import Seeds, issuer, server_config
+from rljob_operator.nats.credentials import operator_credentials
+from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("rbac")
 

@@ -18,11 +18,11 @@ from children import running_children
 
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
-from rljob_operator.cluster import Event
-from rljob_operator.processes import LocalCluster
-from rljob_operator.reconcile import Outcome, Reconciler
-from rljob_operator.site import Site
-from rljob_operator.status import Phase, condition, resumed
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.cluster.local.cluster import LocalCluster
+from rljob_operator.cluster.port import Event
+from rljob_operator.decisions.status import Phase, condition, resumed
+from rljob_operator.reconcile.reconcile import Outcome, Reconciler
 
 MakeJob = Callable[..., RLJob]
 QUICK = Backoff(first=0.05, last=0.2, healthy=60)

@@ -26,8 +26,8 @@ from strict_api import Refused, StrictApi
 from rljob_cli.manifest import InvalidManifest, load_job
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RolloutPool, immutable_fields
-from rljob_operator.crd import crds
-from rljob_operator.crd_schema import RULES
+from rljob_operator.crd.definitions import crds
+from rljob_operator.crd.schema import RULES
 
 REPOSITORY = Path(__file__).parents[2]
 ABSENT = object()

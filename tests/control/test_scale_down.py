@@ -8,11 +8,11 @@ import pytest
 
 from conftest import DictionaryServer, MakeJob
 from rljob_core.spec import RLJob
-from rljob_operator.cluster import Ref
-from rljob_operator.plan import Annotate, Apply
-from rljob_operator.reconcile import Reconciler
-from rljob_operator.scale_down import DELETION_COST, shrinking, with_costs
-from rljob_operator.site import Site
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.cluster.port import Ref
+from rljob_operator.decisions.plan import Annotate, Apply
+from rljob_operator.decisions.scale_down import DELETION_COST, shrinking, with_costs
+from rljob_operator.reconcile.reconcile import Reconciler
 
 POD = "chain-sum-rollout-cpu"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rljob_core.errors import SpecError
-from rljob_operator.nats_accounts import Seeds, issuer
+from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.settings import Settings
 
 URL = {"RLJOB_NATS_URL": "nats://nats:4222"}

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rljob_core.spec import RLJob
-from rljob_operator.cluster import Ref
-from rljob_operator.observe import Figures
-from rljob_operator.pods import Trouble
-from rljob_operator.reconcile import RESYNC_SECONDS, Reconciler
-from rljob_operator.site import Site
-from rljob_operator.status import Phase, condition, resumed
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.cluster.port import Ref
+from rljob_operator.decisions.observe import Figures
+from rljob_operator.decisions.pods import Trouble
+from rljob_operator.decisions.status import Phase, condition, resumed
+from rljob_operator.reconcile.reconcile import RESYNC_SECONDS, Reconciler
 
 MakeJob = Callable[..., RLJob]
 

@@ -10,9 +10,9 @@ import pytest
 
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
-from rljob_operator.reconcile import Pass, Reconciler
-from rljob_operator.site import Site
-from rljob_operator.status import Phase, condition
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.decisions.status import Phase, condition
+from rljob_operator.reconcile.reconcile import Pass, Reconciler
 
 MakeJob = Callable[..., RLJob]
 BACKOFF = Backoff(first=10, last=60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rljob_operator.watch_guard import PATIENCE_SECONDS, WatchGuard
+from rljob_operator.decisions.watch_liveness import PATIENCE_SECONDS, WatchGuard
 
 LATE = PATIENCE_SECONDS + 1
 

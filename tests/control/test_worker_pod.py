@@ -12,14 +12,14 @@ import pytest
 from conftest import MakeJob
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJob
-from rljob_operator.audit_pod import POD_FILE, audit_config_map
-from rljob_operator.cluster import Manifest
+from rljob_operator.children.audit_pod import POD_FILE, audit_config_map
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.worker_pod import Patches, pod_template
+from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
-from rljob_operator.nats_accounts import Seeds, issuer
-from rljob_operator.nats_credentials import secret_name
-from rljob_operator.nats_permissions import Holder
-from rljob_operator.site import Site
-from rljob_operator.worker_pod import Patches, pod_template
+from rljob_operator.nats.accounts import Seeds, issuer
+from rljob_operator.nats.credentials import secret_name
+from rljob_operator.nats.permissions import Holder
 
 _NUMBERS = itertools.count(1)
 ISSUER = issuer(Seeds.complete({}, lambda size: bytes([next(_NUMBERS)]) * size))

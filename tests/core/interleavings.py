@@ -2,7 +2,7 @@
 
 Nothing happens by itself and nothing is timed: `Model.choices` lists all that could happen next (a message arrives,
 an engine finishes), `Model.mishaps` all that could go wrong (somebody dies, the server loses something), `Model.do`
-makes one of it happen and checks every invariant of `rljob_core/STALENESS.md`. A search may thus visit all
+makes one of it happen and checks every invariant of `docs/design/staleness.md`. A search may thus visit all
 interleavings, and a random walk any.
 
 What the roles do is as little as the real ones' contracts promise: streams keep their order, everything else may be

@@ -1,6 +1,6 @@
 """What really happened in the model of `interleavings`, as nobody in it knows it; the invariants are about this.
 
-Names in [brackets] are those of `rljob_core/STALENESS.md`.
+Names in [brackets] are those of `docs/design/staleness.md`.
 """
 
 from __future__ import annotations

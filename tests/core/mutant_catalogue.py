@@ -80,7 +80,7 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.job_state", "if batch.writer == self.writer:", "if True:"
     ),
     "open buffers take a new bound": Mutant(
-        "rljob_core.planner.live_change",
+        "rljob_core.planner.pipeline_change",
         'desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})',
         'desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})\n'
         "    for buffer in desk.state.buffers.buffers.values():\n"
@@ -88,7 +88,7 @@ MUTANTS: dict[str, Mutant] = {
         by=("model", "simulation"),
     ),
     "a change of the bound is not written down": Mutant(
-        "rljob_core.planner.live_change",
+        "rljob_core.planner.pipeline_change",
         "if last is None or replace(last, step=record.step) != record:",
         "if last is None:",
         by=("model", "simulation"),
@@ -183,26 +183,26 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # What only the roles' own code guards.
     "rollouts start below the minVersion": Mutant(
-        "rljob_runtime.rollout",
+        "rljob_runtime.roles.rollout",
         "        admitted = [w for w in self._held if w.min_version <= self._engine.version]\n",
         "        admitted = [*self._held]\n",
         by=("simulation",),
     ),
     "a micro-batch is fed twice": Mutant(
-        "rljob_runtime.trainer",
+        "rljob_runtime.roles.trainer",
         "            and (work.resume, work.step, work.micro_batch)\n"
         "            == (self._resumed, self._version, len(self._step.fed))\n",
         "",
         by=("simulation",),
     ),
     "a gang begins anew for a coordinator that was replaced": Mutant(
-        "rljob_runtime.trainer",
+        "rljob_runtime.roles.trainer",
         "case Hello() if work.epoch > self._epoch:",
         "case Hello():",
         by=("simulation",),
     ),
     "the coordinator acts before its records are acknowledged": Mutant(
-        "rljob_runtime.coordinator",
+        "rljob_runtime.roles.coordinator",
         "            await self._ledger.append(self._planner.state.writer, decision.records)\n",
         "            await self._act_on(decision)\n"
         "            await self._ledger.append(self._planner.state.writer, decision.records)\n"
@@ -219,7 +219,7 @@ MUTANTS: dict[str, Mutant] = {
         by=("simulation",),
     ),
     "appends are not fenced": Mutant(
-        "rljob_runtime.ledger",
+        "rljob_runtime.messaging.ledger",
         "            expected_sequence=self._end.sequence,\n",
         "            expected_sequence=None,\n",
         by=("simulation",),

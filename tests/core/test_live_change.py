@@ -12,7 +12,7 @@ from world import World, job_config
 
 from rljob_core.actions import PipelineChanged, PipelineRefused
 from rljob_core.job_state import JobState
-from rljob_core.planner.live_change import pipeline_set
+from rljob_core.planner.pipeline_change import pipeline_set
 from rljob_core.records import (
     BufferOpened,
     GroupAborted,

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 
 from rljob_contract.samples import job_config, random_samples
 from rljob_core.ports import TrainerBackend
-from rljob_runtime.backend_gang import GangBackend, follow
-from rljob_runtime.backends import create_backend
+from rljob_runtime.training.gang import GangBackend, follow
+from rljob_runtime.training.registry import create_backend
 
 
 def train(trainer: TrainerBackend, steps: Iterable[tuple[int, list[int]]]) -> list[dict[str, float]]:

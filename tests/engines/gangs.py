@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from rljob_contract.samples import job_config
-from rljob_runtime.backends import create_backend
+from rljob_runtime.training.registry import create_backend
 
 _HERE = Path(__file__).parent
 

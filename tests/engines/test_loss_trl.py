@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import TrainingSample
-from rljob_runtime.backend_torch import TorchBackend
-from rljob_runtime.backends import create_backend
+from rljob_runtime.training.backends.torch import TorchBackend
+from rljob_runtime.training.registry import create_backend
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL's own
 

@@ -25,9 +25,9 @@ from vllm_processes import START_SECONDS, family, is_there, vllm_server
 from rljob_core.errors import GenerationFailed, WeightsRejected
 from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request, Stopped
 from rljob_core.trajectory import Finish
-from rljob_runtime.engine_vllm import VllmEngine
-from rljob_runtime.engines import create_engine
-from rljob_runtime.tokenizer import Tokenizer
+from rljob_runtime.engines.registry import create_engine
+from rljob_runtime.engines.vllm.engine import VllmEngine
+from rljob_runtime.model.tokenizer import Tokenizer
 
 SLOTS = 8
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module")]
@@ -287,7 +287,7 @@ OWNER = """
     from pathlib import Path
     import numpy as np
     from rljob_core.ports import Request
-    from rljob_runtime.engines import create_engine
+    from rljob_runtime.engines.registry import create_engine
 
     async def main() -> None:
         engine = create_engine(
@@ -339,7 +339,7 @@ FROZEN = """
     import asyncio, multiprocessing, os, signal, sys
     from pathlib import Path
     from rljob_core.errors import GenerationFailed
-    from rljob_runtime.engines import create_engine
+    from rljob_runtime.engines.registry import create_engine
 
     async def freeze():
         while not (processes := multiprocessing.active_children()):

@@ -16,7 +16,7 @@ from rljob_contract.check import Check
 from rljob_contract.engine import ENGINE
 from rljob_contract.engine_subject import EngineSubject
 from rljob_core.ports import Engine
-from rljob_runtime.engines import create_engine
+from rljob_runtime.engines.registry import create_engine
 
 SLOTS = 4
 pytestmark = pytest.mark.timeout(1800)

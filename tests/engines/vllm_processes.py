@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from rljob_runtime.engine_vllm_names import EXTENSION
+from rljob_runtime.engines.vllm.names import EXTENSION
 
 #: A start takes 20 s on an idle machine, two minutes on a busy one.
 START_SECONDS = 900.0

@@ -17,7 +17,7 @@ from seen import Seen, Sighting, WeightsWritten, part_of
 from rljob_core.messages import EngineSignal, RewardResult, StepProposed, VersionAnnounced
 from rljob_core.records import FedMicroBatch, MicroBatchAssigned, StepCommitted
 from rljob_core.trajectory import is_evaluation
-from rljob_runtime.wire import PayloadSummary
+from rljob_runtime.messaging.wire import PayloadSummary
 
 ROLES = ("nats-server", "coordinator", "trainer", "reward", "rollout")
 

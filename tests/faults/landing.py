@@ -15,7 +15,7 @@ from seen import Seen
 from rljob_core.ports import Channel
 from rljob_core.records import EpochClaimed, Record, StepCommitted, StepRestored, Writer, decode_batch
 from rljob_core.stream_names import StreamNames
-from rljob_runtime.nats_server import EmbeddedServer
+from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 RANDOM, PAIR = "any moment", "any moment, two at once"
 

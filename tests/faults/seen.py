@@ -30,9 +30,9 @@ from rljob_core.records import (
     StepRestored,
     decode_batch,
 )
-from rljob_runtime import wire
-from rljob_runtime.trajectory_store import SUMMARY_HEADER
-from rljob_runtime.wire import PayloadSummary
+from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.trajectories import SUMMARY_HEADER
+from rljob_runtime.messaging.wire import PayloadSummary
 
 Attempt = tuple[str, int]  # a trajectory, and which time it is generated
 Part = tuple[int, int, int, int]  # step, micro-batch, the trainer's attempt, the writer epoch

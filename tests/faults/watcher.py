@@ -25,7 +25,7 @@ from seen import Seen, Sighting, WeightsWritten, fed, sightings
 
 from rljob_core.errors import RLJobError
 from rljob_core.stream_names import StreamNames
-from rljob_runtime.loop_thread import LoopThread
+from rljob_runtime.process.loop_thread import LoopThread
 
 _IN_MODIFY, _IN_MOVED_TO, _IN_CREATE = 0x2, 0x80, 0x100  # linux/inotify.h
 _EVENT = struct.Struct("iIII")

@@ -17,8 +17,8 @@ from watcher import names_of
 from rljob_cli.embedded_nats import running_url
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Channel
-from rljob_runtime import wire
-from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.nats.store import NatsStore
 from runs import LiveRun, audit, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

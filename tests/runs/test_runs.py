@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.weights.files import FilesWeightStore
 from runs import LiveRun, audit, still_there, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -12,8 +12,8 @@ import torch
 from rljob_contract.samples import job_config, random_samples
 from rljob_core.config import JobConfig
 from rljob_core.ports import Completed, Engine, Request
-from rljob_runtime.backends import create_backend
-from rljob_runtime.weights import create_weights
+from rljob_runtime.training.registry import create_backend
+from rljob_runtime.weights.create import create_weights
 
 VERSION = 3
 PROMPTS = ([5, 17, 3, 9], list(range(1, 30)))

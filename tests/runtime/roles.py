@@ -12,17 +12,17 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import WORK_QUEUES, Channel, Message, WeightStore
 from rljob_core.spec import PipelineSpec
-from rljob_runtime.backends import create_backend
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.coordinator import Coordinator
-from rljob_runtime.data import open_prompts
-from rljob_runtime.engines import create_engine
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.reward import run_reward
-from rljob_runtime.rollout import Rollout
-from rljob_runtime.tokenizer import Tokenizer
-from rljob_runtime.trainer import Trainer
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.data.prompts import open_prompts
+from rljob_runtime.engines.registry import create_engine
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.reward import run_reward
+from rljob_runtime.roles.rollout import Rollout
+from rljob_runtime.roles.trainer import Trainer
+from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.training.registry import create_backend
+from rljob_runtime.weights.files import FilesWeightStore
 
 
 class Repeating(MemoryStore):

@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, SpecError, WeightsRejected
-from rljob_runtime.adapters import initial_adapter, merged
-from rljob_runtime.backend_torch import TorchBackend
-from rljob_runtime.backends import check_backend, create_backend
-from rljob_runtime.weights_files import files_transport
-from rljob_runtime.weights_merged import MergedWeights, base_tensors
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.model.lora_weights import initial_adapter, merged
+from rljob_runtime.training.backends.torch import TorchBackend
+from rljob_runtime.training.registry import check_backend, create_backend
+from rljob_runtime.weights.files import files_transport
+from rljob_runtime.weights.merged import MergedWeights, base_tensors
+from rljob_runtime.weights.store import StoredWeights
 
 LORA = {"rank": 4, "alpha": 8.0}
 

@@ -9,7 +9,7 @@ import pytest
 
 from rljob_core.errors import JobFailed, SpecError, WeightsRejected
 from rljob_core.ports import TrainingSample
-from rljob_runtime.backend_arrays import ArrayBackend
+from rljob_runtime.training.backends.arrays import ArrayBackend
 
 
 class Steps(ArrayBackend):

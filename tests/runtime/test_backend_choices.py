@@ -16,11 +16,11 @@ from torch import Tensor
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, SpecError
-from rljob_runtime.backend_torch import TorchBackend
-from rljob_runtime.backends import check_backend, create_backend, smallest_projection
-from rljob_runtime.causal_model import decoder_layers
-from rljob_runtime.memory import naming
-from rljob_runtime.packing import Row
+from rljob_runtime.model.causal import decoder_layers
+from rljob_runtime.training.backends.torch import TorchBackend
+from rljob_runtime.training.out_of_memory import naming
+from rljob_runtime.training.packing.rows import Row
+from rljob_runtime.training.registry import check_backend, create_backend, smallest_projection
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_fresh_data_cost_one_forward_each_and_no_reference(model: Path) -> None:
 
 
 def _row(sample: Any) -> Row:
-    from rljob_runtime.packing import row
+    from rljob_runtime.training.packing.rows import row
 
     return row(sample)
 
@@ -206,7 +206,7 @@ from pathlib import Path
 from rljob_contract.samples import job_config, sample, segment
 from rljob_core.errors import JobFailed
 from rljob_core.trajectory import Source
-from rljob_runtime.backends import create_backend
+from rljob_runtime.training.registry import create_backend
 model = Path(sys.argv[1])
 config = job_config(model, trainer={"options": {"threads": 1}, "microBatchTokens": 10**9})
 trainer = create_backend(config, rank=0, world_size=1, model_path=model)

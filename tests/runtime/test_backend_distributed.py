@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
-from rljob_runtime.backend_torch import TorchBackend
-from rljob_runtime.backends import create_backend
+from rljob_runtime.training.backends.torch import TorchBackend
+from rljob_runtime.training.registry import create_backend
 
 RANK = """
 import sys
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch.distributed as dist
 from safetensors.torch import save_file
 from rljob_contract.samples import job_config, random_samples
-from rljob_runtime.backends import create_backend
+from rljob_runtime.training.registry import create_backend
 rank, size, model, out, store = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]
 trainer = {"options": {"threads": 1, "dtype": "float64"}}
 backend = create_backend(job_config(model, trainer=trainer), rank=rank, world_size=size, model_path=model)

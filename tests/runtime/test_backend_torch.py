@@ -21,10 +21,10 @@ from rljob_core.errors import JobFailed, SpecError, WeightsRejected
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_core.trajectory import Source
-from rljob_runtime.backend_emulated import EmulatedBackend
-from rljob_runtime.backend_torch import TorchBackend
-from rljob_runtime.backends import TorchOptions, check_backend, create_backend
-from rljob_runtime.packing import batches, row, share
+from rljob_runtime.training.backends.emulated import EmulatedBackend
+from rljob_runtime.training.backends.torch import TorchBackend
+from rljob_runtime.training.packing.rows import batches, row, share
+from rljob_runtime.training.registry import TorchOptions, check_backend, create_backend
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import torch
 from bench.link import Bucket, Link
 from bench.weights import SMALL, compare, main
 
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.weights_nats import NatsWeightStore
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.weights.nats import NatsWeightStore
 
 
 def test_all_of_it_at_a_small_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_runtime.causal_model import empty_model, load_model
+from rljob_runtime.model.causal import empty_model, load_model
 
 THREADS, LOADS = 4, 8
 

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError, StorageRefused
-from rljob_runtime.backends import create_backend
-from rljob_runtime.checkpoint import CheckpointStore, model_identity
+from rljob_runtime.training.checkpoints import CheckpointStore, model_identity
+from rljob_runtime.training.registry import create_backend
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_one_of_the_same_version_stands_beside_it(store: CheckpointStore, root: 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.training.checkpoints import CheckpointStore
 def save(folder):
     (Path(folder) / "optimizer.pt").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import PipelineSpec, RLJobSpec
-from rljob_runtime.config_watch import pipeline_changes
+from rljob_runtime.process.config_watch import pipeline_changes
 
 
 def text(pipeline: dict[str, Any], **spec: Any) -> str:

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, RLJobSpec
-from rljob_runtime.data import PromptSource, open_prompts
-from rljob_runtime.tokenizer import Tokenizer
+from rljob_runtime.data.prompts import PromptSource, open_prompts
+from rljob_runtime.model.tokenizer import Tokenizer
 
 SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 CHAT = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{{ eos_token }}{% endfor %}<assistant>"
@@ -91,7 +91,7 @@ def test_generated_prompts_go_on_without_end_and_are_the_same_in_every_process()
     here = sums()
     indices = [0, 1, 499, 500, 501, 123_456, 7]
     program = (
-        "import json, sys; from rljob_core.spec import DataSpec; from rljob_runtime.data import PromptSource;"
+        "import json, sys; from rljob_core.spec import DataSpec; from rljob_runtime.data.prompts import PromptSource;"
         "data, indices = json.loads(sys.argv[1]); s = PromptSource(DataSpec.model_validate(data), model_uri='');"
         "print(json.dumps([s.item(i) for i in indices]))"
     )
@@ -153,7 +153,7 @@ def test_a_wrong_task_names_what_to_write(data: dict[str, Any], message: str) ->
 
 def test_a_task_that_differs_between_processes_asks_for_one_hash_seed() -> None:
     program = (
-        "from rljob_core.spec import DataSpec; from rljob_runtime.data import PromptSource;"
+        "from rljob_core.spec import DataSpec; from rljob_runtime.data.prompts import PromptSource;"
         "print(PromptSource(DataSpec(dataset='ransom_note'), model_uri='').text(5))"
     )
 
@@ -329,8 +329,8 @@ def test_a_folder_without_a_readable_tokenizer_is_refused(tmp_path: Path, name: 
 def test_reading_prompts_loads_no_heavy_library(tmp_path: Path) -> None:
     model = save_tokenizer(tmp_path / "model")
     program = (
-        "import sys; import rljob_runtime.data, rljob_runtime.rewards, rljob_runtime.reward_worker;"
-        "from rljob_runtime.tokenizer import Tokenizer; Tokenizer(sys.argv[1]).encode('1');"
+        "import sys; import rljob_runtime.data.prompts, rljob_runtime.rewards.registry, rljob_runtime.rewards.process;"
+        "from rljob_runtime.model.tokenizer import Tokenizer; Tokenizer(sys.argv[1]).encode('1');"
         "heavy = {'torch', 'transformers', 'datasets', 'reasoning_gym', 'math_verify', 'sympy', 'matplotlib'};"
         "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )

@@ -11,8 +11,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from rljob_core.spec import DataSpec, RewardSpec
-from rljob_runtime.data import PromptSource
-from rljob_runtime.rewards import resolve
+from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.rewards.registry import resolve
 
 PAGE = Path(__file__).parents[2] / "docs" / "data-and-rewards.md"
 

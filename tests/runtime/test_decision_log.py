@@ -44,12 +44,12 @@ from rljob_core.records import (
     VersionsRevoked,
 )
 from rljob_core.spec import PipelineSpec
-from rljob_runtime.decision_log import DecisionLog, decode, encode
-from rljob_runtime.decision_replay import replay
+from rljob_runtime.roles.decision_log import DecisionLog, decode, encode
+from rljob_runtime.roles.decision_replay import replay
 
 
 class LoggedWorld(World):
-    """Each coordinator writes its log, as `rljob_runtime.coordinator` does."""
+    """Each coordinator writes its log, as `rljob_runtime.roles.coordinator` does."""
 
     folder: Path
     log: DecisionLog | None = None
@@ -125,7 +125,7 @@ def test_what_was_decided_is_decided_again(world: LoggedWorld, tmp_path: Path):
 def test_nothing_depends_on_the_order_of_a_set(world: LoggedWorld, tmp_path: Path):
     world.run()
     code = (
-        "import sys; from pathlib import Path; from rljob_runtime.decision_replay import replay; "
+        "import sys; from pathlib import Path; from rljob_runtime.roles.decision_replay import replay; "
         "sys.exit(any(replay(p).difference for p in Path(sys.argv[1]).iterdir()))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

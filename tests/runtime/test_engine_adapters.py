@@ -8,7 +8,7 @@ import pytest
 from adapter_versions import AdapterVersion, check_generates_merged
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_runtime.engines import create_engine
+from rljob_runtime.engines.registry import create_engine
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "qwen3"])

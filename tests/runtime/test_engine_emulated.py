@@ -12,8 +12,8 @@ import pytest
 
 from rljob_core.ports import Completed, Request
 from rljob_core.trajectory import Finish
-from rljob_runtime.engine_emulated import EmulatedEngine, response_length
-from rljob_runtime.engine_options import EmulatedOptions, LengthOptions
+from rljob_runtime.engines.emulated import EmulatedEngine, response_length
+from rljob_runtime.engines.options import EmulatedOptions, LengthOptions
 
 T = TypeVar("T")
 ENDLESS = {"median": 1e6, "sigma": 0.0, "promptSigma": 0.0, "max": 10**6}

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import GenerationFailed, NotThere, SpecError, WeightsRejected
 from rljob_core.ports import Completed, Engine, Request, Stopped
-from rljob_runtime.engines import create_engine
+from rljob_runtime.engines.registry import create_engine
 
 RELOAD = {"reloadPath": "/load", "slots": 4, "timeoutSeconds": 60.0}
 VLLM = {"slots": 4, "timeoutSeconds": 600.0}

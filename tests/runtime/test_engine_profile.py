@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.engine_profile import StepTimes
+from rljob_runtime.engines.profile import StepTimes
 
 SECONDS = st.floats(1e-4, 1e-1)
 SHARE = st.floats(0.0, 2.0)

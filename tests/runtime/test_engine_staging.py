@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from rljob_core.errors import WeightsRejected
-from rljob_runtime.engine_staging import Staging
+from rljob_runtime.engines.staging import Staging
 
 SHAPES = {"a": (2, 3), "lm_head.weight": (4, 3)}
 OWNER = """
 import sys, torch
-from rljob_runtime.engine_staging import Staging
+from rljob_runtime.engines.staging import Staging
 staging = Staging({"a": (2, 3)}, optional=frozenset(), root=None)
 print(staging.write([("a", torch.zeros(2, 3))]), flush=True)
 sys.stdin.readline()

@@ -17,10 +17,11 @@ from rljob_contract.engine_requests import ask, completed, gather
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Engine, Stopped
 from rljob_core.trajectory import Finish
-from rljob_runtime import engine_stepped_sampler, engine_torch_sampler
-from rljob_runtime.engine_stepped import SteppedEngine
-from rljob_runtime.engines import create_engine
-from rljob_runtime.tokenizer import Tokenizer
+from rljob_runtime.engines import stepped_sampler as engine_stepped_sampler
+from rljob_runtime.engines.registry import create_engine
+from rljob_runtime.engines.stepped import SteppedEngine
+from rljob_runtime.engines.torch import sampler as engine_torch_sampler
+from rljob_runtime.model.tokenizer import Tokenizer
 
 
 class Plain(SteppedEngine):

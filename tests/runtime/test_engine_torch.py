@@ -20,11 +20,11 @@ from rljob_contract.tiny_models import ARCHITECTURES, tiny_model
 from rljob_core.errors import GenerationFailed, SpecError, WeightsRejected
 from rljob_core.ports import Completed, EngineEvent, Request, Stopped
 from rljob_core.trajectory import Finish
-from rljob_runtime.engine_options import TorchOptions
-from rljob_runtime.engine_torch import TorchEngine
-from rljob_runtime.engine_torch_sampler import sample
-from rljob_runtime.engine_torch_stops import Mark, StopTable
-from rljob_runtime.random_stream import draw, stream
+from rljob_runtime.engines.options import TorchOptions
+from rljob_runtime.engines.random_stream import draw, stream
+from rljob_runtime.engines.stops import Mark, StopTable
+from rljob_runtime.engines.torch.engine import TorchEngine
+from rljob_runtime.engines.torch.sampler import sample
 
 Start = Callable[..., Awaitable[TorchEngine]]
 

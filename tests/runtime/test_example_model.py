@@ -13,8 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from rljob_core.spec import RLJob
-from rljob_runtime.data import PromptSource
-from rljob_runtime.tokenizer import Tokenizer
+from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.model.tokenizer import Tokenizer
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 MODEL = EXAMPLES / "models" / "chain-sum"

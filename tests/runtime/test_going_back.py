@@ -22,12 +22,12 @@ from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED
 from rljob_core.ports import Channel
 from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, StepCommitted
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.going_back import GoneBack, go_back, whole_before
-from rljob_runtime.ledger import Ledger
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.weights_files import files_transport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.roles.rollback import GoneBack, go_back, whole_before
+from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.weights.files import files_transport
+from rljob_runtime.weights.store import StoredWeights
 
 CONFIG = job_config().model_copy(update={"uid": JOB})
 

@@ -22,13 +22,13 @@ from rljob_core.records import BufferOpened, PipelineSet, SiblingReset
 from rljob_core.spec import PipelineSpec
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_runtime import live_change
-from rljob_runtime.coordinator import Coordinator
-from rljob_runtime.live_change import take_over
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.weights_memory import MemoryTransport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.roles import live_change
+from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.pipeline_change import take_over
+from rljob_runtime.weights.memory import MemoryTransport
+from rljob_runtime.weights.store import StoredWeights
 
 NAMES = StreamNames.of_job(namespace="default", job="wide", uid=uuid4().hex)
 

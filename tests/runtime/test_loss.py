@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rljob_core.spec import AlgorithmSpec
-from rljob_runtime.loss import (
+from rljob_runtime.training.loss import (
     LossSettings,
     LossSums,
     divisor,

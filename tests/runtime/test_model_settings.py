@@ -10,15 +10,15 @@ import pytest
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
-from rljob_runtime.engine_fit import check_length, check_tensor_parallel
-from rljob_runtime.engines import create_engine
-from rljob_runtime.model_settings import (
+from rljob_runtime.engines.fit import check_length, check_tensor_parallel
+from rljob_runtime.engines.registry import create_engine
+from rljob_runtime.model.settings import (
     check_tokenizer,
     model_settings,
     tensor_shapes,
     weight_files,
 )
-from rljob_runtime.weights_merged import base_tensors
+from rljob_runtime.weights.merged import base_tensors
 
 
 @pytest.fixture(scope="module")

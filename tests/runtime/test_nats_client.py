@@ -11,7 +11,7 @@ import pytest
 from nats import errors
 from nats.aio.msg import Msg
 
-from rljob_runtime.nats_client import EagerClient
+from rljob_runtime.messaging.nats.client import EagerClient
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

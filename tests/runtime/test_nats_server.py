@@ -13,7 +13,7 @@ import pytest
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
-from rljob_runtime.nats_server import (
+from rljob_runtime.messaging.nats.server import (
     MAX_PAYLOAD,
     EmbeddedServer,
     binary,
@@ -22,7 +22,7 @@ from rljob_runtime.nats_server import (
     read_ports,
     render_config,
 )
-from rljob_runtime.nats_store import NatsStore
+from rljob_runtime.messaging.nats.store import NatsStore
 
 
 @pytest.mark.parametrize("name", ["plain", 'with "quotes" and spaces', "ünïcode"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rljob_core.errors import JobFailed
-from rljob_runtime.optimizer_state import Elements, SavedState, write_state
+from rljob_runtime.training.optimizer_state import Elements, SavedState, write_state
 
 SHAPES = {"a": (7, 3), "b": (5,), "c": ()}
 

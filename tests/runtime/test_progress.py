@@ -31,15 +31,15 @@ from rljob_core.messages import (
 from rljob_core.ports import Channel, Message
 from rljob_core.records import Inherited
 from rljob_core.trajectory import Finish, Source, Trajectory, VersionSpan
-from rljob_runtime import wire
-from rljob_runtime.engine_emulated import EmulatedEngine
-from rljob_runtime.engine_options import EmulatedOptions
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.progress import PROGRESS_SECONDS, Lineage
-from rljob_runtime.progress_store import ProgressStore
-from rljob_runtime.rollout import Rollout
-from rljob_runtime.weights_memory import MemoryTransport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.engines.emulated import EmulatedEngine
+from rljob_runtime.engines.options import EmulatedOptions
+from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.progress import ProgressStore
+from rljob_runtime.roles.progress_keeper import PROGRESS_SECONDS, Lineage
+from rljob_runtime.roles.rollout import Rollout
+from rljob_runtime.weights.memory import MemoryTransport
+from rljob_runtime.weights.store import StoredWeights
 
 STEP_SECONDS = 0.05
 LENGTH = 100

@@ -13,12 +13,12 @@ from pydantic import BaseModel
 from rljob_contract.samples import job_config
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec
-from rljob_operator.desired import Targets, desired
-from rljob_operator.site import Site
-from rljob_runtime.backends import check_backend, create_backend
-from rljob_runtime.data import PromptSource
-from rljob_runtime.engines import ENGINES, check_engine, create_engine
-from rljob_runtime.rewards import resolve, score
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import Targets, desired
+from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.engines.registry import ENGINES, check_engine, create_engine
+from rljob_runtime.rewards.registry import resolve, score
+from rljob_runtime.training.registry import check_backend, create_backend
 
 CODE = """
 from pydantic import BaseModel, ConfigDict

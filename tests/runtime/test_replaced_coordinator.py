@@ -12,12 +12,12 @@ from rljob_core.errors import Fenced
 from rljob_core.planner import Planner
 from rljob_core.ports import Channel
 from rljob_core.trajectory import Finish, Trajectory, VersionSpan
-from rljob_runtime.coordinator import Coordinator
-from rljob_runtime.ledger import Ledger
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.trajectory_store import TrajectoryStore
-from rljob_runtime.weights_memory import MemoryTransport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.weights.memory import MemoryTransport
+from rljob_runtime.weights.store import StoredWeights
 
 
 def test_it_deletes_no_payload_that_its_successor_may_need() -> None:

@@ -26,14 +26,14 @@ from rljob_core.messages import REWARD_BATCH, RewardResult
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan, trajectory_id
-from rljob_runtime.data import open_prompts
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.reward import run_reward
-from rljob_runtime.reward_pool import RewardPool
-from rljob_runtime.reward_worker import Job
-from rljob_runtime.trajectory_store import TrajectoryStore
+from rljob_runtime.data.prompts import open_prompts
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.rewards.pool import RewardPool
+from rljob_runtime.rewards.process import Job
+from rljob_runtime.roles.reward import run_reward
 
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
 #: Seconds of a function: longer than any takes, on a machine that has much else to do; and where some hang.
@@ -407,8 +407,8 @@ def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module
     program.write_text(
         "import asyncio, sys\n"
         "from rljob_core.config import JobConfig\n"
-        "from rljob_runtime.reward_pool import RewardPool\n"
-        "from rljob_runtime.reward_worker import Job\n"
+        "from rljob_runtime.rewards.pool import RewardPool\n"
+        "from rljob_runtime.rewards.process import Job\n"
         "async def main():\n"
         "    pool = RewardPool(JobConfig.model_validate_json(sys.argv[1]), workers=2)\n"
         "    await pool.start()\n"

@@ -11,8 +11,8 @@ import pytest
 
 from rljob_core.errors import RewardFailed, SpecError
 from rljob_core.spec import DataSpec
-from rljob_runtime.data import PromptSource
-from rljob_runtime.rewards import resolve, score
+from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.rewards.registry import resolve, score
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ from rljob_core.records import (
     decode_batch,
 )
 from rljob_core.spec import RLJobSpec
-from rljob_runtime.memory_store import MemoryStore
-from rljob_runtime.trainer import RECOVERY_VERSIONS
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.messaging.memory.store import MemoryStore
+from rljob_runtime.roles.trainer import RECOVERY_VERSIONS
+from rljob_runtime.weights.files import FilesWeightStore
 
 SECONDS = 200.0
 """After which a test that waits for something gives up: a job's, on a machine that has much else to do."""

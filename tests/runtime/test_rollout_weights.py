@@ -14,8 +14,8 @@ from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import RLJobError, StoreUnavailable, WeightsRejected
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, EngineSignal
 from rljob_core.ports import Manifest
-from rljob_runtime import rollout
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.roles import rollout
+from rljob_runtime.weights.files import FilesWeightStore
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
-from rljob_runtime.forward import InFloat64, log_probabilities
-from rljob_runtime.loss import LossSettings, loss_sums, token_log_probabilities
-from rljob_runtime.packing import Row
-from rljob_runtime.packing_shared import PADDED, SHARED_PROMPT, choose_packing, pack, split
-from rljob_runtime.shared_prompt import (
+from rljob_runtime.training.forward import InFloat64, log_probabilities
+from rljob_runtime.training.loss import LossSettings, loss_sums, token_log_probabilities
+from rljob_runtime.training.packing.attention import (
     EXACT,
     NAME,
     PackedGroup,
@@ -29,6 +27,8 @@ from rljob_runtime.shared_prompt import (
     places,
     supports_shared_prompts,
 )
+from rljob_runtime.training.packing.rows import Row
+from rljob_runtime.training.packing.shared import PADDED, SHARED_PROMPT, choose_packing, pack, split
 
 ARCHITECTURES = sorted(EXACT)
 SETTINGS = LossSettings(loss="GSPO", clip_low=0.2, clip_high=0.3, importance_cap=2.0, kl=0.0)

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from rljob_core.errors import ProtocolViolation
-from rljob_runtime.tensor_files import Layout, Stream, layout_of, write_model, write_tensors
-from rljob_runtime.weights_files import files_transport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.model.tensor_files import Layout, Stream, layout_of, write_model, write_tensors
+from rljob_runtime.weights.files import files_transport
+from rljob_runtime.weights.store import StoredWeights
 
 TENSORS = {
     "wide": torch.arange(6, dtype=torch.float64).reshape(2, 3),

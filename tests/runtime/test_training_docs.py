@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rljob_core.spec import ModelSpec, RLJob
-from rljob_runtime.backends import (
+from rljob_runtime.training.registry import (
     BACKENDS,
     DeepSpeedOptions,
     FsdpOptions,

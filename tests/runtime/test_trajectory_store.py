@@ -13,11 +13,11 @@ import pytest
 from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime import wire
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.trajectory_store import LocatedSummary, Location, TrajectoryStore
+from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import LocatedSummary, Location, TrajectoryStore
 
 LIMIT = 8 << 20
 

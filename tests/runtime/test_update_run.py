@@ -13,8 +13,8 @@ from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import Source, Trajectory
-from rljob_runtime.trajectory_store import TrajectoryStore
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.weights.files import FilesWeightStore
 
 pytestmark = pytest.mark.timeout(300)
 TOLERANCE = 1e-4

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, WeightsRejected
 from rljob_core.ports import Manifest
-from rljob_runtime import weights_files
-from rljob_runtime.weights_files import FilesWeightStore
+from rljob_runtime.weights import files as weights_files
+from rljob_runtime.weights.files import FilesWeightStore
 
 TENSORS = {
     "embed": torch.arange(12, dtype=torch.float32).reshape(3, 4),
@@ -143,7 +143,7 @@ def test_reading_manifests_loads_no_torch(store: FilesWeightStore, root: Path) -
     """A coordinator reads them, and starts fast."""
     write(store, 1)
     program = (
-        "import sys; from rljob_runtime.weights_files import FilesWeightStore;"
+        "import sys; from rljob_runtime.weights.files import FilesWeightStore;"
         f"assert FilesWeightStore({str(root)!r}).proposals(0)[0].version == 1;"
         "assert 'torch' not in sys.modules and 'fsspec' not in sys.modules"
     )

@@ -15,11 +15,11 @@ import pytest
 
 from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
 from rljob_core.ports import Channel
-from rljob_runtime.loop_thread import LoopThread
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.nats_server import EmbeddedServer
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.weights_nats import NatsWeightStore
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.process.loop_thread import LoopThread
+from rljob_runtime.weights.nats import NatsWeightStore
 
 Open = Callable[..., NatsWeightStore]
 

@@ -13,9 +13,9 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable
-from rljob_runtime.weights_files import FilesWeightStore
-from rljob_runtime.weights_objects import ObjectTransport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.objects import ObjectTransport
+from rljob_runtime.weights.store import StoredWeights
 
 
 @pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])

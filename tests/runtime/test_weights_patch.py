@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_core.errors import WeightsRejected
-from rljob_runtime import weights_patch
-from rljob_runtime.weights_patch import apply_patch, make_patch
+from rljob_runtime.weights import patch as weights_patch
+from rljob_runtime.weights.patch import apply_patch, make_patch
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rljob_core.errors import CorruptPayload, UnknownVersion
 from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime import wire
+from rljob_runtime.messaging import wire
 
 _COLUMNS = (("tokens", np.int32), ("loss_mask", np.uint8), ("logprobs", np.float32), ("versions", np.int32))
 

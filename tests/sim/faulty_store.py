@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel, Delivery, Message, Queue
-from rljob_runtime.memory_store import MemoryStore
+from rljob_runtime.messaging.memory.store import MemoryStore
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """What must hold of a simulated job, whatever happened to it; told from its ledger, manifests and trainer's logs.
 
 It knows what went wrong (`Job.happened`, `Job.suspects`), so it can ask for more than an audit can. Names in [brackets]
-are those of `rljob_core/STALENESS.md`.
+are those of `docs/design/staleness.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rljob_core.records import (
     SiblingReset,
 )
 from rljob_core.trajectory import State, group_of
-from rljob_runtime.ledger import CLAIM, RECORDS, Chain, read_batch
+from rljob_runtime.messaging.ledger import CLAIM, RECORDS, Chain, read_batch
 
 if TYPE_CHECKING:
     from simulation import Job

@@ -30,20 +30,20 @@ from rljob_core.messages import REWARD_QUEUE, RewardResult
 from rljob_core.ports import Channel, first_sequence
 from rljob_core.records import JobFinished
 from rljob_core.spec import PipelineSpec
-from rljob_runtime.backend_emulated import EmulatedBackend
-from rljob_runtime.backends import EmulatedOptions as BackendOptions
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.coordinator import Coordinator
-from rljob_runtime.engine_emulated import EmulatedEngine
-from rljob_runtime.engine_options import EmulatedOptions
-from rljob_runtime.ledger import RECORDS, read_batch
-from rljob_runtime.memory_store import MemoryServer, MemoryStore
-from rljob_runtime.reward import ResultPublisher
-from rljob_runtime.rollout import Rollout
-from rljob_runtime.trainer import Trainer
-from rljob_runtime.trajectory_store import TrajectoryStore
-from rljob_runtime.weights_memory import MemoryTransport
-from rljob_runtime.weights_store import StoredWeights
+from rljob_runtime.engines.emulated import EmulatedEngine
+from rljob_runtime.engines.options import EmulatedOptions
+from rljob_runtime.messaging.ledger import RECORDS, read_batch
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.reward import ResultPublisher
+from rljob_runtime.roles.rollout import Rollout
+from rljob_runtime.roles.trainer import Trainer
+from rljob_runtime.training.backends.emulated import EmulatedBackend
+from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.training.registry import EmulatedOptions as BackendOptions
+from rljob_runtime.weights.memory import MemoryTransport
+from rljob_runtime.weights.store import StoredWeights
 
 LIMIT_SECONDS = 4 * 3600.0
 """Virtual time within which every job must have ended."""

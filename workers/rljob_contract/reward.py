@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from rljob_contract.check import Contract, require
 from rljob_contract.reward_scores import ANSWERS, OUTCOMES, Answer
 from rljob_core.config import JobConfig
-from rljob_runtime.data import open_prompts
-from rljob_runtime.reward_worker import Outcome
-from rljob_runtime.rewards import resolve, score
+from rljob_runtime.data.prompts import open_prompts
+from rljob_runtime.rewards.process import Outcome
+from rljob_runtime.rewards.registry import resolve, score
 
 #: What models say besides right answers.
 _ANYTHING = (

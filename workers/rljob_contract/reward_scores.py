@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from rljob_core.config import JobConfig
-from rljob_runtime.reward_pool import RewardPool
-from rljob_runtime.reward_worker import Job, Outcome
+from rljob_runtime.rewards.pool import RewardPool
+from rljob_runtime.rewards.process import Job, Outcome
 
 
 @dataclass(frozen=True, slots=True)

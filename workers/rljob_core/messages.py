@@ -2,7 +2,7 @@
 
 Work queues: `Generate | Cancel` to an engine; `Hello | Resume | MicroBatch | Fence | Finish` to the trainer; the
 `CoordinatorEvent`s to the coordinator. Streams: `RewardResult`, `VersionAnnounced`, `StepMetrics`. Signals
-(key-value): `EngineSignal`. All are JSON; payloads of tokens have their own format (`rljob_runtime.wire`).
+(key-value): `EngineSignal`. All are JSON; payloads of tokens have their own format (`rljob_runtime.messaging.wire`).
 """
 
 from __future__ import annotations

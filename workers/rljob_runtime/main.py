@@ -36,8 +36,8 @@ from rljob_core.errors import (
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.spec import PipelineSpec
-from rljob_runtime.lifeline import die_with_parent
-from rljob_runtime.models import model_folder
+from rljob_runtime.locations import model_folder
+from rljob_runtime.process.lifeline import die_with_parent
 
 EXIT_USER_ERROR = 2
 EXIT_FENCED = 3
@@ -60,7 +60,7 @@ async def _streams(
     ready: Callable[[], None],  # noqa: ARG001
 ) -> None:
     """They are there once the store is open; of a job that was there before they may be too small by now."""
-    from rljob_runtime.live_change import make_room
+    from rljob_runtime.roles.pipeline_change import make_room
 
     await make_room(store, config)
 
@@ -68,10 +68,10 @@ async def _streams(
 async def _coordinator(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    from rljob_runtime.coordinator import Coordinator
-    from rljob_runtime.data import open_prompts
-    from rljob_runtime.decision_log import DecisionLog
-    from rljob_runtime.weights import create_weights
+    from rljob_runtime.data.prompts import open_prompts
+    from rljob_runtime.roles.coordinator import Coordinator
+    from rljob_runtime.roles.decision_log import DecisionLog
+    from rljob_runtime.weights.create import create_weights
 
     training, held_out = open_prompts(config)
     instance = f"{os.environ.get('RLJOB_POD', 'coordinator')}.{secrets.token_hex(4)}"
@@ -102,10 +102,10 @@ async def _coordinator(
 async def _rollout(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    from rljob_runtime.engines import create_engine
-    from rljob_runtime.rollout import Rollout
-    from rljob_runtime.tokenizer import Tokenizer
-    from rljob_runtime.weights import create_weights
+    from rljob_runtime.engines.registry import create_engine
+    from rljob_runtime.model.tokenizer import Tokenizer
+    from rljob_runtime.roles.rollout import Rollout
+    from rljob_runtime.weights.create import create_weights
 
     pool = os.environ["RLJOB_POOL"]
     folder = model_folder(config)
@@ -134,7 +134,7 @@ async def _rollout(
 async def _reward(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    from rljob_runtime.reward import run_reward
+    from rljob_runtime.roles.reward import run_reward
 
     await run_reward(config, store, stop=stop, ready=ready)
 
@@ -142,7 +142,7 @@ async def _reward(
 async def _trainer(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    from rljob_runtime.trainer_main import run_rank_zero
+    from rljob_runtime.roles.trainer_setup import run_rank_zero
 
     await run_rank_zero(config, store, stop, ready)
 
@@ -157,7 +157,7 @@ ROLES: dict[str, Role] = {
 
 
 def _pipeline_changes(config: JobConfig) -> AsyncIterator[PipelineSpec]:
-    from rljob_runtime.config_watch import pipeline_changes
+    from rljob_runtime.process.config_watch import pipeline_changes
 
     return pipeline_changes(Path(os.environ["RLJOB_CONFIG"]), config.spec.pipeline)
 
@@ -176,7 +176,7 @@ async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
 
 async def run_role(name: str, config: JobConfig) -> None:
     """Connect to the job's streams and run one role until it ends or SIGTERM."""
-    from rljob_runtime.message_store import message_store
+    from rljob_runtime.messaging.connect import message_store
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -197,7 +197,7 @@ async def run_role(name: str, config: JobConfig) -> None:
 
 
 async def _tell(store: MessageStore, role: str, message: str) -> None:
-    from rljob_runtime.coordinator import publish_event
+    from rljob_runtime.roles.coordinator import publish_event
 
     with contextlib.suppress(Exception):
         attempt = int(os.environ["RLJOB_ATTEMPT"]) if role == "trainer" else 0
@@ -240,7 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
         if name in _READS_MODEL:
             model_folder(config)  # before all that takes long: who waits for it should hear soon
         if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
-            from rljob_runtime.trainer_main import run_follower
+            from rljob_runtime.roles.trainer_setup import run_follower
 
             run_follower(config)
         else:

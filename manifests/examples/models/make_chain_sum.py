@@ -24,8 +24,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from rljob_core.spec import DataSpec
-from rljob_runtime.data import PromptSource
-from rljob_runtime.rewards import exact_match
+from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.rewards.registry import exact_match
 
 HERE = Path(__file__).parent
 CHARACTERS = "0123456789+-="

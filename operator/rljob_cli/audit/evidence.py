@@ -21,7 +21,7 @@ class LedgerMessage:
     Attributes:
         batch: records and their writer.
         snapshot: of the state that the records before it lead to, all its parts joined.
-        counts: it was appended to the message that it names as the one before it (`rljob_runtime.ledger.Chain`).
+        counts: it was appended to the message that it names as the one before it (`messaging.ledger.Chain`).
     """
 
     sequence: int

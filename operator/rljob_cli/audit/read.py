@@ -27,10 +27,10 @@ from rljob_core.errors import RLJobError, SpecError
 from rljob_core.ports import Channel, Manifest, MessageStore
 from rljob_core.records import FED, FedMicroBatch
 from rljob_core.stream_names import StreamNames, inbox_of
-from rljob_runtime.models import local_path
-from rljob_runtime.nats_store import NatsStore
-from rljob_runtime.weights import weights_transport
-from rljob_runtime.weights_transport import Transport
+from rljob_runtime.locations import local_path
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.weights.create import weights_transport
+from rljob_runtime.weights.transport import Transport
 
 _MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
@@ -56,7 +56,7 @@ async def read_folder(folder: RunFolder) -> Evidence:
 
 
 async def read_configured(config: JobConfig, environment: Mapping[str, str] = os.environ) -> Evidence:
-    """All evidence about a job on a cluster, read from a pod of its own (`rljob_operator.audit_pod`).
+    """All evidence about a job on a cluster, read from a pod of its own (`rljob_operator.children.audit_pod`).
 
     Args:
         environment: a worker's, with the reader's credentials.

@@ -15,10 +15,10 @@ from rljob_cli.audit.evidence import LedgerMessage, PayloadLeft
 from rljob_core.errors import CorruptLedger, CorruptPayload, StreamCut
 from rljob_core.messages import MARK, REWARD_BATCH, RewardResult
 from rljob_core.ports import Channel, Message, MessageStore
-from rljob_runtime import ledger, wire
-from rljob_runtime.ledger import Chain
-from rljob_runtime.trajectory_store import SUMMARY_HEADER, Location, TrajectoryStore
-from rljob_runtime.wire import PayloadSummary
+from rljob_runtime.messaging import ledger, wire
+from rljob_runtime.messaging.ledger import Chain
+from rljob_runtime.messaging.trajectories import SUMMARY_HEADER, Location, TrajectoryStore
+from rljob_runtime.messaging.wire import PayloadSummary
 
 _SILENCE_SECONDS = 2.0
 _READINGS = 3

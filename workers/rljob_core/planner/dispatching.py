@@ -10,7 +10,7 @@ from rljob_core.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Generate
 from rljob_core.planner import migration
-from rljob_core.planner.desk import Desk
+from rljob_core.planner.context import Desk
 from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.spec import Inflight
 from rljob_core.stable_hash import stable_hash

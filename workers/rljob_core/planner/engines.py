@@ -10,7 +10,7 @@ from rljob_core.actions import RetireEngine, SignalSeen
 from rljob_core.dispatch import EngineView
 from rljob_core.messages import EngineGone, EngineSignal, GenerationEnded
 from rljob_core.planner import dispatching, migration, training
-from rljob_core.planner.desk import Desk
+from rljob_core.planner.context import Desk
 from rljob_core.records import JobFinished
 from rljob_core.trajectory import State, is_evaluation
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from rljob_core.actions import DropProgress, FindProgress, ListProgress, ProgressFound, ProgressListed, Stored
 from rljob_core.dispatch import EngineView, choose
 from rljob_core.job_state import Sibling
-from rljob_core.planner.desk import Desk
+from rljob_core.planner.context import Desk
 from rljob_core.records import Inherited
 from rljob_core.spec import Inflight
 from rljob_core.staleness import Buffer

@@ -13,7 +13,7 @@ from collections import Counter
 
 from rljob_core.actions import StoresRead
 from rljob_core.job_state import JobState
-from rljob_core.planner.desk import Desk
+from rljob_core.planner.context import Desk
 from rljob_core.records import EPOCH_STRIDE, StepCommitted, StepRestored
 from rljob_core.trajectory import prompt_of_group
 

@@ -17,7 +17,7 @@ from rljob_core.actions import (
 from rljob_core.advantage import is_uniform
 from rljob_core.job_state import GroupState
 from rljob_core.messages import RewardResult
-from rljob_core.planner.desk import Desk
+from rljob_core.planner.context import Desk
 from rljob_core.records import Generated, GroupReady, Rewarded
 from rljob_core.staleness import EntryState
 from rljob_core.trajectory import State, group_of, is_evaluation

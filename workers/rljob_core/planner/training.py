@@ -21,7 +21,7 @@ from rljob_core.messages import (
     TrainerReady,
     TrainingItem,
 )
-from rljob_core.planner.desk import Desk
+from rljob_core.planner.context import Desk
 from rljob_core.records import CheckpointSaved, MicroBatchAssigned, StepCommitted, TrainerAttempt
 from rljob_core.spec import Mode
 from rljob_core.staleness import EntryState

@@ -1,0 +1,42 @@
+"""PURE. What every child carries: labels, the reference to its owner, digests."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+from rljob_core.spec import API_VERSION, RLJob
+from rljob_operator import names
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.names import Role
+
+
+def child_metadata(job: RLJob, name: str, role: Role | None, pool: str | None = None) -> Manifest:
+    """Metadata of what an RLJob owns."""
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": names.labels(job.metadata.name, role, pool),
+        "ownerReferences": [owner_reference("RLJob", job.metadata.name, job.metadata.uid or "")],
+    }
+
+
+def owner_reference(kind: str, name: str, uid: str) -> Manifest:
+    """The reference by which a child goes when its owner goes.
+
+    It does not block the owner's deletion, which our finalizer does: some distributions, OpenShift for one, let only
+    those set that who may also change the owner's finalizers.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+    }
+
+
+def digest(value: Any) -> str:
+    """Short digest of a JSON value, whatever the order of its fields."""
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

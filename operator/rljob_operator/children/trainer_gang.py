@@ -1,0 +1,104 @@
+"""PURE. The trainer's gang: a Job per attempt and the headless Service by which its pods find one another."""
+
+from __future__ import annotations
+
+from rljob_core.spec import RLJob
+from rljob_operator import names
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.metadata import child_metadata, digest
+from rljob_operator.children.worker_pod import Patches, command, pod_template
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.names import Role
+
+RENDEZVOUS_PORT = 29400
+
+
+def trainer_hash(job: RLJob, site: Site) -> str:
+    """Digest of all that makes a trainer's Job, but its attempt: another one needs another attempt."""
+    return digest([_trainer_template(job, site, 0), job.spec.trainer.num_nodes])
+
+
+def trainer_job(job: RLJob, site: Site, attempt: int, failures: int) -> Manifest:
+    """The gang of one attempt: one pod per node, never started again by Kubernetes itself."""
+    metadata = child_metadata(job, names.trainer_job(job.metadata.name, attempt), Role.TRAINER)
+    metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt)}
+    nodes = job.spec.trainer.num_nodes
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            **metadata,
+            "annotations": {names.CONFIG_HASH: trainer_hash(job, site), names.FAILURES: str(failures)},
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "completionMode": "Indexed",
+            "completions": nodes,
+            "parallelism": nodes,
+            "template": _trainer_template(job, site, attempt),
+        },
+    }
+
+
+def trainer_service(job: RLJob) -> list[Manifest]:
+    """The Service that gives the gang's pods their host names; a gang of one pod needs none."""
+    if job.spec.trainer.num_nodes == 1:
+        return []
+    name = names.child(job.metadata.name, Role.TRAINER)
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": child_metadata(job, name, Role.TRAINER),
+        "spec": {
+            "clusterIP": "None",
+            # Ranks find one another before any is Ready.
+            "publishNotReadyAddresses": True,
+            "selector": names.identity(job.metadata.name, Role.TRAINER),
+            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
+        },
+    }
+    return [service]
+
+
+def _trainer_template(job: RLJob, site: Site, attempt: int) -> Manifest:
+    container: Manifest = {
+        "name": Role.TRAINER.value,
+        "command": _trainer_command(job),
+        "env": [{"name": "RLJOB_ATTEMPT", "value": str(attempt)}],
+    }
+    spec: Manifest = {"restartPolicy": "Never", "containers": [container]}
+    if job.spec.trainer.num_nodes > 1:
+        service = names.child(job.metadata.name, Role.TRAINER)
+        first = f"{names.trainer_job(job.metadata.name, attempt)}-0"
+        spec["subdomain"] = service
+        container["ports"] = [{"name": "rendezvous", "containerPort": RENDEZVOUS_PORT}]
+        container["env"] += [
+            {"name": "MASTER_ADDR", "value": f"{first}.{service}"},
+            {"name": "MASTER_PORT", "value": str(RENDEZVOUS_PORT)},
+        ]
+    patch = {"metadata": {"labels": {names.LABEL_ATTEMPT: str(attempt)}}, "spec": spec}
+    patches = Patches("spec.trainer.template", job.spec.trainer.template, role=patch)
+    return pod_template(job, site, Role.TRAINER, names.config_map(job.metadata.name), patches)
+
+
+def _trainer_command(job: RLJob) -> list[str]:
+    trainer = job.spec.trainer
+    if trainer.num_nodes * trainer.num_proc_per_node == 1:
+        return command(Role.TRAINER)
+    if trainer.num_nodes == 1:
+        place = ["--standalone"]
+    else:
+        place = [
+            f"--nnodes={trainer.num_nodes}",
+            "--node-rank=$(JOB_COMPLETION_INDEX)",
+            "--master-addr=$(MASTER_ADDR)",
+            "--master-port=$(MASTER_PORT)",
+        ]
+    launcher = [
+        "python",
+        "-m",
+        "torch.distributed.run",
+        *place,
+        f"--nproc-per-node={trainer.num_proc_per_node}",
+    ]
+    return [*launcher, "--max-restarts=0", "--module", *command(Role.TRAINER)[2:]]

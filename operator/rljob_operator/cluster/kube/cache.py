@@ -1,0 +1,134 @@
+"""What watches have told: the objects that we own, by job. Reading it asks nobody.
+
+After a watch was interrupted, `unlisted` tells what has gone meanwhile.
+
+Objects are kept as bytes: as dictionaries, those of 1,000 jobs of ten pods take 300 MB, as bytes a fifth of that.
+Whoever reads gets a copy of its own.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.names import LABEL_JOB
+
+JobKey = tuple[str, str]
+"""Namespace and name of an RLJob."""
+
+
+def job_key(manifest: Mapping[str, Any]) -> JobKey | None:
+    """The job that an object belongs to; None if it is nobody's."""
+    metadata = manifest["metadata"]
+    if manifest["kind"] == "RLJob":
+        return metadata["namespace"], metadata["name"]
+    name = metadata.get("labels", {}).get(LABEL_JOB)
+    return None if name is None else (metadata["namespace"], name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An object; `content` is made and read by `marshal`, which is the quickest where nobody else reads it."""
+
+    uid: str | None
+    version: int
+    content: bytes
+
+    @property
+    def manifest(self) -> Manifest:
+        found: Manifest = marshal.loads(self.content)  # noqa: S302 our own bytes
+        return found
+
+
+class KubeCache:
+    """Objects by job and address."""
+
+    def __init__(self) -> None:
+        self._objects: dict[JobKey, dict[Ref, _Kept]] = {}
+        self._jobs: dict[Ref, JobKey] = {}
+
+    def put(self, manifest: Manifest) -> bool:
+        """Take an object in, unless a newer state of it is known; whether it was taken."""
+        key = job_key(manifest)
+        if key is None:
+            return False
+        ref, uid, version = Ref.of(manifest), manifest["metadata"].get("uid"), _version(manifest)
+        known = self._objects.get(key, {}).get(ref)
+        if known is not None and known.uid == uid and version <= known.version:
+            return False
+        self._objects.setdefault(key, {})[ref] = _Kept(uid, version, marshal.dumps(slim(manifest)))
+        self._jobs[ref] = key
+        return True
+
+    def remove(self, manifest: Manifest) -> None:
+        """Forget an object, unless another one of its name has come since."""
+        ref = Ref.of(manifest)
+        key = self._jobs.get(ref)
+        if key is not None and self._objects[key][ref].uid == manifest["metadata"].get("uid"):
+            self.forget(ref)
+
+    def forget(self, ref: Ref) -> None:
+        """Forget what is at an address."""
+        key = self._jobs.pop(ref, None)
+        if key is not None:
+            del self._objects[key][ref]
+            if not self._objects[key]:
+                del self._objects[key]
+
+    def get(self, key: JobKey, ref: Ref) -> Manifest | None:
+        """A job's object at an address."""
+        found = self._objects.get(key, {}).get(ref)
+        return None if found is None else found.manifest
+
+    def job(self, key: JobKey) -> Manifest | None:
+        """The RLJob itself."""
+        return self.get(key, Ref("RLJob", *key))
+
+    def jobs(self) -> list[JobKey]:
+        """All RLJobs that are there."""
+        return [key for ref, key in self._jobs.items() if ref.kind == "RLJob"]
+
+    def children(self, key: JobKey) -> list[Manifest]:
+        """All objects of a job but the RLJob itself."""
+        return [kept.manifest for ref, kept in self._objects.get(key, {}).items() if ref.kind != "RLJob"]
+
+    def unlisted(self, kind: str, namespace: str, listed: Set[Ref], version: str) -> list[Manifest]:
+        """What is known of a kind, in a namespace or, with `""`, in all, that a list of that version has not.
+
+        What is newer than the list is not among it: we may have made it meanwhile.
+        """
+        return [
+            kept.manifest
+            for objects in self._objects.values()
+            for ref, kept in objects.items()
+            if ref.kind == kind
+            and namespace in {"", ref.namespace}
+            and ref not in listed
+            and kept.version <= int(version)
+        ]
+
+    def forget_kind(self, key: JobKey, kind: str) -> None:
+        """Forget a job's objects of one kind."""
+        for ref in [ref for ref in self._objects.get(key, {}) if ref.kind == kind]:
+            self.forget(ref)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+def slim(manifest: Manifest) -> Manifest:
+    """Without what nobody here reads and what takes most of the room."""
+    metadata = {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}
+    if manifest["kind"] == "Pod":
+        spec = {k: v for k, v in manifest.get("spec", {}).items() if k in {"nodeName"}}
+        return {**manifest, "metadata": metadata, "spec": spec}
+    return {**manifest, "metadata": metadata}
+
+
+def _version(manifest: Manifest) -> int:
+    """Resource versions of one API server are numbers that grow; anything else counts as unknown, thus as new."""
+    version = str(manifest["metadata"].get("resourceVersion", ""))
+    return int(version) if version.isdecimal() else 0

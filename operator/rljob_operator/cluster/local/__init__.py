@@ -1,0 +1,1 @@
+"""The cluster made of local processes, against which `rljob run` reconciles."""

@@ -1,0 +1,319 @@
+"""A cluster made of local processes: what `rljob run` reconciles against. A tiny API server and kubelet.
+
+    async with LocalCluster(folder, environment, on_event=print) as cluster:
+        await cluster.apply(nats_deployment)          # any Deployment, also one that belongs to no RLJob
+        outcome = await Reconciler(cluster, site).run(job)     # Ctrl-C: cancel it
+        await cluster.shutdown()                      # in order, within 10 s; leaving the block does it too
+
+Deployments and Jobs run (`workloads.py`), ConfigMaps and Services are kept for them, other kinds are only stored.
+In the folder: `logs/<pod>.log` (stdout and stderr of all starts), `pids.json` (`{pod: {role, pool, attempt, pid,
+restarts}}` of what runs now), `status.json` (the RLJob's status, which a later run goes on from), `pods/` (volumes).
+No process is left behind: see `process_group.py` and `guardian.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator.backoff import Backoff
+from rljob_operator.cluster.local import reaper as guardian
+from rljob_operator.cluster.local.files import LocalFiles
+from rljob_operator.cluster.local.pod import Launch, PodPlace, prepare, write_config_maps
+from rljob_operator.cluster.local.pod_manifest import pod_manifest
+from rljob_operator.cluster.local.process_group import PodProcess, Termination
+from rljob_operator.cluster.local.workloads import Deployment, Job, Workload
+from rljob_operator.cluster.port import Event, Manifest, Ref
+from rljob_operator.names import LABEL_JOB, LABEL_ROLE, Role
+
+SHUTDOWN_SECONDS = 9.0
+"""All processes have ended this long after `shutdown` was called."""
+BACK_OFF, FAILED = "BackOff", "Failed"
+"""Reasons of the events about a process that has ended unasked: it starts again, or it does not."""
+_LEAST_GRACE = 0.4  # seconds that each later role keeps for itself while an earlier one takes its time
+
+
+class LocalCluster:
+    """The `Cluster` protocol over processes of this machine, for one RLJob.
+
+    Args:
+        folder: for logs, volumes, process ids and status; made if missing.
+        environment: that every process starts from. The folder of this interpreter is put first on its PATH, and
+            so `nats-server` and `python` are this environment's.
+        backoff: between the starts of one pod.
+        on_event: called with every event, the cluster's own (`BackOff`, `Failed`: a process ended unasked) among them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        backoff: Backoff | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.folder = folder.resolve()
+        programs = str(Path(sys.executable).parent)
+        self._environment = {
+            **environment,
+            "PATH": f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}",
+        }
+        self._backoff = backoff or Backoff()
+        self._on_event = on_event or (lambda _: None)
+        self._objects: dict[Ref, Manifest] = {}
+        self._workloads: dict[Ref, Workload] = {}
+        self._ports: dict[Ref, dict[int, socket.socket]] = {}
+        self._changed = asyncio.Event()
+        self._files = LocalFiles(self.folder)
+        self._stepping = False
+        self._step_again = False
+        self._error: Exception | None = None
+        self._guardian: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        token = str(uuid.uuid4())
+        self._environment[guardian.TOKEN] = token
+        self._guardian = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", guardian.__name__, token),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.shutdown()
+        finally:
+            if self._guardian is not None and self._guardian.stdin is not None:
+                self._guardian.stdin.close()
+                await self._guardian.wait()
+
+    # ------------------------------------------------------------------------------------------ the protocol
+
+    async def children(self, job: RLJob) -> Sequence[Manifest]:
+        """Objects labelled with this job, and their pods, with their statuses."""
+        found = []
+        for ref, manifest in self._objects.items():
+            if _labels(manifest).get(LABEL_JOB) != job.metadata.name:
+                continue
+            workload = self._workloads.get(ref)
+            if workload is None:
+                found.append(manifest)
+                continue
+            found.append({**manifest, "status": workload.status()})
+            found.extend(pod_manifest(slot.pod, slot.template, ref.namespace) for slot in workload.slots)
+        return found
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Store the object; a Deployment or Job starts or changes its processes."""
+        ref = Ref.of(manifest)
+        before = self._objects.get(ref)
+        metadata = {**manifest["metadata"], "uid": str(uuid.uuid4()), "generation": 1}
+        if before is not None:
+            if "deletionTimestamp" in before["metadata"]:
+                return  # it is on its way out; whoever wants it applies it again once it is gone
+            same = before.get("spec") == manifest.get("spec")
+            metadata["uid"] = before["metadata"]["uid"]
+            metadata["generation"] = before["metadata"]["generation"] + (0 if same else 1)
+        stored = {**manifest, "metadata": metadata}
+        self._objects[ref] = stored
+        if ref in self._workloads:
+            self._workloads[ref].update(stored)
+        elif ref.kind == "Deployment":
+            self._workloads[ref] = Deployment(stored, partial(self._start_pod, ref))
+        elif ref.kind == "Job":
+            self._workloads[ref] = Job(stored, partial(self._start_pod, ref))
+        elif ref.kind == "ConfigMap" and before is not None:
+            self._refresh_volumes()
+        self._step()
+
+    async def apply_status(self, manifest: Manifest) -> None:
+        """Store the status; what runs has its own."""
+        ref = Ref.of(manifest)
+        if ref in self._objects and ref not in self._workloads:
+            self._objects[ref] = {**self._objects[ref], "status": manifest["status"]}
+
+    async def delete(self, ref: Ref) -> None:
+        """End the object's processes; it stays visible until they have ended."""
+        manifest = self._objects.get(ref)
+        if manifest is None:
+            return
+        workload = self._workloads.get(ref)
+        if workload is None:
+            del self._objects[ref]
+        else:
+            self._mark_deleted(ref)
+            workload.remove()
+        for other in [r for r, m in self._objects.items() if _owned_by(m, ref)]:
+            await self.delete(other)
+        self._step()
+
+    async def force_delete(self, ref: Ref) -> None:
+        """As `delete`: a process of this machine is never out of reach."""
+        await self.delete(ref)
+
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+        """Nothing here reads annotations of pods."""
+
+    async def status(self, job: RLJob) -> RLJobStatus:
+        """What `status.json` holds for this very job."""
+        return self._files.read_status(job)
+
+    async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
+        """Write `status.json`."""
+        self._files.write_status(job, status)
+
+    async def event(self, job: RLJob, event: Event) -> None:
+        """Hand it to `on_event`."""
+        self._on_event(event if event.about else replace(event, about=job.metadata.name))
+
+    async def changed(self) -> None:
+        """Return once something changed since the last return.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        await self._changed.wait()
+        self._changed.clear()
+        if self._error is not None:
+            raise self._error
+
+    # ------------------------------------------------------------------------------------------ shutting down
+
+    async def shutdown(self, order: Sequence[str] = tuple(Role), within: float = SHUTDOWN_SECONDS) -> None:
+        """End everything: roles in `order`, then the rest (nats-server), each once the one before has ended.
+
+        A role gets SIGTERM and what is left of `within` seconds, less a little for each role after it, then SIGKILL.
+        Cancelled, it kills at once whatever still runs.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        try:
+            stages: list[list[Ref]] = [
+                [r for r in self._workloads if self._role(r) == role] for role in order
+            ]
+            stages.append([r for r in self._workloads if self._role(r) not in order])
+            stages = [stage for stage in stages if stage]
+            for index, stage in enumerate(stages):
+                grace = deadline - loop.time() - _LEAST_GRACE * (len(stages) - index)
+                pods = []
+                # One that an earlier shutdown was ending may be gone by now.
+                for ref in (r for r in stage if r in self._workloads):
+                    self._mark_deleted(ref)
+                    self._workloads[ref].remove()
+                    pods += [slot.pod for slot in self._workloads[ref].slots]
+                for pod in pods:
+                    pod.stop(max(grace, 0.0))
+                await asyncio.gather(*(pod.done.wait() for pod in pods))
+        finally:
+            pods = [slot.pod for workload in self._workloads.values() for slot in workload.slots]
+            for workload in self._workloads.values():
+                workload.remove()
+            for pod in pods:
+                if not pod.done.is_set():
+                    pod.kill()
+            self._step()
+        await asyncio.gather(*(pod.done.wait() for pod in pods))
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _step(self) -> None:
+        """Let every workload take its next step, again while that changes a pod."""
+        self._changed.set()
+        self._step_again = True
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._step_again:
+                self._step_again = False
+                for ref, workload in list(self._workloads.items()):
+                    workload.step()
+                    if workload.gone:
+                        del self._workloads[ref], self._objects[ref]
+                        for kept in self._ports.pop(ref, {}).values():
+                            kept.close()
+            self._files.write_pids(s for workload in self._workloads.values() for s in workload.slots)
+        except Exception as error:  # pods' tasks call this, which nobody awaits: `changed` raises it
+            self._error = error
+        finally:
+            self._stepping = False
+
+    def _start_pod(self, owner: Ref, name: str, template: Manifest, restart: bool) -> PodProcess:
+        subdomain = template["spec"].get("subdomain")
+        addresses = {} if subdomain is None else {f"{owner.name}-0.{subdomain}": "127.0.0.1"}
+        for port in template["spec"]["containers"][0].get("ports", []):
+            addresses[str(port["containerPort"])] = str(self.port(owner, port["containerPort"]))
+
+        def launch() -> Launch:
+            return prepare(template, self._place(name, addresses))
+
+        def ended(end: Termination, delay: float | None) -> None:
+            again = "" if delay is None else f"; starts again in {delay:g} s"
+            reason = FAILED if delay is None else BACK_OFF
+            self._on_event(Event("Warning", reason, f"ended with code {end.code}{again}", name))
+
+        pod = PodProcess(
+            name, launch, restart=restart, backoff=self._backoff, changed=self._step, ended=ended
+        )
+        pod.start()
+        return pod
+
+    def _place(self, pod: str, addresses: Mapping[str, str]) -> PodPlace:
+        maps = {r.name: m["data"] for r, m in self._objects.items() if r.kind == "ConfigMap"}
+        return PodPlace(pod, self.folder, self._environment, maps, addresses)
+
+    def _refresh_volumes(self) -> None:
+        """As a kubelet does it: what runs finds the new text in its mounted files."""
+        for workload in self._workloads.values():
+            for slot in workload.slots:
+                write_config_maps(slot.template["spec"], self._place(slot.pod.name, {}))
+
+    def look_again(self) -> None:
+        """Let `changed` return: the RLJob itself is another."""
+        self._changed.set()
+
+    def port(self, owner: Ref, port: int) -> int:
+        """The port of this machine that a workload uses for a container port: the same for all its pods.
+
+        It is kept bound until the workload is gone, so that the system gives it to nobody else, not even while a server
+        starts again. A server that reuses addresses, as they all do, can listen on it all the same.
+        """
+        ports = self._ports.setdefault(owner, {})
+        if port not in ports:
+            ports[port] = socket.socket()
+            ports[port].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            ports[port].bind(("127.0.0.1", 0))
+        return int(ports[port].getsockname()[1])
+
+    def _mark_deleted(self, ref: Ref) -> None:
+        manifest = self._objects[ref]
+        deleted = {"deletionTimestamp": datetime.now(UTC).isoformat(), **manifest["metadata"]}
+        self._objects[ref] = {**manifest, "metadata": deleted}
+
+    def _role(self, ref: Ref) -> str:
+        return str(_labels(self._objects[ref]).get(LABEL_ROLE, ""))
+
+
+def _labels(manifest: Manifest) -> Mapping[str, str]:
+    labels: Mapping[str, str] = manifest["metadata"].get("labels", {})
+    return labels
+
+
+def _owned_by(manifest: Manifest, ref: Ref) -> bool:
+    owners = manifest["metadata"].get("ownerReferences", [])
+    return any((owner["kind"], owner["name"]) == (ref.kind, ref.name) for owner in owners)

@@ -1,0 +1,50 @@
+"""A local process as the Pod that Kubernetes would report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rljob_operator.cluster.local.process_group import PodProcess
+from rljob_operator.cluster.port import Manifest
+
+
+def pod_manifest(pod: PodProcess, template: Manifest, namespace: str) -> Manifest:
+    """Pod with labels, readiness, restart count and how its process last ended."""
+    metadata: dict[str, Any] = {**template["metadata"], "name": pod.name, "namespace": namespace}
+    if pod.stopped_at is not None and not pod.done.is_set():
+        metadata["deletionTimestamp"] = pod.stopped_at.isoformat()
+    terminated: dict[str, Any] | None = None
+    if pod.last is not None:
+        terminated = {
+            "exitCode": pod.last.code,
+            "message": pod.last.message,
+            "finishedAt": pod.last.at.isoformat(),
+        }
+    container: dict[str, Any] = {
+        "name": template["spec"]["containers"][0]["name"],
+        "ready": pod.ready,
+        "restartCount": max(pod.starts - 1, 0),
+    }
+    if pod.pid is not None:
+        phase, container["state"] = "Running", {"running": {}}
+    elif pod.done.is_set() and terminated is not None:
+        phase, container["state"] = (
+            ("Succeeded" if terminated["exitCode"] == 0 else "Failed"),
+            {"terminated": terminated},
+        )
+    elif terminated is not None:
+        phase, container["state"] = "Running", {"waiting": {"reason": "CrashLoopBackOff"}}
+    else:
+        phase, container["state"] = "Pending", {"waiting": {"reason": "ContainerCreating"}}
+    if terminated is not None and "terminated" not in container["state"]:
+        container["lastState"] = {"terminated": terminated}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": "True" if pod.ready else "False"}],
+            "containerStatuses": [container],
+        },
+    }

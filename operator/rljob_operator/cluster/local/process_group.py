@@ -1,0 +1,238 @@
+"""One pod of the local cluster: a process group, started again with back-off until it is stopped.
+
+Each process leads its own session, so that a terminal's Ctrl-C does not reach it and all that it started can be
+killed with it. It also dies with this process, whatever kills that: the kernel is asked to
+(`PR_SET_PDEATHSIG`), and `RLJOB_DIE_WITH_PARENT=1` asks it to do the same for what it starts itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rljob_core.errors import SpecError
+from rljob_operator.backoff import Backoff
+from rljob_operator.cluster.local.pod import Launch
+from rljob_operator.names import EXIT_USER_ERROR, USER_ERROR
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Looked up here: between fork and exec a lock that another thread held (imports, dlsym) would never be released.
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+_CANNOT_START = 127  # as a shell says it
+_LAST_WORDS = 2048  # bytes of the log that Kubernetes takes for a missing termination message
+
+
+@dataclass(frozen=True, slots=True)
+class Termination:
+    """How a process ended. `code` is as in Kubernetes: 128 + n for signal n."""
+
+    code: int
+    message: str
+    at: datetime
+
+
+class PodProcess:
+    """A pod. `start` it once, then `stop` it once or more; `done` is set when nothing of it is left.
+
+    Args:
+        name: the pod's.
+        prepare: makes the launch of one start.
+        restart: start again after any end (a Deployment's pod), or never (a Job's).
+        backoff: between starts.
+        changed: called after every change of the attributes.
+        ended: called with every end that nobody asked for (but a Job's success) and the seconds until the next
+            start, if there is one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        prepare: Callable[[], Launch],
+        *,
+        restart: bool,
+        backoff: Backoff,
+        changed: Callable[[], None],
+        ended: Callable[[Termination, float | None], None],
+    ) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self.ready = False
+        self.starts = 0
+        self.last: Termination | None = None
+        self.stopped_at: datetime | None = None
+        self.done = asyncio.Event()
+        self._prepare = prepare
+        self._restart = restart
+        self._backoff = backoff
+        self._changed = changed
+        self._ended = ended
+        self._stop = asyncio.Event()
+        self._grace: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self.stopped_at is not None
+
+    def start(self) -> None:
+        """Start it."""
+        self._task = asyncio.create_task(self._run(), name=f"pod {self.name}")
+
+    def stop(self, grace: float | None = None) -> None:
+        """Ask it to end: SIGTERM, then SIGKILL after `grace` seconds (its own if None). Asking again may shorten it."""
+        if grace is not None:
+            self._grace = grace if self._grace is None else min(self._grace, grace)
+        self.stopped_at = self.stopped_at or datetime.now(UTC)
+        self._stop.set()
+        self._changed()
+
+    def kill(self) -> None:
+        """SIGKILL the whole group now."""
+        self.stop(0)
+        if self.pid is not None:
+            _signal_group(self.pid, signal.SIGKILL)
+
+    async def _run(self) -> None:
+        failures = 0
+        loop = asyncio.get_running_loop()
+        try:
+            while not self._stop.is_set():
+                started = loop.time()
+                self.starts += 1
+                self.last = await self._once()
+                failures = 1 if loop.time() - started >= self._backoff.healthy else failures + 1
+                delay = self._backoff.delay(failures) if self._restart else None
+                if not self._stop.is_set() and (self._restart or self.last.code != 0):
+                    self._ended(self.last, delay)
+                self._changed()
+                if delay is None:
+                    break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await self._stop.wait()
+        finally:
+            self.done.set()
+            self._changed()
+
+    async def _once(self) -> Termination:
+        try:
+            launch = self._prepare()
+            for stale in (launch.termination_log, launch.ready_file):
+                if stale is not None:
+                    stale.unlink(missing_ok=True)
+            with launch.log.open("ab") as log:
+                log.write(
+                    f"--- {self.name}: start {self.starts}, {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n".encode()
+                )
+                log.flush()
+                words_from = log.tell()
+                process = await asyncio.create_subprocess_exec(
+                    *launch.command,
+                    env={
+                        **launch.environment,
+                        "RLJOB_TERMINATION_LOG": str(launch.termination_log),
+                        "RLJOB_DIE_WITH_PARENT": "1",
+                        "RLJOB_SUPERVISOR": str(os.getpid()),
+                    },
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=_die_with(os.getpid()),
+                )
+        except SpecError as error:
+            return Termination(EXIT_USER_ERROR, f"{USER_ERROR}{error}", datetime.now(UTC))
+        except OSError as error:  # no such program, no memory, no space left
+            return Termination(_CANNOT_START, str(error), datetime.now(UTC))
+        self.pid = process.pid
+        self._changed()
+        try:
+            await self._watch(process, launch)
+        finally:
+            # Also when this task is cancelled: the group goes with the process that led it.
+            _signal_group(process.pid, signal.SIGKILL)
+            self.pid, self.ready = None, False
+        code = await process.wait()
+        return Termination(
+            code if code >= 0 else 128 - code, _last_words(launch, words_from, code), datetime.now(UTC)
+        )
+
+    async def _watch(self, process: asyncio.subprocess.Process, launch: Launch) -> None:
+        """Until the process has ended: look for its ready file, and end it when asked to."""
+        ended = asyncio.create_task(process.wait())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            while not ended.done():
+                ready = launch.ready_file is None or launch.ready_file.exists()
+                if ready != self.ready:
+                    self.ready = ready
+                    self._changed()
+                await asyncio.wait(
+                    {ended, stop}, timeout=1.0 if ready else 0.1, return_when="FIRST_COMPLETED"
+                )
+                if self._stop.is_set() and not ended.done():
+                    await self._terminate(process, ended, launch.grace)
+        finally:
+            stop.cancel()
+            ended.cancel()
+
+    async def _terminate(
+        self, process: asyncio.subprocess.Process, ended: asyncio.Task[int], grace: float
+    ) -> None:
+        """SIGTERM to the leader, as a container's first process gets it; SIGKILL to all once the grace is over."""
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        while not ended.done():
+            left = asked + (grace if self._grace is None else min(grace, self._grace)) - loop.time()
+            if left <= 0:
+                _signal_group(process.pid, signal.SIGKILL)
+                await ended
+                return
+            # In slices, because a later stop may shorten the grace.
+            await asyncio.wait({ended}, timeout=min(left, 0.1))
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    prctl = _PRCTL
+    if prctl is None:
+        return None
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it was gone before the kernel was asked
+            os._exit(1)
+
+    return before_exec
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _last_words(launch: Launch, words_from: int, code: int) -> str:
+    """What the process left in its termination log, else (if it failed) the end of its output."""
+    written = _tail(launch.termination_log, 0)
+    if written or code == 0:
+        return written
+    return _tail(launch.log, words_from)
+
+
+def _tail(path: Path, start: int) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(start, end - _LAST_WORDS))
+        return file.read().decode("utf-8", errors="replace").strip()

@@ -1,0 +1,157 @@
+"""PURE. The CustomResourceDefinitions, made from the API models; `rljob crd` writes them to `crds/`.
+
+Status gets no defaults: a default there would claim what nobody observed, and what the operator reads back would
+never be what it wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_core.spec import (
+    GROUP,
+    VERSION,
+    ApiModel,
+    JobName,
+    RLJob,
+    RLJobSpec,
+    RLJobStatus,
+    RolloutPool,
+    RolloutPoolSpec,
+    RolloutPoolStatus,
+)
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.crd.schema import Schema, structural
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of `kubectl get`; `wide` ones show with `-o wide` only."""
+
+    name: str
+    type: str
+    path: str
+    description: str
+    wide: bool = False
+
+    def manifest(self) -> Manifest:
+        """As a CRD has it."""
+        shown = {
+            "name": self.name,
+            "type": self.type,
+            "jsonPath": self.path,
+            "description": self.description,
+        }
+        return {**shown, "priority": 1} if self.wide else shown
+
+
+_AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was created.")
+_REASON = '.status.conditions[?(@.type=="Ready")].reason'
+
+_JOB_COLUMNS = (
+    Column("Mode", "string", ".spec.pipeline.mode", "How rollout and training overlap."),
+    Column("Step", "integer", ".status.step", "Committed steps."),
+    Column("Version", "integer", ".status.policyVersion", "Newest committed version."),
+    Column("Rollout", "string", ".status.rollout", "Engines ready / desired."),
+    Column("Reward", "number", ".status.rewardMean", "Mean reward of the last step."),
+    _AGE,
+    Column("Steps", "integer", ".spec.steps", "Steps in all.", wide=True),
+    Column("Staleness", "integer", ".status.stalenessMax", "Largest staleness consumed.", wide=True),
+    Column("Attempt", "integer", ".status.trainerAttempt", "Current attempt of the trainer.", wide=True),
+    Column("Reason", "string", _REASON, "Why it is ready, or not.", wide=True),
+)
+_POOL_COLUMNS = (
+    Column("Job", "string", ".spec.job", "The RLJob that it serves."),
+    Column("Pool", "string", ".spec.pool", "Which of the job's pools it is."),
+    Column("Desired", "integer", ".spec.replicas", "Engines wanted."),
+    Column("Ready", "integer", ".status.readyReplicas", "Engines that serve."),
+    _AGE,
+)
+_SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+
+
+class _Metadata(ApiModel):
+    """What an object of ours is called, and its children after it."""
+
+    name: JobName
+    """The first part of its pods' host names."""
+
+
+def crds() -> dict[str, Manifest]:
+    """Every CustomResourceDefinition, by its file's name."""
+    return {
+        "rljobs.yaml": _crd(
+            RLJob, RLJobSpec, RLJobStatus, short="rlj", columns=_JOB_COLUMNS, subresources={"status": {}}
+        ),
+        "rolloutpools.yaml": _crd(
+            RolloutPool,
+            RolloutPoolSpec,
+            RolloutPoolStatus,
+            short="rlpool",
+            columns=_POOL_COLUMNS,
+            subresources={"status": {}, "scale": _SCALE},
+        ),
+    }
+
+
+def _crd(
+    model: type[ApiModel],
+    spec: type[ApiModel],
+    status: type[ApiModel],
+    *,
+    short: str,
+    columns: tuple[Column, ...],
+    subresources: Manifest,
+) -> Manifest:
+    kind = model.__name__
+    plural = f"{kind.lower()}s"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}", "labels": {"app.kubernetes.io/name": "rljob"}},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
+                # Not `rljob`: kubectl takes a category before a resource, and `get rljob NAME` would fail.
+                "categories": ["all", "rl"],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": subresources,
+                    "additionalPrinterColumns": [column.manifest() for column in columns],
+                    "schema": {"openAPIV3Schema": _object_schema(model, spec, status)},
+                }
+            ],
+        },
+    }
+
+
+def _object_schema(model: type[ApiModel], spec: type[ApiModel], status: type[ApiModel]) -> Schema:
+    """Our spec and status; what else an object has is Kubernetes' own."""
+    told = {name: field.description for name, field in model.model_fields.items()}
+    return {
+        "description": model.__doc__,
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"description": told["api_version"], "type": "string"},
+            "kind": {"description": told["kind"], "type": "string"},
+            # The name alone: Kubernetes knows the rest, and takes no other restriction.
+            "metadata": {"type": "object", "properties": structural(_Metadata)["properties"]},
+            "spec": {**structural(spec), "description": told["spec"]},
+            "status": {**structural(status, defaults=False), "description": told["status"]},
+        },
+    }

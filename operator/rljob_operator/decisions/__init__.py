@@ -1,0 +1,1 @@
+"""What the operator decides from what it observes: actions, status, events, trainer attempts."""

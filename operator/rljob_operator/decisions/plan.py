@@ -1,0 +1,155 @@
+"""PURE. The difference between what is and what should be, as actions.
+
+* What differs is applied; what nobody wants is deleted, one role at a time in `Role`'s order, so that a trainer can
+  save its checkpoint while the coordinator still answers it.
+* A Secret is made once and never changed; so is a Job, and only when nothing of another attempt is left.
+* What is on its way out is waited for, but for pods on lost nodes, which nobody would ever report as gone.
+
+Applying the actions of `plan` until there are none leads to what is desired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_operator import names
+from rljob_operator.children.templates import MERGE_KEYS
+from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.decisions.observe import Observed
+from rljob_operator.names import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Create or change an object, and why."""
+
+    manifest: Manifest
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object, and why."""
+
+    ref: Ref
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForceDelete:
+    """Remove a pod without waiting for its node, which is lost."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Set annotations of an object that we do not own, and why."""
+
+    ref: Ref
+    annotations: Mapping[str, str]
+    reason: str
+
+
+Action = Apply | Delete | ForceDelete | Annotate
+
+# Kubernetes rewrites quantities (1000m → 1): under these fields only our own digest tells a change.
+_QUANTITIES = {"limits", "requests", "sizeLimit"}
+
+
+def plan(observed: Observed, desired: Sequence[Manifest]) -> tuple[Action, ...]:
+    """What to do next."""
+    wanted = {Ref.of(manifest): manifest for manifest in desired}
+    return (
+        *(
+            ForceDelete(Ref("Pod", observed.job.metadata.namespace, pod.name))
+            for pod in observed.pods
+            if pod.lost
+        ),
+        *_deletions(observed, wanted),
+        *_applications(observed, wanted),
+    )
+
+
+def _deletions(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Delete]:
+    """What is unwanted of the first role that has anything unwanted left."""
+    unwanted = {ref: _stage(manifest) for ref, manifest in observed.children.items() if ref not in wanted}
+    leaving = [*unwanted.values(), *_leaving_pods(observed, wanted)]
+    first = min(leaving, default=0)
+    return [
+        Delete(ref, "not wanted")
+        for ref, stage in unwanted.items()
+        if stage == first and "deletionTimestamp" not in observed.children[ref]["metadata"]
+    ]
+
+
+def _leaving_pods(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[int]:
+    """Stages of the pods that belong to nothing wanted: a deleted owner may be gone before them."""
+    owners = {_pod_key(manifest) for ref, manifest in wanted.items() if ref.kind in {"Deployment", "Job"}}
+    return [
+        list(Role).index(pod.role)
+        for pod in observed.pods
+        if (pod.role.value, pod.pool, None if pod.attempt is None else str(pod.attempt)) not in owners
+    ]
+
+
+def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Apply]:
+    actions = []
+    for ref, manifest in wanted.items():
+        current = observed.children.get(ref)
+        if current is None:
+            if ref.kind == "Job" and (
+                observed.gangs or any(pod.attempt is not None for pod in observed.pods)
+            ):
+                continue
+            actions.append(Apply(manifest, "missing"))
+        elif "deletionTimestamp" in current["metadata"] or ref.kind in {"Job", "Secret"}:
+            continue
+        elif _applied(current) != _applied(manifest):
+            actions.append(Apply(_unless_scaled(manifest, current), "changed"))
+        elif not _covers(current, manifest):
+            actions.append(Apply(_unless_scaled(manifest, current), "altered by others"))
+    return actions
+
+
+def _unless_scaled(manifest: Manifest, current: Manifest) -> Manifest:
+    """A RolloutPool carries a replica count that was read: refused, and read again, if somebody has scaled it since."""
+    version = current["metadata"].get("resourceVersion")
+    if manifest["kind"] != "RolloutPool" or version is None:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}
+
+
+def _stage(manifest: Manifest) -> int:
+    role = manifest["metadata"]["labels"].get(names.LABEL_ROLE)
+    return len(Role) if role is None else list(Role).index(Role(role))
+
+
+def _pod_key(manifest: Manifest) -> tuple[str | None, str | None, str | None]:
+    labels = manifest["metadata"]["labels"]
+    return labels.get(names.LABEL_ROLE), labels.get(names.LABEL_POOL), labels.get(names.LABEL_ATTEMPT)
+
+
+def _applied(manifest: Manifest) -> str | None:
+    digest: str | None = manifest["metadata"].get("annotations", {}).get(names.APPLIED_HASH)
+    return digest
+
+
+def _covers(current: Any, wanted: Any, field: str = "") -> bool:
+    """Whether everything wanted is there; what a server adds by default, or others inject, does not matter."""
+    if isinstance(wanted, dict):
+        if not wanted and current is None:
+            return True
+        return isinstance(current, dict) and all(
+            name in _QUANTITIES or _covers(current.get(name), value, name) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        current = current or []
+        key = MERGE_KEYS.get(field)
+        if key is not None and all(isinstance(element, dict) and key in element for element in wanted):
+            there = {element.get(key): element for element in current}
+            return all(_covers(there.get(element[key]), element) for element in wanted)
+        return len(current) == len(wanted) and all(map(_covers, current, wanted))
+    return bool(current == wanted)

@@ -1,0 +1,49 @@
+"""PURE. Which side waits for the other: the conditions `TrainerStarved` and `RolloutStarved`.
+
+They are advice about sizes, not trouble. In Synchronous mode one side always waits, and the conditions say so.
+"""
+
+from __future__ import annotations
+
+from rljob_operator.decisions.observe import Figures
+
+_RISES, _FALLS = 0.5, 0.4  # apart, so that a job between them does not go to and fro
+
+Value = tuple[bool, str, str]
+"""Whether it holds, reason, message."""
+
+
+def starvation(figures: Figures, held: frozenset[str]) -> dict[str, Value]:
+    """Both conditions, as far as figures tell.
+
+    Args:
+        held: those that are true now.
+    """
+    found: dict[str, Value] = {}
+    if figures.trainer_waiting is not None:
+        found["TrainerStarved"] = (
+            (True, "WaitsForTrajectories", _TRAINER)
+            if _above(figures.trainer_waiting, "TrainerStarved" in held)
+            else (False, "TrainerBusy", "")
+        )
+    if figures.engines_idle is not None:
+        found["RolloutStarved"] = (
+            (True, "WaitsForTrainer", _ROLLOUT)
+            if _above(figures.engines_idle, "RolloutStarved" in held)
+            else (False, "EnginesBusy", "")
+        )
+    return found
+
+
+def _above(share: float, held: bool) -> bool:
+    return share > (_FALLS if held else _RISES)
+
+
+_TRAINER = (
+    "the trainer waits for trajectories most of its time: add engines to spec.rollout.pools, or let rollout run ahead "
+    "with spec.pipeline"
+)
+_ROLLOUT = (
+    "engines have nothing to do most of their time, as they may not run further ahead: take engines out of "
+    "spec.rollout.pools, speed the trainer up, or raise spec.pipeline.maxStaleness"
+)

@@ -1,0 +1,281 @@
+"""PURE. What to tell about a job: `Observed` → conditions, counts, whether it runs, is suspended or is over.
+
+Conditions follow kstatus: `Ready` says that the job trains; `Reconciling` that the world is not yet as wanted;
+`Stalled` that it will not get there. `Succeeded` and `Failed` stay once they are true, whatever becomes of the
+children, unless `resumed` takes them back. The clock of `activeDeadlineSeconds` is the time at which `Suspended`
+became false: a suspended job has all its time again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Literal
+
+from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
+from rljob_operator.decisions.observe import Figures, Observed
+from rljob_operator.decisions.starvation import starvation
+from rljob_operator.decisions.trainer_attempts import Attempt
+from rljob_operator.names import Role
+
+
+class Phase(Enum):
+    """What a job does; never shown, only the conditions are."""
+
+    RUNNING = "Running"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    STALLED = "Stalled"
+    """Its spec cannot be made into children; what is there stays, and a better spec heals it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The status to write, and when to look again at the latest if nothing happens."""
+
+    phase: Phase
+    status: RLJobStatus
+    retry_at: datetime | None = None
+    expire_at: datetime | None = None
+    """A finished job is deleted then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    phase: Phase
+    reason: str
+    message: str = ""
+
+
+def assess(observed: Observed, attempt: Attempt, *, figures_due: bool) -> Assessment:
+    """The job's phase and status, given what its trainer does.
+
+    Args:
+        figures_due: write the figures, though the job goes on.
+    """
+    deadline = _deadline(observed)
+    verdict = _finished(observed.status) or _user_error(observed)
+    if verdict is None and attempt.complete:
+        verdict = _Verdict(
+            Phase.SUCCEEDED, "TrainingComplete", f"all {observed.job.spec.steps} steps are trained"
+        )
+    if verdict is None and attempt.failed:
+        verdict = _Verdict(Phase.FAILED, attempt.failed, attempt.message)
+    if verdict is None and deadline is not None and observed.now >= deadline:
+        limit = observed.job.spec.active_deadline_seconds
+        verdict = _Verdict(
+            Phase.FAILED, "DeadlineExceeded", f"it ran for longer than activeDeadlineSeconds, {limit}"
+        )
+    if verdict is None and observed.job.spec.suspend:
+        verdict = _Verdict(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
+    if verdict is None:
+        verdict = _progress(observed, attempt)
+    running = verdict.phase is Phase.RUNNING
+    times = [time for time in (attempt.retry_at, deadline) if time is not None]
+    status = _status(
+        observed, verdict, attempt if running or attempt.failed or attempt.complete else None, figures_due
+    )
+    return Assessment(
+        verdict.phase,
+        status,
+        min(times, default=None) if running else None,
+        _expiry(status, observed.job.spec.ttl_seconds_after_finished),
+    )
+
+
+def rejected(observed: Observed, reason: str, message: str) -> Assessment:
+    """The job cannot be made into children as its spec is now."""
+    verdict = _finished(observed.status) or _Verdict(Phase.STALLED, reason, message)
+    return Assessment(verdict.phase, _status(observed, verdict, None, figures_due=True))
+
+
+def resumed(status: RLJobStatus) -> RLJobStatus:
+    """For `--resume`: as if it had never ended, with its attempts still counted up but its failures forgiven."""
+    return status.model_copy(update={"conditions": [], "failures": 0})
+
+
+def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
+    """The condition of that type."""
+    return next((c for c in status.conditions if c.type == kind), None)
+
+
+# ---------------------------------------------------------------------------------------------- verdicts
+
+
+def _finished(status: RLJobStatus) -> _Verdict | None:
+    for phase in (Phase.SUCCEEDED, Phase.FAILED):
+        found = condition(status, phase.value)
+        if found is not None and found.status == "True":
+            return _Verdict(phase, found.reason, found.message)
+    return None
+
+
+def _user_error(observed: Observed) -> _Verdict | None:
+    for pod in observed.pods:
+        if pod.exit is not None and pod.exit.user_error is not None:
+            return _Verdict(Phase.FAILED, "UserError", f"{pod.role}: {pod.exit.user_error}")
+    return None
+
+
+def _deadline(observed: Observed) -> datetime | None:
+    seconds = observed.job.spec.active_deadline_seconds
+    since = condition(observed.status, "Suspended")
+    if seconds is None or since is None or since.status != "False" or since.last_transition_time is None:
+        return None
+    return datetime.fromisoformat(since.last_transition_time) + timedelta(seconds=seconds)
+
+
+def _expiry(status: RLJobStatus, seconds: int | None) -> datetime | None:
+    ends = (condition(status, phase.value) for phase in (Phase.SUCCEEDED, Phase.FAILED))
+    end = next((c for c in ends if c is not None and c.status == "True"), None)
+    if seconds is None or end is None or end.last_transition_time is None:
+        return None
+    return datetime.fromisoformat(end.last_transition_time) + timedelta(seconds=seconds)
+
+
+_STARVED = ("TrainerStarved", "RolloutStarved")
+_WAITED_FOR = (Role.COORDINATOR, Role.ROLLOUT, Role.REWARD, Role.TRAINER)
+_ALL_NEEDED = {Role.COORDINATOR, Role.TRAINER}
+
+
+def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
+    """Running; the reason says what it waits for, `Training` that it does not."""
+    if observed.outage is not None:
+        return _Verdict(Phase.RUNNING, observed.outage.reason, observed.outage.message)
+    if attempt.reason != "TrainerRunning":
+        return _Verdict(Phase.RUNNING, attempt.reason, attempt.message)
+    ready = dict.fromkeys(Role, 0)
+    wanted = dict(ready)
+    for deployed in observed.deployed:
+        ready[deployed.role] += deployed.ready
+        wanted[deployed.role] += deployed.replicas
+    gang = [pod for pod in observed.pods if pod.attempt == attempt.number]
+    ready[Role.TRAINER], wanted[Role.TRAINER] = (
+        sum(pod.ready for pod in gang),
+        observed.job.spec.trainer.num_nodes,
+    )
+    # One engine and one reward worker are enough to go on; a coordinator and a whole gang are needed.
+    needed = {role: max(wanted[role] if role in _ALL_NEEDED else 1, 1) for role in _WAITED_FOR}
+    waiting = [role for role in _WAITED_FOR if ready[role] < needed[role]]
+    if waiting:
+        first = f"{waiting[0].value.capitalize()}NotReady"
+        usual = first, f"{ready[waiting[0]]} of {wanted[waiting[0]]} ready"
+        troubles = (found for role in waiting for found in _troubles(observed, role))
+        return _Verdict(Phase.RUNNING, *next(troubles, usual))
+    return _Verdict(Phase.RUNNING, "Training")
+
+
+def _troubles(observed: Observed, role: Role) -> Iterator[tuple[str, str]]:
+    """Reasons and messages of a role's pods that do not get ready, or are not even made."""
+    for deployed in observed.deployed:
+        if deployed.role is role and deployed.trouble is not None:
+            yield deployed.trouble.reason, f"{role}: {deployed.trouble.message}"
+    for pod in observed.pods:
+        if pod.role is role and pod.trouble is not None and not pod.terminating:
+            yield pod.trouble.reason, f"{pod.name}: {pod.trouble.message}"
+
+
+def _as_wanted(observed: Observed) -> bool:
+    return all(d.current and d.ready == d.updated == d.replicas for d in observed.deployed)
+
+
+# ---------------------------------------------------------------------------------------------- status
+
+
+def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figures_due: bool) -> RLJobStatus:
+    phase, reason, message = verdict.phase, verdict.reason, verdict.message
+    ready = phase is Phase.RUNNING and reason == "Training"
+    moving_reason, moving_message = reason, message
+    if phase is Phase.RUNNING:
+        moving = not ready or not _as_wanted(observed)
+        if ready and moving:
+            troubles = (found for role in Role for found in _troubles(observed, role))
+            moving_reason, moving_message = next(troubles, ("PodsStarting", ""))
+        elif ready and observed.figures is not None and observed.figures.pipeline is not None:
+            moving_message = observed.figures.pipeline.message
+            moving, moving_reason = bool(moving_message), "PipelineRefused"
+    else:
+        moving = phase is not Phase.STALLED and observed.at_work
+    stalled = phase in {Phase.FAILED, Phase.STALLED}
+    values: dict[str, tuple[bool, str, str]] = {
+        "Ready": (ready, reason, message),
+        "Suspended": (phase is Phase.SUSPENDED, reason if phase is Phase.SUSPENDED else "NotSuspended", ""),
+        "Reconciling": (moving, *((moving_reason, moving_message) if moving else ("AsWanted", ""))),
+        "Stalled": (stalled, reason if stalled else "NotStalled", message if phase is Phase.STALLED else ""),
+        "Succeeded": (phase is Phase.SUCCEEDED, reason if phase is Phase.SUCCEEDED else "NotFinished", ""),
+        "Failed": (phase is Phase.FAILED, reason if phase is Phase.FAILED else "NotFailed", ""),
+    }
+    if phase in {Phase.SUCCEEDED, Phase.FAILED}:
+        values[phase.value] = (True, reason, message)
+    if phase is not Phase.RUNNING:
+        values |= dict.fromkeys(_STARVED, (False, "NotTraining", ""))
+    elif figures_due and observed.figures is not None:
+        held = frozenset(c.type for c in observed.status.conditions if c.status == "True")
+        values |= starvation(observed.figures, held)
+    rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
+    update: dict[str, object] = {
+        "observed_generation": observed.job.metadata.generation or 0,
+        "conditions": _conditions(observed, values),
+        "pools": _pools(observed, running=phase is Phase.RUNNING),
+        "rollout": f"{sum(d.ready for d in rollout)}/{sum(d.replicas for d in rollout)}",
+    }
+    if attempt is not None:
+        update |= {"trainer_attempt": attempt.number, "failures": attempt.failures}
+    if observed.figures is not None and (figures_due or phase is not Phase.RUNNING):
+        update |= _figures(observed.status, observed.figures)
+    return observed.status.model_copy(update=update)
+
+
+def outdated(status: RLJobStatus, observed: Observed) -> bool:
+    """Whether there are newer figures than the status has."""
+    if observed.figures is None:
+        return False
+    newer = _figures(status, observed.figures)
+    return any(getattr(status, name) != value for name, value in newer.items())
+
+
+def _figures(status: RLJobStatus, figures: Figures) -> dict[str, object]:
+    """The status' fields of that name; the largest staleness is of the whole job, whoever saw it."""
+    update: dict[str, object] = {
+        name: getattr(figures, name) for name in type(figures).__slots__ if name in RLJobStatus.model_fields
+    }
+    if figures.staleness_max is not None:
+        update["staleness_max"] = max(figures.staleness_max, status.staleness_max or 0)
+    return update
+
+
+def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) -> list[ConditionStatus]:
+    """In the given order, those of others kept behind; the time changes with the status only."""
+    now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    result = []
+    for kind, (value, reason, message) in values.items():
+        old = condition(observed.status, kind)
+        status: Literal["True", "False"] = "True" if value else "False"
+        result.append(
+            ConditionStatus(
+                type=kind,
+                status=status,
+                reason=reason,
+                message=message,
+                observed_generation=observed.job.metadata.generation,
+                last_transition_time=old.last_transition_time if old and old.status == status else now,
+            )
+        )
+    return result + [c for c in observed.status.conditions if c.type not in values]
+
+
+def _pools(observed: Observed, *, running: bool) -> list[PoolStatus]:
+    """Of a running job's pool that is not there yet, what it will start with."""
+    ready = {d.pool: d.ready for d in observed.deployed if d.pool is not None}
+    there = {name: pool["spec"]["replicas"] for name, pool in observed.pools.items()}
+    return [
+        PoolStatus(
+            name=pool.name,
+            replicas=pool.within_bounds(there.get(pool.name, pool.initial_replicas if running else 0)),
+            ready_replicas=ready.get(pool.name, 0),
+        )
+        for pool in observed.job.spec.rollout.pools
+    ]

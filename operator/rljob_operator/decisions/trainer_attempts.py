@@ -1,0 +1,134 @@
+"""PURE. Which attempt of the trainer gang there should be.
+
+Nothing here is remembered but the status' `trainerAttempt` and `failures`, both written before anything is done:
+
+* No Job and no pod of any attempt: the next attempt starts. The number grows by one even where the last one was
+  never created (or was deleted, or suspended), because an attempt is a fence: it may not be used twice.
+* The Job runs: it is left alone, unless what it was made from has changed; then it goes, uncounted.
+* The Job failed: it counts if a pod of it crashed. It does not where pods were evicted or deleted, by a person or
+  with their node (which leaves no pod to look at), or fenced, or something outside was missing. After the back-off it
+  is deleted, which leads to the first case. Past `backoffLimit`, or if the user has to change something, the job
+  fails.
+
+`failures` is not incremented but computed, as the Job's own annotation plus its outcome; looking twice counts once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rljob_operator import names
+from rljob_operator.backoff import Backoff
+from rljob_operator.decisions.observe import Gang, GangState, Observed
+from rljob_operator.decisions.pods import Exit
+
+# Looking again for what is missing costs an attempt's start.
+_MISSING_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A decision.
+
+    Attributes:
+        number: of the current attempt.
+        failures: attempts that failed and count, this one included.
+        keep: whether the Job of this number should exist.
+        reason, message: why, in CamelCase and for a person.
+        complete: training is finished.
+        failed: reason for which the whole job fails; "" if it does not.
+        retry_at: when to look again; None if something observable has to happen first.
+    """
+
+    number: int
+    failures: int
+    keep: bool
+    reason: str
+    message: str = ""
+    complete: bool = False
+    failed: str = ""
+    retry_at: datetime | None = None
+
+
+def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt:
+    """The current attempt, and what becomes of it.
+
+    Args:
+        wanted_hash: `desired.trainer_hash` of the job as it is now.
+    """
+    status = observed.status
+    gang = max(observed.gangs, key=lambda gang: gang.attempt, default=None)
+    if gang is None:
+        if any(pod.attempt is not None for pod in observed.pods):
+            return Attempt(status.trainer_attempt, status.failures, keep=False, reason="TrainerStopping")
+        return Attempt(status.trainer_attempt + 1, status.failures, keep=True, reason="TrainerStarting")
+    if gang.terminating:
+        failures = max(status.failures, gang.failures)
+        return Attempt(gang.attempt, failures, keep=False, reason="TrainerStopping")
+    if gang.state is GangState.COMPLETE:
+        return Attempt(gang.attempt, gang.failures, keep=True, reason="TrainingComplete", complete=True)
+    if gang.state is GangState.FAILED:
+        return _after_failure(observed, gang, backoff)
+    if gang.config_hash != wanted_hash:
+        return Attempt(gang.attempt, gang.failures, keep=False, reason="TrainerConfigChanged")
+    return Attempt(gang.attempt, gang.failures, keep=True, reason="TrainerRunning")
+
+
+def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
+    pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
+    exits = [pod.exit for pod in pods if pod.exit is not None]
+    for end in exits:
+        if end.user_error is not None:
+            message = f"trainer: {end.user_error}"
+            return Attempt(
+                gang.attempt,
+                gang.failures,
+                keep=True,
+                reason="UserError",
+                message=message,
+                failed="UserError",
+            )
+    missing = next((end.unavailable for end in exits if end.unavailable is not None), None)
+    taken = len(pods) < observed.job.spec.trainer.num_nodes or any(p.evicted or p.terminating for p in pods)
+    crashed = any(end.code not in {0, names.EXIT_STOPPED} and not end.fenced for end in exits)
+    counts = crashed and not taken and missing is None and not any(end.fenced for end in exits)
+    failures = gang.failures + (1 if counts else 0)
+    if observed.status.trainer_attempt == gang.attempt:
+        failures = max(failures, observed.status.failures)  # counted already; the pods may be gone since
+    limit = observed.job.spec.backoff_limit
+    cause = "its pods were taken away" if taken and not crashed else _cause(gang, exits)
+    if failures > limit:
+        return Attempt(
+            gang.attempt,
+            failures,
+            keep=True,
+            reason="BackoffLimitExceeded",
+            message=f"{failures} trainer attempts failed, spec.backoffLimit allows {limit}; the last one: {cause}",
+            failed="BackoffLimitExceeded",
+        )
+    in_a_row = 1 if _was_healthy(gang, backoff) else max(failures, 1)
+    seconds = backoff.delay(in_a_row) if missing is None else _MISSING_SECONDS
+    retry_at = (gang.ended or observed.now) + timedelta(seconds=seconds)
+    message = f"trainer attempt {gang.attempt} ended: {cause}; {failures} of {limit} failures allowed"
+    if observed.now >= retry_at:
+        return Attempt(gang.attempt, failures, keep=False, reason="TrainerRestarting", message=message)
+    reason = "TrainerBackOff"
+    if missing is not None:
+        reason, message = "Unavailable", f"trainer: {missing}"
+    return Attempt(gang.attempt, failures, keep=True, reason=reason, message=message, retry_at=retry_at)
+
+
+def _was_healthy(gang: Gang, backoff: Backoff) -> bool:
+    """Whether it ran for so long that what failed before it has nothing to do with its end."""
+    if gang.began is None or gang.ended is None:
+        return False
+    return (gang.ended - gang.began).total_seconds() >= backoff.healthy
+
+
+def _cause(gang: Gang, exits: list[Exit]) -> str:
+    """The Job's own words and the last ones of the process that most likely began it."""
+    words = next(
+        (end.last_line for end in exits if end.code not in {0, names.EXIT_STOPPED} and end.last_line), ""
+    )
+    return ": ".join(text for text in (gang.message, words) if text) or "no cause is known"

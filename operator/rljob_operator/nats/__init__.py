@@ -1,0 +1,1 @@
+"""A NATS installation's accounts, and the permissions and credentials of each role."""

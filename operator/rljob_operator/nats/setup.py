@@ -1,0 +1,136 @@
+"""`python -m rljob_operator.nats.setup`: the Secrets of a NATS installation, made in the cluster, once.
+
+A Job of the installation runs it, under its own service account, which may create Secrets in its namespace and read
+these three:
+
+    rljob-nats-seeds ──► rljob-nats-accounts   mounted by nats-server
+                    └──► rljob-nats-issuer     mounted by the operator
+
+The seeds are the only thing that chance decides, and whoever creates their Secret first has decided it: who comes
+second reads them. The other two follow from them alone. So a run may die anywhere, be repeated, or meet another one,
+and the three always fit together. Nothing is ever changed or removed; a Secret that does not follow from the seeds is
+somebody's own doing, and is reported.
+
+Where the accounts and the issuer are there without seeds, somebody brought them: there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+import kopf
+
+from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.nats.accounts import (
+    ISSUER_SECRET,
+    SEEDS_SECRET,
+    SERVER_SECRET,
+    Seeds,
+    secrets,
+    seeds_of,
+    seeds_secret,
+)
+from rljob_operator.reconcile.handlers import credentials, plain
+
+
+class SetupError(Exception):
+    """A person has to decide: what is there does not fit together."""
+
+
+async def set_up(
+    api: KubeApi, namespace: str, *, random: Callable[[int], bytes] = os.urandom
+) -> tuple[str, ...]:
+    """Make what is missing; the names of the Secrets that were made.
+
+    Raises:
+        SetupError: what is there does not fit together.
+        ApiError: the API server refused, or could not be asked: run it again.
+    """
+    made: list[str] = []
+    stored = await api.get(_ref(namespace, SEEDS_SECRET))
+    if stored is None:
+        brought = [n for n in (SERVER_SECRET, ISSUER_SECRET) if await api.get(_ref(namespace, n)) is not None]
+        # Another run may have made all three since.
+        stored = await api.get(_ref(namespace, SEEDS_SECRET)) if brought else None
+        if stored is None and len(brought) == 2:
+            return ()
+        if stored is None and brought:
+            (missing,) = {SERVER_SECRET, ISSUER_SECRET} - set(brought)
+            raise SetupError(
+                f"Secret {brought[0]} is there without {SEEDS_SECRET}: bring {missing} too, "
+                f"or the seeds that it was made from, or delete it"
+            )
+    if stored is None:
+        new = seeds_secret(Seeds.complete({}, random), namespace=namespace)
+        stored = await _created(api, new, made)
+    try:
+        seeds = seeds_of(stored)
+    except ValueError as error:
+        raise SetupError(f"Secret {SEEDS_SECRET}: {error}") from error
+    for wanted in secrets(seeds, namespace=namespace):
+        found = await _created(api, wanted, made)
+        if found.get("data") != wanted["data"]:
+            name = wanted["metadata"]["name"]
+            raise SetupError(
+                f"Secret {name} is not what this version makes of {SEEDS_SECRET}: delete it and run this again, "
+                f"or, if you bring it yourself, delete {SEEDS_SECRET}"
+            )
+    return tuple(made)
+
+
+async def _created(api: KubeApi, manifest: Manifest, made: list[str]) -> Manifest:
+    """The Secret as it is in the cluster: this one, or that of who came first."""
+    ref = Ref.of(manifest)
+    try:
+        created = await api.create(manifest)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        there = await api.get(ref)
+        if there is None:
+            raise ApiError(409, "Conflict", f"{ref} was removed meanwhile") from error
+        return there
+    made.append(ref.name)
+    return created
+
+
+def _ref(namespace: str, name: str) -> Ref:
+    return Ref("Secret", namespace, name)
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    """Run it in the namespace that RLJOB_NAMESPACE names; the exit code, 2 if a person has to decide."""
+    namespace = environment.get("RLJOB_NAMESPACE", "")
+    if not namespace:
+        return _failed("RLJOB_NAMESPACE is not set: give the namespace of NATS and the operator", 2)
+
+    async def run() -> tuple[str, ...]:
+        api = KubeApi(lambda: plain(credentials(kopf.OperatorSettings())))
+        try:
+            return await set_up(api, namespace)
+        finally:
+            await api.close()
+
+    try:
+        made = asyncio.run(run())
+    except SetupError as error:
+        return _failed(str(error), 2)
+    except ApiError as error:
+        return _failed(f"the API server says: {error}", 1)
+    except kopf.LoginError as error:
+        return _failed(str(error), 1)
+    print(f"made {', '.join(made)}" if made else "all Secrets are there; nothing made")  # noqa: T201
+    return 0
+
+
+def _failed(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The running operator: kopf handlers, work queue, controller, and one reconcile of one job at a time."""

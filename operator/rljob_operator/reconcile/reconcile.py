@@ -1,0 +1,237 @@
+"""Level-triggered reconcile of one RLJob: observe → decide → write status → plan → apply.
+
+    site = Site(nats_url=…, weights_uri=…, checkpoint_uri=…, trainer_log_uri=…)     # worker_pod.Site
+    reconciler = Reconciler(cluster, site, figures=latest_figures)                  # () -> observe.Figures | None
+    outcome = await reconciler.run(job)               # until it is finished and its children are gone
+
+To go on with a job that has ended (`--resume`): `await cluster.patch_status(job, status.resumed(await
+cluster.status(job)))`, then `run`. What is wrong with a pod template patch is found without a cluster by
+`desired(job, site, Targets(attempt=1, failures=0, pools={}))`, which raises `SpecError`.
+
+The status is written *before* anything is done: the number of a trainer attempt before its Job exists, `Succeeded`
+before the children that prove it are removed. So a crash between any two calls repeats work, and never loses or
+doubles a decision. Every pass starts from what is there; what woke it does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from rljob_core.errors import SpecError
+from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator import names
+from rljob_operator.backoff import Backoff
+from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.desired import Targets
+from rljob_operator.children.trainer_gang import trainer_hash
+from rljob_operator.cluster.port import Cluster, Ref, Rejected
+from rljob_operator.decisions import status as job_status
+from rljob_operator.decisions import trainer_attempts
+from rljob_operator.decisions.job_events import events
+from rljob_operator.decisions.observe import Figures, Observed, observe
+from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
+from rljob_operator.decisions.pods import Trouble
+from rljob_operator.decisions.pool_status import pool_statuses
+from rljob_operator.decisions.scale_down import shrinking, with_costs
+from rljob_operator.decisions.status import Phase
+from rljob_operator.reconcile.desired_memo import DesiredMemo
+
+_MAKE_PODS = frozenset({"Deployment", "Job"})
+
+RESYNC_SECONDS = 10.0
+"""A pass starts at least this often, and figures are written at most this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one reconcile did.
+
+    Attributes:
+        status: as written.
+        actions: how many; none means that the world is as wanted, as far as it can be.
+        settled: nothing will happen by itself: the job is finished or suspended and nothing of it is left, or stalled.
+        at_rest: the world is as wanted.
+        retry_at: look again then, if nothing happens before.
+        expire_at: a finished job is to be deleted then.
+    """
+
+    phase: Phase
+    status: RLJobStatus
+    actions: int
+    settled: bool
+    at_rest: bool
+    retry_at: datetime | None
+    expire_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended: `phase` is any but RUNNING; `reason` and `message` are its condition's."""
+
+    phase: Phase
+    reason: str
+    message: str
+    status: RLJobStatus
+
+
+class Reconciler:
+    """Brings a cluster to what an RLJob says.
+
+    Args:
+        site: what the place decides.
+        clock: the current time, with its zone.
+        backoff: between trainer attempts.
+        figures: the newest figures that workers pushed; asked for, never waited for.
+        outage: why nothing can go on just now; None if it can.
+        loads: by pod, what a job's engines have to do; asked for when a pool shrinks.
+        at_once: apply together what can be: each call waits for a server.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        site: Site,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        backoff: Backoff | None = None,
+        figures: Callable[[], Figures | None] = lambda: None,
+        outage: Callable[[RLJob], Trouble | None] = lambda _: None,
+        loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
+        at_once: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._site = site
+        self._clock = clock
+        self._backoff = backoff or Backoff()
+        self._figures = figures
+        self._outage = outage
+        self._loads = loads
+        self._at_once = at_once
+        self._desired = DesiredMemo(site)
+        self._figures_written: datetime | None = None
+        self._rejected: tuple[int | None, str] = (0, "")
+        """Generation whose children the cluster refuses, and its words: another spec is waited for."""
+
+    async def reconcile(self, job: RLJob) -> Pass:
+        """One pass."""
+        now = self._clock()
+        due = self._figures_written is None or (now - self._figures_written).total_seconds() >= RESYNC_SECONDS
+        observed = await observe(
+            self._cluster, job, now=now, figures=self._figures(), outage=self._outage(job)
+        )
+        try:
+            wanted_hash = trainer_hash(job, self._site)
+            attempt = trainer_attempts.decide(observed, wanted_hash=wanted_hash, backoff=self._backoff)
+            targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
+            wanted = self._desired(job, targets)
+            assessment = job_status.assess(observed, attempt, figures_due=due)
+            if self._rejected[0] == job.metadata.generation:
+                raise SpecError("", self._rejected[1])
+        except SpecError as error:
+            wanted = observed.kept
+            assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
+        if assessment.phase is not Phase.RUNNING:
+            wanted = tuple(m for m in wanted if names.LABEL_KEPT in m["metadata"]["labels"])
+        stalled = assessment.phase is Phase.STALLED
+        await self._write(job, observed.status, assessment.status)
+        if due:
+            self._figures_written = now
+        actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
+        # A pool that is about to change has its turn in the next pass: its status would make another version of it.
+        changing = {Ref.of(action.manifest) for action in actions if isinstance(action, Apply)}
+        for manifest in pool_statuses(observed):
+            if Ref.of(manifest) not in changing:
+                await self._cluster.apply_status(manifest)
+        try:
+            await self._act(actions)
+        except Rejected as error:
+            self._rejected = job.metadata.generation, str(error)
+            return await self.reconcile(job)
+        moving = job_status.condition(assessment.status, "Reconciling")
+        times = [assessment.retry_at, *(pod.doubtful_until for pod in observed.pods)]
+        if not due and self._figures_written is not None and job_status.outdated(assessment.status, observed):
+            times.append(self._figures_written + timedelta(seconds=RESYNC_SECONDS))
+        return Pass(
+            phase=assessment.phase,
+            status=assessment.status,
+            actions=len(actions),
+            settled=stalled or (assessment.phase is not Phase.RUNNING and not observed.at_work),
+            at_rest=moving is not None and moving.status == "False",
+            retry_at=min((time for time in times if time is not None), default=None),
+            expire_at=assessment.expire_at,
+        )
+
+    async def tear_down(self, job: RLJob) -> bool:
+        """One pass towards nothing, for a job that is deleted; whether nothing is left."""
+        observed = await observe(self._cluster, job, now=self._clock())
+        await self._act(plan(observed, ()))
+        return not observed.children and not observed.pods
+
+    async def _with_costs(
+        self, job: RLJob, observed: Observed, actions: Sequence[Action]
+    ) -> Sequence[Action]:
+        pools = shrinking(observed, actions)
+        if not pools or self._loads is None:
+            return actions
+        return with_costs(observed, actions, pools, await self._loads(job))
+
+    async def _act(self, actions: Sequence[Action]) -> None:
+        if not self._at_once:
+            for action in actions:
+                await self._do(action)
+            return
+        applies = [action for action in actions if isinstance(action, Apply)]
+        for action in actions:
+            if not isinstance(action, Apply):
+                await self._do(action)
+        # What makes pods comes after what pods need: an identity, configuration, who may connect to them.
+        for pods in (False, True):
+            some = [action for action in applies if (action.manifest["kind"] in _MAKE_PODS) == pods]
+            for result in await asyncio.gather(*map(self._do, some), return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case Apply():
+                await self._cluster.apply(action.manifest)
+            case Delete():
+                await self._cluster.delete(action.ref)
+            case ForceDelete():
+                await self._cluster.force_delete(action.ref)
+            case Annotate():
+                await self._cluster.annotate(action.ref, action.annotations)
+
+    async def run(self, job: RLJob | Callable[[], RLJob]) -> Outcome:
+        """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone.
+
+        Args:
+            job: or what gives it as it is now, where it may change meanwhile.
+        """
+        while True:
+            result = await self.reconcile(job() if callable(job) else job)
+            if result.settled:
+                reason, message = _why(result)
+                return Outcome(result.phase, reason, message, result.status)
+            seconds = RESYNC_SECONDS
+            if result.retry_at is not None:
+                seconds = min(seconds, max((result.retry_at - self._clock()).total_seconds(), 0.0))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):  # wait_for may swallow a cancellation before Python 3.12
+                    await self._cluster.changed()
+
+    async def _write(self, job: RLJob, before: RLJobStatus, after: RLJobStatus) -> None:
+        if after == before:
+            return
+        await self._cluster.patch_status(job, after)
+        for event in events(before, after):
+            await self._cluster.event(job, event)
+
+
+def _why(result: Pass) -> tuple[str, str]:
+    found = job_status.condition(result.status, result.phase.value)
+    return ("", "") if found is None else (found.reason, found.message)

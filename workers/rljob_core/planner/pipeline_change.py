@@ -1,0 +1,49 @@
+"""Another `spec.pipeline` while the job runs: from which buffer on it binds, written down before any opens under it.
+
+Buffers that are open keep their stamps, so nothing that is on its way becomes too stale. Open are the buffers of
+`version … version + η` at most, η being the bound under which the last of them opened: with that many steps, η + 1,
+the change is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rljob_core.planner.context import Desk
+from rljob_core.records import PipelineSet
+from rljob_core.spec import PipelineSpec
+
+
+def pipeline_set(pipeline: PipelineSpec, *, step: int = 0) -> PipelineSet:
+    """The record of a pipeline, defaults filled in, that binds from the buffer of `step` on."""
+    return PipelineSet(
+        step=step,
+        mode=str(pipeline.mode),
+        max_staleness=pipeline.bound,
+        inflight=str(pipeline.inflight),
+        max_attempts=pipeline.max_attempts,
+        max_resamples=pipeline.max_resamples,
+    )
+
+
+def pipeline_of(record: PipelineSet) -> PipelineSpec:
+    """The pipeline that a record is of."""
+    return PipelineSpec.model_validate(
+        {
+            "mode": record.mode,
+            "maxStaleness": record.max_staleness,
+            "inflight": record.inflight,
+            "maxAttempts": record.max_attempts,
+            "maxResamples": record.max_resamples,
+        }
+    )
+
+
+def take_pipeline(desk: Desk, pipeline: PipelineSpec) -> None:
+    """Decide by `pipeline` from now on, and record it if the ledger's last word was another."""
+    desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})
+    desk.pipeline_refused = ""
+    record = pipeline_set(pipeline, step=desk.state.buffers.next_step)
+    last = desk.state.pipeline
+    if last is None or replace(last, step=record.step) != record:
+        desk.emit(record)

@@ -1,0 +1,1 @@
+"""Prompts: reasoning-gym tasks, JSONL and Parquet files, each an endless deterministic sequence of items."""

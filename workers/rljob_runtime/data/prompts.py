@@ -1,0 +1,136 @@
+"""Where prompts come from: an endless, deterministic sequence of items and their rendered texts, by index.
+
+Whoever knows the index knows the item: the coordinator renders it, a reward worker looks it up again, and a
+restart of either goes on where it was. Sources import their libraries only when they are opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
+from rljob_core.spec import DataSpec, EvaluationDataSpec
+from rljob_runtime.locations import local_path
+from rljob_runtime.model.tokenizer import Tokenizer
+
+
+class ItemSource(Protocol):
+    """Data items by index; the same index gives an equal item in every process."""
+
+    def item(self, index: int) -> dict[str, Any]:
+        """The item's fields."""
+
+
+class PromptSource:
+    """The job's prompts, by index from 0 without end.
+
+    Args:
+        data: what to read, and the template.
+        model_uri: of the model whose chat template renders prompts if `data.prompt_template` is null.
+        path: of `data` in the manifest, for errors.
+
+    Raises:
+        SpecError: unknown data set, refused options, a missing or empty file, a template that does not compile or
+            asks for a field that the first item has not, a model without a chat template.
+    """
+
+    def __init__(self, data: DataSpec, *, model_uri: str, path: str = "spec.data") -> None:
+        self.path = path
+        self.items = _open(data, path)
+        self._template = _compile(data.prompt_template)
+        self._tokenizer: Tokenizer | None = None
+        if self._template is None:
+            self._tokenizer = Tokenizer(local_path(model_uri, field="spec.model.uri"))
+        # A template that does not fit the data is told at start-up, not in the middle of the job.
+        self.text(0)
+
+    def item(self, index: int) -> dict[str, Any]:
+        """The item's fields."""
+        return self.items.item(index)
+
+    def text(self, index: int) -> str:
+        """The prompt as the model reads it.
+
+        Raises:
+            SpecError: the template needs a field that this item has not.
+        """
+        item = self.item(index)
+        if self._tokenizer is not None:
+            return self._tokenizer.render_chat(_messages(item, path=self.path))
+        assert self._template is not None  # noqa: S101  one of both was set
+        try:
+            return self._template.render({"metadata": {}, **item})
+        except jinja2.UndefinedError as error:
+            raise SpecError(
+                "spec.data.promptTemplate", f"{error.message}; the item at index {index} has {_names(item)}"
+            ) from error
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            raise SpecError("spec.data.promptTemplate", f"item {index} does not render: {error}") from error
+
+
+def open_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
+    """The prompts of `spec.data`, and the held-out ones of `spec.evaluation` (without it, the former again).
+
+    Raises:
+        SpecError: as `PromptSource`; or the held-out prompts would be rows of the very file that is trained on.
+    """
+    spec = config.spec
+    training = PromptSource(spec.data, model_uri=spec.model.uri)
+    if spec.evaluation is None:
+        return training, training
+    data = evaluation_data(spec.data, spec.evaluation.data)
+    path = "spec.evaluation.data"
+    if data.source != "reasoning-gym" and data.dataset == spec.data.dataset:
+        raise SpecError(
+            f"{path}.dataset", "give another file than spec.data.dataset: its rows are trained on"
+        )
+    return training, PromptSource(data, model_uri=spec.model.uri, path=path)
+
+
+def evaluation_data(data: DataSpec, given: EvaluationDataSpec) -> DataSpec:
+    """`spec.data` with what `spec.evaluation.data` gives laid over it."""
+    return data.model_copy(update=given.model_dump(exclude_none=True))
+
+
+def _open(data: DataSpec, path: str) -> ItemSource:
+    if data.source == "reasoning-gym":
+        from rljob_runtime.data.gym import GymSource
+
+        return GymSource(data.dataset, options=data.options, seed=data.seed, path=path)
+    from rljob_runtime.data.files import FileSource
+
+    return FileSource(data.dataset, kind=data.source, options=data.options, seed=data.seed, path=path)
+
+
+def _compile(template: str | None) -> jinja2.Template | None:
+    if template is None:
+        return None
+    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False)
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise SpecError("spec.data.promptTemplate", f"line {error.lineno}: {error.message}") from error
+
+
+def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:
+    """The chat that an item starts with: its `messages`, or its question as the user's."""
+    if "messages" in item:
+        return list(item["messages"])
+    if "question" in item:
+        return [{"role": "user", "content": item["question"]}]
+    raise SpecError(
+        f"{path}.dataset",
+        f"the chat template needs a field `messages` or `question`; items have {_names(item)}",
+    )
+
+
+def _names(item: Mapping[str, Any]) -> str:
+    """An item's fields and those of its metadata, for people."""
+    metadata = item.get("metadata")
+    inner = [f"metadata.{name}" for name in metadata] if isinstance(metadata, Mapping) else []
+    return ", ".join([*item, *inner])

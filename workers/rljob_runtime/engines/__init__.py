@@ -1,0 +1,1 @@
+"""Engines that generate responses, by the names that a manifest uses."""

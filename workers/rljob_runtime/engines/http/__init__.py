@@ -1,0 +1,1 @@
+"""The engine `HTTP`: an OpenAI-compatible completions server that somebody else runs."""

@@ -1,0 +1,238 @@
+"""What a completions server is and can do, as far as it says so itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from rljob_core.errors import NotThere, SpecError
+from rljob_core.ports import Request
+from rljob_runtime.engines.fit import OPTIONS
+from rljob_runtime.engines.http.server import Broken, Refused, Server, Unavailable
+from rljob_runtime.engines.options import HttpOptions
+from rljob_runtime.engines.random_stream import stream
+from rljob_runtime.engines.vllm.names import DRAWN, SEED
+
+#: A server's label while weights are being replaced.
+LOADING = "loading"
+#: Seconds for a look at a server, whose first token may take some.
+_GLANCE = 10.0
+
+
+class Told(Enum):
+    """Which log-probabilities a server tells."""
+
+    OURS = "of the tempered distribution before truncation, by our sampler"
+    RAW = "of the untempered distribution"
+    PROCESSED = "of the tempered distribution after truncation"
+    UNKNOWN = "nobody knows"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a server.
+
+    Attributes:
+        name: what it calls the model.
+        context: prompt and response together at most, in tokens; None if it does not say.
+        told: which log-probabilities it tells.
+        seeds: whether its requests may carry seeds.
+    """
+
+    name: str
+    context: int | None
+    told: Told
+    seeds: bool
+
+    def unable(self, request: Request) -> str:
+        """Why log-probabilities of these samples would be of no use; empty if they are."""
+        tempered, truncated = request.temperature not in (0, 1), request.temperature > 0 and request.top_p < 1
+        if tempered and self.told in (Told.RAW, Told.UNKNOWN):
+            return (
+                "Unsupported: the server tells log-probabilities before temperature, and training needs those after: "
+                "start it with --logprobs-mode processed_logprobs, or set spec.rollout.sampling.temperature to 1"
+            )
+        if truncated and self.told in (Told.PROCESSED, Told.UNKNOWN):
+            return (
+                "Unsupported: the server tells log-probabilities after truncation by topP, and training needs those "
+                "before: set spec.rollout.sampling.topP to 1"
+            )
+        return ""
+
+    def body(
+        self,
+        prompt: list[int],
+        *,
+        seed: int,
+        drawn: int,
+        left: int,
+        temperature: float,
+        top_p: float,
+        stop: Iterable[int],
+    ) -> dict[str, Any]:
+        """A request for a completion.
+
+        Args:
+            prompt: token ids to go on from, the response's own included.
+            seed: of the response.
+            drawn: tokens that it has already.
+            left: tokens that it may still have.
+            temperature, top_p: of the sampling.
+            stop: tokens that end it.
+        """
+        ours = self.told is Told.OURS
+        body: dict[str, Any] = {
+            "model": self.name,
+            "prompt": prompt,
+            "max_tokens": left,
+            "temperature": temperature,
+            "top_p": top_p,
+            "logprobs": 0 if ours else 1,
+            "stop_token_ids": sorted(stop),
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+        }
+        if ours:
+            body["vllm_xargs"] = {SEED: str(seed), DRAWN: drawn}
+        elif self.seeds:
+            body["seed"] = int(stream(seed, drawn) >> np.uint64(1))
+        return body
+
+
+async def learn(server: Server, options: HttpOptions) -> Facts:
+    """All of it, with our sampler in the server's workers if they have our extension.
+
+    A vLLM server that is ours to load goes on, should it have been left paused.
+
+    Raises:
+        SpecError: it has no such model, does not tell or take versions, or completes without token ids or
+            log-probabilities.
+        Refused, Broken, Unavailable: it does not answer as a completions server does, or not now.
+    """
+    facts = await _named(server, options)
+    if await _check_versions(server, options):
+        # Whoever fed it before us died over it. What it has loaded, nobody knows; and paused, it would tell nothing.
+        await relabel(server, LOADING)
+        await server.ask("POST", "/resume")
+    return await _told(server, facts)
+
+
+async def learn_again(server: Server, options: HttpOptions) -> Facts:
+    """What `learn` finds, of a server that may have been restarted since; it is not resumed, since we may replace its
+    weights at this moment.
+
+    Raises:
+        SpecError, Refused, Broken, Unavailable: as `learn`.
+    """
+    return await _told(server, await _named(server, options))
+
+
+async def glance(options: HttpOptions) -> None:
+    """Whether a server that answers now lacks what training needs. It is asked for a token, and nothing is changed.
+
+    Who asks may stand elsewhere than the workers, without the key, or before the server's start. So one that does not
+    answer, or not to us, is not refused: the engine's own start finds out.
+
+    Raises:
+        SpecError: as `learn`.
+    """
+    server = Server(options.url, key_variable=options.api_key_variable, patience=_GLANCE, connections=1)
+    try:
+        async with asyncio.timeout(_GLANCE):
+            await server.open()
+            facts = await _named(server, options, patient=False)
+            if not await _check_versions(server, options):
+                await _probe(server, facts, temperature=0.0)
+    except (NotThere, Refused, Broken, Unavailable, TimeoutError):
+        return
+    finally:
+        await server.close()
+
+
+async def _told(server: Server, facts: Facts) -> Facts:
+    """The same with what its log-probabilities are."""
+    with suppress(Refused):  # vLLM without our extension answers 500, and always will
+        answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"}, patient=False)
+        if all(str(found) == "True" for found in answer["results"]):
+            facts = Facts(facts.name, facts.context, Told.OURS, facts.seeds)
+    plain = await _probe(server, facts, temperature=0.0)
+    if facts.told is Told.OURS:
+        return facts
+    # The likeliest token is less likely in a flatter distribution.
+    flat = await _probe(server, facts, temperature=2.0)
+    if plain is None or flat is None:
+        return facts
+    told = Told.RAW if abs(plain - flat) < 1e-4 else Told.PROCESSED
+    return Facts(facts.name, facts.context, told, facts.seeds)
+
+
+async def _named(server: Server, options: HttpOptions, *, patient: bool = True) -> Facts:
+    answer = await server.ask("GET", "/v1/models", patient=patient)
+    try:
+        models = {str(entry["id"]): entry for entry in answer["data"]}
+    except (KeyError, TypeError) as error:
+        raise Refused(200, f"what it answers at /v1/models lists no models: {answer!r:.100}") from error
+    name = options.model
+    if not name and len(models) == 1:
+        name = next(iter(models))
+    if name not in models:
+        asked = f"no {name!r}" if name else "no one to take unnamed"
+        raise SpecError(
+            f"{OPTIONS}.model",
+            f"the server has {', '.join(models) or 'none'}, and {asked}: write what it has",
+        )
+    context = models[name].get("max_model_len")
+    return Facts(name, context if isinstance(context, int) else None, Told.UNKNOWN, options.seeds)
+
+
+async def _check_versions(server: Server, options: HttpOptions) -> bool:
+    """Whether the server is paused, if that is ours to end.
+
+    Raises:
+        SpecError: it does not tell its version, or does not take others.
+    """
+    try:
+        await label(server, options)
+        if options.weights == "Reload" and not options.reload_path:
+            return bool((await server.ask("GET", "/is_paused"))["is_paused"])
+    except (Refused, KeyError, TypeError) as error:
+        hint = "start vLLM's server with VLLM_SERVER_DEV_MODE=1, or name another server's paths in "
+        raise SpecError(
+            f"{OPTIONS}.weights",
+            f"the server does not tell or take versions of weights ({error}): {hint}reloadPath and versionPath",
+        ) from error
+    return False
+
+
+async def label(server: Server, options: HttpOptions) -> str:
+    """What the server calls the weights that it has."""
+    return str((await server.ask("GET", options.version_path))["weight_version"])
+
+
+async def relabel(server: Server, name: str, *, patient: bool = True) -> None:
+    """Tell vLLM's server what to call the weights that it has."""
+    await server.ask("POST", "/update_weight_version", {"new_version": name}, patient=patient)
+
+
+async def _probe(server: Server, facts: Facts, *, temperature: float) -> float | None:
+    """Log-probability of the likeliest token behind a prompt, if the server tells it.
+
+    Raises:
+        SpecError: it tells no log-probabilities, or no token ids.
+        Broken: it was paused, or ended, meanwhile.
+    """
+    body = facts.body([1, 2, 3], seed=0, drawn=0, left=1, temperature=temperature, top_p=1.0, stop=())
+    async with server.completion(body) as pieces:
+        found = [piece async for piece in pieces]
+    if any(piece.finish == "abort" for piece in found):
+        raise Broken(f"{server.url} broke a completion off")
+    if not any(piece.tokens for piece in found):
+        raise SpecError(f"{OPTIONS}.url", "the server completes a prompt with no token at all")
+    return next((piece.likeliest for piece in found if piece.tokens), None)

@@ -1,0 +1,253 @@
+"""Generates on an OpenAI-compatible completions server, whose weights it replaces, or whose versions it reads.
+
+A server belongs to one engine. It may be restarted by others at any time, and then has its initial weights again; so
+each stream counts only once the server, with the stream open, has said which version it has. A broken stream begins
+again behind the tokens that came.
+
+    Reload:   streams are cut → pause → load the folder → label → resume
+    Publish:  streams go on; their tokens count as of the lower of the versions told before and after a stream begins
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rljob_core.errors import NotThere, SpecError, WeightsRejected
+from rljob_core.ports import Request
+from rljob_runtime.engines.fit import OPTIONS
+from rljob_runtime.engines.options import HttpOptions
+from rljob_runtime.engines.stops import Decode
+from rljob_runtime.engines.streamed.engine import RequestEngine
+from rljob_runtime.engines.streamed.request import Chunk, EngineDied, Held
+from rljob_runtime.model.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from rljob_runtime.engines.http.capabilities import Facts
+    from rljob_runtime.engines.http.server import Server, Stream
+
+#: A server's label before anybody has given it another one: it has the weights that it was started with.
+_INITIAL = "default"
+#: Between two looks at the version of a server that somebody else feeds.
+_LOOK_SECONDS = 1.0
+_FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
+
+
+class HttpEngine(RequestEngine):
+    """The port `Engine`; see `HttpOptions` for its options.
+
+    The i-th token of a response draws the same number as in other engines where the server is vLLM's on a CPU with the
+    worker extension of `engine_vllm_worker`. With others, a response depends on its seed and on where it was cut.
+
+    Args:
+        model: settings of the initial model.
+        options: of the engine.
+        decode: text of token ids, for stop strings; by default the tokenizer in the model's folder.
+    """
+
+    def __init__(self, model: ModelSettings, *, options: HttpOptions, decode: Decode | None = None) -> None:
+        staging = None if options.staging is None else Path(options.staging)
+        super().__init__(
+            model, slots=options.slots, max_length=options.max_length, decode=decode, staging=staging
+        )
+        self._options = options
+        self._reloads = options.weights == "Reload"
+        self._client: Server | None = None
+        self._known: Facts | None = None
+        self._streams: set[Stream] = set()
+        self._replacing = False
+        self._doubted = False  # whether another server may stand in the place of the one that we know
+        self._asking = asyncio.Lock()
+
+    # ------------------------------------------------------------------------------------------ the beginning
+
+    async def _open(self) -> None:
+        from rljob_runtime.engines.http.capabilities import learn
+        from rljob_runtime.engines.http.server import Broken, Refused, Server, Unavailable
+
+        options = self._options
+        self._client = Server(
+            options.url,
+            key_variable=options.api_key_variable,
+            patience=options.timeout_seconds,
+            connections=options.slots + 8,
+        )
+        await self._client.open()
+        try:
+            self._known = await learn(self._client, options)
+        except (Unavailable, Broken) as error:  # it may be starting anew
+            raise NotThere(f"{OPTIONS}.url", str(error)) from error
+        except Refused as error:
+            raise SpecError(
+                f"{OPTIONS}.url", f"{error}; is it a completions server of this model?"
+            ) from error
+
+        if self._known.context is not None:
+            self._book.longest = min(self._book.longest, self._known.context)
+
+    @property
+    def _server(self) -> Server:
+        if self._client is None:
+            raise RuntimeError("the engine has not started")
+        return self._client
+
+    @property
+    def _facts(self) -> Facts:
+        if self._known is None:
+            raise RuntimeError("the engine has not started")
+        return self._known
+
+    async def _check_known(self) -> None:
+        """After a connection broke, ask what the server can: it may be another one, and has to be told of our sampler.
+
+        Raises:
+            EngineDied: it can something else than before.
+            Broken, Unavailable: it does not answer now.
+        """
+        from rljob_runtime.engines.http.capabilities import learn_again
+        from rljob_runtime.engines.http.server import Refused
+
+        async with self._asking:
+            if not self._doubted:
+                return
+            self._doubted = False
+            try:
+                found = await learn_again(self._server, self._options)
+            except (SpecError, Refused) as error:
+                raise EngineDied(str(error)) from error
+            except BaseException:
+                self._doubted = True
+                raise
+            if found != self._facts:
+                raise EngineDied(
+                    f"{self._server.url} was restarted as another server: {found} and not {self._facts}"
+                )
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    def _unable(self, request: Request) -> str:
+        return self._facts.unable(request)
+
+    async def _generate(self, held: Held) -> AsyncGenerator[Chunk, None]:
+        from rljob_runtime.engines.http.server import Broken, Unavailable
+
+        request, drawn, version = held.request, len(held.tokens), self.version
+        body = self._facts.body(
+            held.prompt,
+            seed=request.seed,
+            drawn=drawn,
+            left=held.left,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stop=request.stop_tokens,
+        )
+        try:
+            await self._check_known()
+            before = version if self._reloads else await self._served()
+            async with self._server.completion(body) as pieces:
+                self._streams.add(pieces)
+                try:
+                    # The server that has this stream says so: none that has just been restarted can.
+                    after = await self._served()
+                    if self._replacing or self.version != version:
+                        return
+                    made_by = min(before, after)
+                    if made_by < version or (self._reloads and after != version):
+                        raise EngineDied(
+                            f"{self._server.url} has version {after} and not {version}: it was restarted, or given "
+                            "other weights"
+                        )
+                    async for piece in pieces:
+                        versions = None if self._reloads else [made_by] * len(piece.tokens)
+                        finish = _FINISH.get(piece.finish, "")
+                        yield Chunk(piece.tokens, piece.logprobs, versions, finish)  # type: ignore[arg-type]
+                finally:
+                    self._streams.discard(pieces)
+        except Broken:
+            # Unless it was us, for new weights. The request begins again, behind what came.
+            self._doubted |= not self._replacing and self.version == version
+        except Unavailable as error:
+            raise EngineDied(str(error)) from error
+
+    # ------------------------------------------------------------------------------------------ weights
+
+    async def _label(self) -> str:
+        from rljob_runtime.engines.http.capabilities import label
+
+        return await label(self._server, self._options)
+
+    async def _served(self) -> int:
+        """The version that the server has; -1 if its label tells none."""
+        label = await self._label()
+        if label == _INITIAL:
+            return 0
+        return int(label) if label.isdecimal() else -1
+
+    async def _stage(self, version: int, tensors: Iterable[tuple[str, Any]] | None) -> Path | None:
+        from rljob_runtime.engines.http.server import Refused, Unavailable
+
+        try:
+            if not self._reloads:
+                await self._published(version)
+                return None
+            folder = await super()._stage(version, tensors)
+            untouched = not self._options.reload_path and await self._label() == _INITIAL
+        except (Refused, Unavailable) as error:
+            raise WeightsRejected(str(error)) from error
+        return self._model.folder if folder is None and not untouched else folder
+
+    async def _published(self, version: int) -> None:
+        """Wait until the server has a version, or a later one.
+
+        Raises:
+            WeightsRejected: it takes too long.
+        """
+        give_up = time.monotonic() + self._options.timeout_seconds
+        while (served := await self._served()) < version:
+            if time.monotonic() > give_up:
+                raise WeightsRejected(
+                    f"{self._server.url} has version {served}, and nobody gives it {version}"
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _replace(self, version: int, folder: Path | None) -> None:
+        if not self._reloads:
+            return
+        self._replacing = True
+        try:
+            for one in list(self._streams):
+                one.close()
+            if self._options.reload_path:
+                await self._reload_elsewhere(version, folder or self._model.folder)
+            else:
+                await self._reload_vllm(version, folder)
+        finally:
+            self._replacing = False
+
+    async def _reload_elsewhere(self, version: int, folder: Path) -> None:
+        body = {"model_path": str(folder), "weight_version": str(version)}
+        answer = await self._server.ask("POST", self._options.reload_path, body)
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise RuntimeError(f"{self._server.url} did not load {folder}: {answer.get('message', answer)}")
+
+    async def _reload_vllm(self, version: int, folder: Path | None) -> None:
+        from rljob_runtime.engines.http.capabilities import LOADING, relabel
+
+        ask = self._server.ask
+        await ask("POST", "/pause?mode=abort&clear_cache=true")
+        await relabel(self._server, LOADING)
+        if folder is not None:
+            body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+            await ask("POST", "/collective_rpc", body)
+        # Were it restarted meanwhile, it would have its initial weights, and not this label.
+        if await self._label() != LOADING:
+            raise RuntimeError(f"{self._server.url} was restarted while it loaded version {version}")
+        await relabel(self._server, str(version), patient=False)
+        await ask("POST", "/resume")
+
+    async def _shut(self) -> None:
+        if self._client is not None:
+            await self._client.close()

@@ -1,0 +1,303 @@
+"""A base for engines of one's own: a subclass says what the next token's logits are, the rest is done here.
+
+All that the protocol asks of an engine stands between two steps: requests come in and are cancelled, weights are
+swapped, responses end. Steps, and taking weights, run one at a time in a thread of the engine's own; everything else
+happens in the event loop, so that nothing needs a lock. Tokens are drawn as the engine `Torch` draws them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rljob_core.errors import WeightsRejected
+from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
+from rljob_core.spec import Inflight
+from rljob_core.trajectory import Finish
+from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
+from rljob_runtime.engines.random_stream import draw, stream
+from rljob_runtime.engines.stepped_sampler import sample
+
+T = TypeVar("T")
+Decode = Callable[[Sequence[int]], str]
+
+#: Tokens that a character is made of at most (the bytes of UTF-8).
+_TOKENS_PER_CHARACTER = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Response:
+    """A response under way; `before` are the prompt and what it goes on from, the lists what came since."""
+
+    request: Request
+    before: NDArray[np.int32]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the response so far, inherited ones included."""
+        return self.request.inherited_tokens + len(self.tokens)
+
+    def sequence(self) -> NDArray[np.int32]:
+        """Prompt and response so far: int32 [p + n]."""
+        return np.concatenate([self.before, np.array(self.tokens, np.int32)])
+
+    def made(self) -> Progress:
+        """The response so far."""
+        inherited = self.request.inherited
+        columns = (
+            np.array(self.tokens, np.int32),
+            np.array(self.logprobs, np.float32),
+            np.array(self.versions, np.int32),
+        )
+        if inherited is None:
+            return Progress(self.request.id, *columns)
+        older = (inherited.tokens, inherited.logprobs, inherited.versions)
+        joined = [
+            np.concatenate([old, new], dtype=new.dtype) for old, new in zip(older, columns, strict=True)
+        ]
+        return Progress(self.request.id, *joined)
+
+
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    version: int
+    tensors: Mapping[str, Any] | None
+    inflight: str
+    done: asyncio.Future[None]
+
+
+class SteppedEngine(ABC):
+    """The port `Engine`, but for the two methods that compute.
+
+    A request whose id is still being generated takes that one's place. For temperature 0 log-probabilities are those
+    of the untempered distribution.
+
+    Args:
+        model_path: the initial model's folder, for the tokenizer in it.
+        slots: trajectories generated at once.
+        decode: text of token ids, for stop strings; by default that tokenizer's.
+    """
+
+    def __init__(self, model_path: Path, *, slots: int, decode: Decode | None = None) -> None:
+        self.slots = slots
+        self.version = -1
+        self._path = model_path
+        self._decode = decode
+        self._waiting = deque[_Response]()
+        self._running = dict[str, _Response]()
+        self._swaps = deque[_Swap]()
+        self._events = EngineEvents()
+        self._wake = asyncio.Event()
+        self._generated = 0
+        self._task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+
+    # ------------------------------------------------------------------------------------------ what a subclass says
+
+    @abstractmethod
+    def take(self, tensors: Mapping[str, Any] | None) -> None:
+        """Use these weights, torch CPU tensors or NumPy arrays by name (`None`: the initial model's).
+
+        Raises:
+            WeightsRejected: they are not this model's; those in use stay in use.
+        """
+
+    @abstractmethod
+    def logits(self, sequences: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+        """What may come next.
+
+        Args:
+            sequences: int32 [p + n] each, the prompts and responses so far of all running requests; `slots` at most.
+
+        Returns:
+            float32 [len(sequences), vocabulary].
+        """
+
+    # ------------------------------------------------------------------------------------------ the port
+
+    async def start(self) -> None:
+        """Take the initial weights, and begin."""
+        await self._compute(self.take, None)
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Generate these, in order."""
+        self.cancel([request.id for request in requests])
+        for request in requests:
+            if problem := nothing_to_generate(request):
+                self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
+                continue
+            older = [] if request.inherited is None else [request.inherited.tokens]
+            self._waiting.append(_Response(request, np.concatenate([request.tokens, *older], dtype=np.int32)))
+        self._wake.set()
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Forget these; no event follows."""
+        gone = set(ids)
+        self._events.forget(gone)
+        self._waiting = deque(response for response in self._waiting if response.request.id not in gone)
+        for name in gone & self._running.keys():
+            del self._running[name]  # the step under way draws a token for nobody
+        self._wake.set()
+
+    async def events(self) -> Sequence[EngineEvent]:
+        """At least one event, as soon as there is one.
+
+        Raises:
+            GenerationFailed: the engine has ended.
+        """
+        return await self._events.take()
+
+    async def progress(self, least: Mapping[str, int]) -> Sequence[Progress]:
+        """How far those of these requests have come that have so many tokens at least."""
+        return [r.made() for name, r in self._running.items() if r.length >= least.get(name, math.inf)]
+
+    async def swap(self, version: int, tensors: Iterable[tuple[str, Any]] | None, inflight: str) -> None:
+        """Use new weights from the next token on (`None`: the initial model's); generation goes on while they are read.
+
+        Raises:
+            WeightsRejected: the tensors do not verify or are not this model's; the old ones stay in use.
+            GenerationFailed: the engine has ended.
+        """
+        weights: dict[str, Any] | None = None
+        if isinstance(tensors, Sequence):  # they are read already
+            weights = dict(tensors)
+        elif tensors is not None:
+            weights = await asyncio.to_thread(dict, tensors)
+        if self._events.failure is not None:
+            raise self._events.failure
+        done = asyncio.get_running_loop().create_future()
+        self._swaps.append(_Swap(version, weights, inflight, done))
+        self._wake.set()
+        await done
+
+    def load(self) -> EngineLoad:
+        """How busy it is; `tokens` counts those generated since the start."""
+        return EngineLoad(len(self._running), len(self._waiting), self._generated)
+
+    async def close(self) -> None:
+        """Stop computing, after the step that is under way."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await asyncio.to_thread(self._thread.shutdown)
+        self._events.end(None)
+
+    # ------------------------------------------------------------------------------------------ the steps
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            await self._between_steps()
+            if self._running:
+                await self._step()
+            else:
+                await self._wake.wait()
+
+    async def _between_steps(self) -> None:
+        while self._swaps and (self._swaps[0].inflight != Inflight.KEEP or not self._running):
+            await self._use(self._swaps[0])
+            self._swaps.popleft()
+        while not self._swaps and self._waiting and len(self._running) < self.slots:
+            response = self._waiting.popleft()
+            self._running[response.request.id] = response
+
+    async def _use(self, swap: _Swap) -> None:
+        try:
+            await self._compute(self.take, swap.tensors)
+        except WeightsRejected as error:
+            if not swap.done.done():
+                swap.done.set_exception(error)
+            return
+        if swap.inflight == Inflight.RESTART:
+            self._stop_all("Restarted", failure=False)
+        self.version = swap.version
+        if not swap.done.done():
+            swap.done.set_result(None)
+
+    async def _step(self) -> None:
+        """One token for every running response; those that end with it are reported."""
+        responses = list(self._running.values())
+        try:
+            tokens, logprobs = await self._compute(self._next_tokens, responses)
+            for response, token, logprob in zip(responses, tokens.tolist(), logprobs.tolist(), strict=True):
+                if self._running.get(response.request.id) is response:
+                    self._append(response, token, logprob)
+        except Exception as error:  # an engine outlives one batch; each of its responses says why
+            self._stop_all(f"EngineFailed: {type(error).__name__}: {error}", failure=True)
+
+    def _next_tokens(self, responses: Sequence[_Response]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and log-probabilities [n], in the engine's thread."""
+        logits = np.asarray(self.logits([response.sequence() for response in responses]), np.float32)
+        if logits.ndim != 2 or len(logits) != len(responses):
+            raise ValueError(f"logits of {len(responses)} sequences have the shape {logits.shape}")
+        requests = [response.request for response in responses]
+        streams = np.array([stream(r.request.seed, r.length) for r in responses], np.uint64)
+        return sample(
+            logits,
+            uniform=draw(streams),
+            temperature=np.array([request.temperature for request in requests], np.float32),
+            top_p=np.array([request.top_p for request in requests], np.float32),
+        )
+
+    def _append(self, response: _Response, token: int, logprob: float) -> None:
+        request = response.request
+        response.tokens.append(token)
+        response.logprobs.append(logprob)
+        response.versions.append(self.version)
+        self._generated += 1
+        event: EngineEvent
+        if not math.isfinite(logprob):
+            reason = f"NotFinite: version {self.version} gives no finite probabilities"
+            event = Stopped(id=request.id, reason=reason, failure=True)
+        elif (stopped := self._stops(response)) or response.length == request.max_tokens:
+            made = response.made()
+            finish = Finish.STOP if stopped else Finish.LENGTH
+            event = Completed(made.id, made.tokens, made.logprobs, made.versions, finish)
+        else:
+            return
+        del self._running[request.id]
+        self._events.put([event])
+
+    def _stops(self, response: _Response) -> bool:
+        """Whether its newest token ends a response."""
+        request = response.request
+        if response.tokens[-1] in request.stop_tokens:
+            return True
+        if not request.stop:
+            return False
+        if self._decode is None:
+            from rljob_runtime.model.tokenizer import Tokenizer
+
+            self._decode = Tokenizer(self._path).decode
+        size = _TOKENS_PER_CHARACTER * (max(map(len, request.stop)) + 1)
+        tail = response.sequence()[len(request.tokens) :][-size:]
+        text = self._decode(tail.tolist())
+        return any(stop in text for stop in request.stop)
+
+    def _stop_all(self, reason: str, *, failure: bool) -> None:
+        self._events.put([Stopped(id=name, reason=reason, failure=failure) for name in self._running])
+        self._running.clear()
+
+    async def _compute(self, function: Callable[..., T], *values: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *values)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        failure = self._events.end(None if task.cancelled() else task.exception())
+        for swap in self._swaps:
+            if not swap.done.done():
+                swap.done.set_exception(failure)

@@ -1,0 +1,281 @@
+"""The books of an engine whose requests are streams: which run, which wait, how far each has come, when it has ended.
+
+As many are streamed at once as the engine has slots, and none begins while the gate is shut, which swaps of weights do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from itertools import count
+
+import numpy as np
+
+from rljob_core.errors import GenerationFailed
+from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
+from rljob_core.trajectory import Finish
+from rljob_runtime.engines.events import EngineEvents, unfit
+from rljob_runtime.engines.profile import StepMeter
+from rljob_runtime.engines.stops import Decode, Mark, StopTable
+from rljob_runtime.engines.streamed.request import Chunk, EngineDied, Held
+
+#: Streams of a request in a row that end without a token, a reason or a swap, before it fails.
+_CUTS = 8
+
+
+class RequestBook:
+    """Requests from their submission to their end.
+
+    Args:
+        slots: streamed at once.
+        longest: prompt and response together at most, in tokens.
+        vocabulary: token ids that the model has.
+        decode: gives the tokenizer's decoder when a request has stop strings.
+        generate: streams what follows `held.prompt`, `held.left` tokens at most; closing it withdraws the request.
+        unable: why the engine cannot sample as a request asks; empty if it can.
+        version: of the weights in use.
+
+    Attributes:
+        longest: as above; it may shrink until the first request comes.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        longest: int,
+        vocabulary: int,
+        decode: Callable[[], Decode],
+        generate: Callable[[Held], AsyncGenerator[Chunk, None]],
+        unable: Callable[[Request], str],
+        version: Callable[[], int],
+    ) -> None:
+        self.longest = longest
+        self._slots = slots
+        self._vocabulary = vocabulary
+        self._generate = generate
+        self._unable = unable
+        self._version = version
+        self._stops = StopTable(vocabulary=vocabulary, decode=decode)
+        self._events = EngineEvents()
+        self._numbers = count()
+        self._held: dict[str, Held] = {}
+        self._running: dict[int, Held] = {}
+        self._waiting: deque[Held] = deque()
+        self._tokens = 0
+        self._gates = 0
+        self._open_gate = asyncio.Event()
+        self._open_gate.set()
+        self._ended = asyncio.Event()  # a running request has
+        self._cleaning: set[asyncio.Task[None]] = set()
+        self._meter = StepMeter()
+
+    # ------------------------------------------------------------------------------------------ submitted
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Stream these, in order."""
+        self.cancel([request.id for request in requests])
+        for request in requests:
+            problem = unfit(request, longest=self.longest, vocabulary=self._vocabulary) or self._unable(
+                request
+            )
+            ending = 0
+            if not problem:
+                try:
+                    ending = self._stops.ending(request.stop_tokens, request.stop)
+                except Exception as error:  # the tokenizer's
+                    problem = _failure(error)
+            if problem:
+                self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
+                continue
+            held = Held(next(self._numbers), request, ending)
+            self._held[request.id] = held
+            self._waiting.append(held)
+        self._admit()
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Forget these; no event follows."""
+        for name in ids:
+            held = self._held.get(name)
+            if held is not None:
+                self._leave(held)
+        self._events.forget(set(ids))
+        self._admit()
+
+    async def events(self) -> Sequence[EngineEvent]:
+        """At least one event, as soon as there is one.
+
+        Raises:
+            GenerationFailed: there will be no more.
+        """
+        return await self._events.take()
+
+    def progress(self, least: Mapping[str, int]) -> list[Progress]:
+        """How far those of these requests have come that have so many tokens at least."""
+        return [
+            Progress(held.request.id, *held.arrays)
+            for held in self._running.values()
+            if len(held.tokens) >= least.get(held.request.id, math.inf)
+        ]
+
+    def load(self) -> EngineLoad:
+        """How busy it is; `tokens` counts those generated since the start."""
+        return EngineLoad(len(self._running), len(self._waiting), self._tokens, self._meter.profile)
+
+    @property
+    def running(self) -> int:
+        """Streams under way."""
+        return len(self._running)
+
+    # ------------------------------------------------------------------------------------------ around a swap
+
+    def shut_gate(self) -> None:
+        """Let no stream begin, until the gate is opened as often as it was shut."""
+        self._gates += 1
+        self._open_gate.clear()
+        self._meter.disturb()
+
+    def open_gate(self) -> None:
+        """Undo a `shut_gate`."""
+        self._gates -= 1
+        if not self._gates:
+            self._open_gate.set()
+        self._admit()
+
+    def restart_all(self) -> None:
+        """End what runs, to be generated again."""
+        for held in list(self._running.values()):
+            self._finish(held, Stopped(id=held.request.id, reason="Restarted", failure=False))
+
+    async def all_ended(self) -> None:
+        """Wait until nothing runs.
+
+        Raises:
+            GenerationFailed: there will be no more events.
+        """
+        while self._running:
+            self._ended.clear()
+            await self._ended.wait()
+            self.check_alive()
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    @property
+    def failed(self) -> bool:
+        """Whether there will be no more events."""
+        return self._events.failure is not None
+
+    def check_alive(self) -> None:
+        """Raise why there will be no more events, if so.
+
+        Raises:
+            GenerationFailed: it is so.
+        """
+        if self._events.failure is not None:
+            raise self._events.failure
+
+    def end(self, error: BaseException | None) -> GenerationFailed:
+        """There will be no more events, because of an error or of being closed; what runs stays, for `progress`."""
+        failure = self._events.end(error)
+        self._ended.set()
+        for held in self._running.values():
+            if held.task is not None and held.task is not asyncio.current_task():
+                held.task.cancel()
+        return failure
+
+    async def withdrawn(self) -> None:
+        """Wait until all streams are closed, after `end`."""
+        tasks = [held.task for held in self._running.values() if held.task is not None]
+        await asyncio.gather(*tasks, *self._cleaning, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------ streams
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._slots and not self._gates and not self.failed:
+            held = self._waiting.popleft()
+            self._running[held.number] = held
+            held.task = asyncio.create_task(self._run(held))
+            self._meter.disturb()  # a prompt is computed
+
+    async def _run(self, held: Held) -> None:
+        """Stream a response until it has ended."""
+        cuts = 0
+        try:
+            while cuts < _CUTS:
+                await self._open_gate.wait()
+                version, before = self._version(), len(held.tokens)
+                async with aclosing(self._generate(held)) as chunks:
+                    async for chunk in chunks:
+                        event = self._take(held, chunk, version)
+                        if event is not None:
+                            self._finish(held, event)
+                            return
+                cuts = 0 if len(held.tokens) > before or self._version() != version else cuts + 1
+            reason = "EngineFailed: the engine ended it again and again, without a token"
+            self._finish(held, Stopped(id=held.request.id, reason=reason, failure=True))
+        except EngineDied as error:
+            self.end(error.__cause__ or error)
+        except Exception as error:  # an engine outlives one request
+            self._finish(held, Stopped(id=held.request.id, reason=_failure(error), failure=True))
+
+    def _take(self, held: Held, chunk: Chunk, version: int) -> EngineEvent | None:
+        """Append what came; the event that ends the request, if it does."""
+        name = held.request.id
+        versions = [version] * len(chunk.tokens) if chunk.versions is None else chunk.versions
+        for token, logprob, made_by in zip(chunk.tokens, chunk.logprobs, versions, strict=True):
+            if not math.isfinite(logprob):
+                reason = f"NotFinite: version {made_by} gives no finite probabilities"
+                return Stopped(id=name, reason=reason, failure=True)
+            if not 0 <= token < self._vocabulary:
+                reason = f"UnknownToken: {token} came; the model's token ids are 0 to {self._vocabulary - 1}"
+                return Stopped(id=name, reason=reason, failure=True)
+            held.tokens.append(token)
+            held.logprobs.append(logprob)
+            held.versions.append(made_by)
+            self._tokens += 1
+            if self._stopped(held, token):
+                return Completed(name, *held.arrays, Finish.STOP)
+            if not held.left:
+                return Completed(name, *held.arrays, Finish.LENGTH)
+        if chunk.tokens:
+            self._meter.tokens(len(chunk.tokens), self._running.values())
+        if chunk.finish in ("stop", "length"):  # neither a token nor a length that was asked for
+            reason = (
+                f"EngineFailed: it ended ({chunk.finish}) after {len(held.tokens)} tokens, without a reason"
+            )
+            return Stopped(id=name, reason=reason, failure=True)
+        return None
+
+    def _stopped(self, held: Held, token: int) -> bool:
+        mark = self._stops.marks[held.ending, token]
+        return mark == Mark.STOP or (
+            mark == Mark.MAYBE and self._stops.completed(held.ending, np.array(held.tokens, np.int64))
+        )
+
+    def _finish(self, held: Held, event: EngineEvent) -> None:
+        """Report a request's end."""
+        self._leave(held)
+        self._events.put([event])
+        self._admit()
+
+    def _leave(self, held: Held) -> None:
+        if self._held.get(held.request.id) is held:
+            del self._held[held.request.id]
+        if self._running.pop(held.number, None) is None:
+            self._waiting.remove(held)
+        self._ended.set()
+        self._meter.disturb()
+        task = held.task
+        if task is not None:
+            # It withdraws the request yet.
+            self._cleaning.add(task)
+            task.add_done_callback(self._cleaning.discard)
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+def _failure(error: Exception) -> str:
+    return f"EngineFailed: {type(error).__name__}: {error}"

@@ -1,0 +1,321 @@
+"""The thread that computes: it admits, decodes, samples, ends, and swaps weights between two tokens.
+
+A *tending* every few tokens gives holes to waiting requests (one prefill for all of them), closes the holes that
+are left and makes room for further columns. Doing it at every token would pay a prefill's fixed cost for each
+sequence that joins; the holes meanwhile cost less.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rljob_core.errors import WeightsRejected
+from rljob_core.messages import EngineProfile
+from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
+from rljob_core.spec import Inflight
+from rljob_core.trajectory import Finish
+from rljob_runtime.engines.events import unfit
+from rljob_runtime.engines.options import TorchOptions
+from rljob_runtime.engines.profile import StepTimes
+from rljob_runtime.engines.random_stream import draw
+from rljob_runtime.engines.stops import Decode, Mark, StopTable
+from rljob_runtime.engines.torch.commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
+from rljob_runtime.engines.torch.model import SlotModel
+from rljob_runtime.engines.torch.rows import Rows, Sequenced
+from rljob_runtime.engines.torch.sampler import sample
+
+_TEND_EVERY = 8
+_FIRST_CAPACITY = 128
+
+
+class Worker:
+    """One engine's computation.
+
+    Args:
+        path: the model's folder.
+        options: of the engine.
+        decode: gives the tokenizer's decoder when a request has stop strings.
+        deliver: called in this thread with tickets and events.
+        started: called in this thread once the model is loaded, or with the error of loading it.
+        ended: called in this thread when it ends, with the error that ended it, if any.
+
+    Attributes:
+        version: policy version of the weights in use.
+        tokens: generated since the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        options: TorchOptions,
+        decode: Callable[[], Decode],
+        deliver: Callable[[list[tuple[int, EngineEvent]]], None],
+        started: Settle,
+        ended: Settle,
+    ) -> None:
+        self.version = -1
+        self.tokens = 0
+        self._path = path
+        self._options = options
+        self._decoder = decode
+        self._deliver = deliver
+        self._started = started
+        self._ended = ended
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._waiting: deque[Sequenced] = deque()
+        self._swaps: deque[Swap] = deque()
+        self._events: list[tuple[int, EngineEvent]] = []
+        self._arrivals: list[Sequenced] = []  # between the queue and their rows
+        self._stale = False  # the cache is of older weights
+        self._tend_at = 0
+        self._times = StepTimes()
+        self._model: SlotModel
+        self._rows = Rows(slots=options.slots, capacity=_FIRST_CAPACITY)
+        self._stops: StopTable
+        self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batch."""
+        return len(self._rows.holder)
+
+    @property
+    def profile(self) -> EngineProfile | None:
+        """What decode steps take; called in any thread, since a step under way changes it by next to nothing."""
+        return self._times.profile
+
+    def post(self, command: Command) -> None:
+        """Give the thread something to do between two tokens."""
+        self._commands.put(command)
+
+    def progress(self, least: Mapping[int, int]) -> list[Progress]:
+        """How far the running ones of these tickets have come that have so many tokens.
+
+        Called in the thread, or once it has ended.
+        """
+        rows = self._rows
+        return [
+            Progress(held.request.id, *rows.response(row))
+            for row, held in sorted(rows.holder.items())
+            if held.ticket in least and rows.length(row) >= least[held.ticket]
+        ]
+
+    def initial(self) -> dict[str, Any]:
+        """The weights in the model's folder; called in any thread."""
+        return self._model.initial()
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    def _run(self) -> None:
+        try:
+            self._start()
+        except Exception as error:  # whoever waits for the start is told
+            self._started(error)
+            return
+        self._started(None)
+        try:
+            with torch.inference_mode():
+                while self._obey():
+                    self._advance()
+        except Exception as error:  # whoever waits for events is told
+            self._ended(error)
+        else:
+            self._ended(None)
+
+    def _start(self) -> None:
+        options = self._options
+        if options.threads is not None:
+            # OpenMP keeps this number per thread that opens parallel regions: it must be set in this one.
+            torch.set_num_threads(options.threads)
+        device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = SlotModel(self._path, dtype=options.dtype, device=device, slots=options.slots)
+        self._begin()
+        self._stops = StopTable(vocabulary=self._model.vocabulary, decode=self._decoder)
+        self._longest = min(self._model.context, options.max_length or self._model.context)
+
+    def _obey(self) -> bool:
+        """Take the commands that have come, waiting for one if there is nothing else to do; False at the end."""
+        idle = not (self.running or self._waiting or self._swaps)
+        while idle or not self._commands.empty():
+            idle = False
+            match self._commands.get():
+                case Submit(items):
+                    for ticket, request in items:
+                        self._take(ticket, request)
+                case Withdraw(tickets):
+                    self._waiting = deque(s for s in self._waiting if s.ticket not in tickets)
+                    for row in self._rows.live:
+                        if self._rows.holder[row].ticket in tickets:
+                            self._rows.release(row)
+                case Report(least, answer):
+                    answer(self.progress(least))
+                case Swap() as swap:
+                    self._swaps.append(swap)
+                case Close():
+                    return False
+        return True
+
+    def _advance(self) -> None:
+        """One token for every running sequence, and before it what can only happen between tokens."""
+        while self._swaps and (self._swaps[0].inflight != Inflight.KEEP or not self.running):
+            self._swap(self._swaps.popleft())
+        try:
+            if self._stale:
+                self._recompute()
+            if not self.running or self._rows.column >= self._tend_at:
+                self._tend()
+            if self.running:
+                self._step()
+        except Exception as error:  # an engine outlives one batch; each of its sequences says why
+            self._stop_all(f"EngineFailed: {type(error).__name__}: {error}", failure=True)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._events:
+            self._deliver(self._events)
+            self._events = []
+
+    # ------------------------------------------------------------------------------------------ sequences
+
+    def _take(self, ticket: int, request: Request) -> None:
+        tokens = np.asarray(request.tokens, np.int64)
+        problem = unfit(request, longest=self._longest, vocabulary=self._model.vocabulary)
+        if request.inherited is not None:
+            tokens = np.concatenate([tokens, np.asarray(request.inherited.tokens, np.int64)])
+        if not problem:
+            try:
+                ending = self._stops.ending(request.stop_tokens, request.stop)
+            except Exception as error:  # the tokenizer's
+                problem = f"EngineFailed: {type(error).__name__}: {error}"
+            else:
+                self._waiting.append(Sequenced(ticket, request, tokens, ending))
+                return
+        self._events.append((ticket, Stopped(id=request.id, reason=problem, failure=True)))
+
+    def _step(self) -> None:
+        began, batch, context = time.perf_counter(), self.running, self._rows.context
+        rows = self._rows
+        used = slice(0, rows.used)
+        logits = self._model.decode(
+            rows.tokens[used, rows.column], start=rows.start[used], low=rows.low, column=rows.column
+        )
+        tokens, logprobs = sample(
+            logits,
+            uniform=draw(rows.random[used]),
+            temperature=rows.temperature[used],
+            top_p=rows.top_p[used],
+        )
+        rows.append(tokens, logprobs, self.version)
+        self.tokens += self.running
+        marks = self._stops.marks[rows.ending[used], tokens]
+        broken = ~np.isfinite(logprobs)
+        for row in np.flatnonzero(
+            (marks != Mark.NOTHING) | broken | (rows.last[used] <= rows.column)
+        ).tolist():
+            if row in rows.holder:
+                self._look(row, Mark(marks[row]), broken=bool(broken[row]))
+        self._times.observe(time.perf_counter() - began, batch=batch, context=context)
+
+    def _look(self, row: int, mark: Mark, *, broken: bool) -> None:
+        """End a row's sequence if its newest token does."""
+        rows = self._rows
+        held = rows.holder[row]
+        name = held.request.id
+        if broken:
+            rows.release(row)
+            self._model.cache.clear([row])
+            reason = f"NotFinite: version {self.version} gives no finite probabilities"
+            self._events.append((held.ticket, Stopped(id=name, reason=reason, failure=True)))
+            return
+        stopped = mark is Mark.STOP or (
+            mark is Mark.MAYBE
+            and self._stops.completed(held.ending, rows.tokens[row, rows.first[row] : rows.column + 1])
+        )
+        if stopped or rows.last[row] <= rows.column:
+            tokens, logprobs, versions = rows.response(row)
+            finish = Finish.STOP if stopped else Finish.LENGTH
+            self._events.append((held.ticket, Completed(name, tokens, logprobs, versions, finish)))
+            rows.release(row)
+
+    def _stop_all(self, reason: str, *, failure: bool) -> None:
+        """Give up what runs, with an empty cache for what follows."""
+        for held in [*self._rows.holder.values(), *self._arrivals]:
+            self._events.append((held.ticket, Stopped(id=held.request.id, reason=reason, failure=failure)))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._arrivals = []
+        self._stale = False
+        self._rows = Rows(slots=self._options.slots, capacity=_FIRST_CAPACITY)
+        self._model.reset(_FIRST_CAPACITY)
+
+    # ------------------------------------------------------------------------------------------ between tokens
+
+    def _tend(self) -> None:
+        rows = self._rows
+        free = 0 if self._swaps else self._options.slots - self.running
+        arrivals = self._arrivals = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        self._make_room(max((len(arrival.tokens) for arrival in arrivals), default=0))
+        placed = rows.place(arrivals)
+        self._arrivals = []
+        # Arrivals take the first holes, so that closing the others never moves an arrival.
+        self._compact()
+        self._model.prefill([arrival.tokens[:-1] for arrival in arrivals], rows=placed, column=rows.column)
+        self._tend_at = rows.column + _TEND_EVERY
+
+    def _make_room(self, prompt: int) -> None:
+        """Have columns for a prompt of so many tokens before, and for the steps until the next tending after."""
+        rows = self._rows
+        if rows.column + _TEND_EVERY < rows.capacity and rows.column + 1 >= prompt:
+            return
+        low = rows.low
+        width = max(rows.column + 1 - low, prompt)
+        capacity = rows.capacity
+        while capacity < 2 * width + _TEND_EVERY:  # half of it free, so that shifting stays rare
+            capacity *= 2
+        by = width - 1 - rows.column
+        self._model.cache.shift(
+            rows=rows.used, low=low, column=rows.column, target=low + by, capacity=capacity
+        )
+        rows.shift(by=by, low=low, capacity=capacity)
+
+    def _compact(self) -> None:
+        source, target = self._rows.compact()
+        if source:
+            low, column = self._rows.low, self._rows.column
+            self._model.cache.move(source=source, target=target, low=low, column=column)
+
+    def _recompute(self) -> None:
+        """Replace keys and values of what runs by those of the weights in use."""
+        self._compact()
+        rows = self._rows
+        prefixes = [rows.tokens[row, rows.start[row] : rows.column] for row in range(rows.used)]
+        self._model.prefill(prefixes, rows=range(rows.used), column=rows.column)
+        self._stale = False
+
+    def _swap(self, swap: Swap) -> None:
+        """Replace the weights. An error on the way leaves a mixture, and so ends the thread."""
+        if swap.tensors is not None:
+            try:
+                self._model.check(swap.tensors)
+            except WeightsRejected as error:
+                swap.settle(error)
+                return
+        if swap.inflight == Inflight.RESTART:
+            self._stop_all("Restarted", failure=False)
+            self._flush()
+        if swap.tensors is not None:
+            self._model.apply(swap.tensors)
+            self._stale = self._options.recompute_cache and self.running > 0
+        self.version = swap.version
+        swap.settle(None)

@@ -1,0 +1,144 @@
+"""What runs inside vLLM's own processes: weights from a folder, our random numbers, and an end with our process.
+
+vLLM imports this module in each worker because it is named as `worker_extension_cls`, in process by `engine_vllm`, or
+on the command line of a server: `--worker-extension-cls rljob_runtime.engines.vllm.worker.RLJobWorker`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+from rljob_runtime.engines.vllm.names import OWNER, TRANSFER
+from rljob_runtime.model.settings import weight_files
+
+
+def end_with(owner: int) -> None:
+    """Be killed as soon as a process is gone, however it went; vLLM's other processes end with a worker.
+
+    A kernel without `pidfd_open` leaves that to vLLM, which sees a regular end only.
+    """
+    try:
+        process = os.pidfd_open(owner)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return
+    except (OSError, AttributeError):
+        return
+
+    def watch() -> None:
+        select.select([process], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+@dataclass
+class NoInit(WeightTransferInitInfo):  # type: ignore[misc]
+    """Files need no meeting beforehand."""
+
+
+@dataclass
+class Folder(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Where the tensors are, as safetensors files under the names that the model's own have."""
+
+    folder: str
+
+
+class FolderTransfer(WeightTransferEngine[NoInit, Folder]):  # type: ignore[misc]
+    """Loads weights from files, layer by layer, as vLLM loads a model: so any layout, quantization or split is kept."""
+
+    init_info_cls = NoInit
+    update_info_cls = Folder
+
+    def init_transfer_engine(self, init_info: NoInit) -> None:
+        """Nothing."""
+
+    def start_weight_update(self) -> None:
+        """Expect new weights."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: Folder) -> None:
+        """Read them, one tensor at a time.
+
+        Raises:
+            ValueError: there are none, or not all of the model's: it would go on with a mixture.
+        """
+        loaded = self.model.load_weights(_tensors(Path(update_info.folder)))
+        # Not every model says what it has loaded; quantized ones have parameters that come from no file.
+        if loaded is None or self.model_config.quantization is not None:
+            return
+        missing = sorted(_expected(self.model) - set(loaded))
+        if missing:
+            raise ValueError(
+                f"{update_info.folder} lacks weights of {missing[0]}, and of {len(missing) - 1} others"
+            )
+
+    def finish_weight_update(self) -> None:
+        """Put them to use."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Nothing."""
+
+
+def _expected(model: Any) -> set[str]:
+    """Names of parameters that must come from a file: those that vLLM itself insists on when it loads a model.
+
+    It leaves out what is rearranged once loaded, such as linear layers and embeddings: their names may be others then.
+    """
+    rearranged = tuple(
+        f"{name}."
+        for name, module in model.named_modules()
+        if hasattr(getattr(module, "quant_method", None), "process_weights_after_loading")
+    )
+    return {name for name, _ in model.named_parameters() if not name.startswith(rearranged)}
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
+    from safetensors import safe_open
+
+    read = False
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  it is no mapping
+                read = True
+                yield name, tensors.get_tensor(name)
+    if not read:
+        raise ValueError(f"{folder} holds no weights, or not on the machine where vLLM runs")
+
+
+class RLJobWorker:
+    """Mixed into vLLM's worker; its methods are called on all workers by `collective_rpc`."""
+
+    def rljob_sampler(self) -> bool:
+        """Draw our random numbers from now on (`engine_vllm_sampler`); whether this worker can."""
+        from rljob_runtime.engines.vllm.sampler import install
+
+        return install(self.model_runner)  # type: ignore[attr-defined]
+
+
+# At each version it warns of layers without weights of their own, as if they had been forgotten.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+if TRANSFER not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(TRANSFER, FolderTransfer)
+if OWNER in os.environ:
+    end_with(int(os.environ[OWNER]))

@@ -1,0 +1,310 @@
+"""The message store in one process, on asyncio alone: for tests under a virtual clock, with the same contract.
+
+Time is the event loop's (`loop.time()`), so that acknowledgement timers run on whatever clock drives the loop. Every
+call costs what is new for it, and the same calls have the same effects in the same order: jobs are simulated on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+from rljob_core.errors import Fenced, StoreUnavailable, StreamCut
+from rljob_core.ports import MESSAGE_ID, NEWEST_ONLY, WORK_QUEUES, Channel, Message, first_sequence
+from rljob_runtime.messaging.memory.streams import Consumer, Stream, matches
+
+_REMOVED = "KV-Operation"
+
+
+class MemoryServer:
+    """The streams of any number of jobs.
+
+    Args:
+        trajectory_bytes: limit of each job's trajectory channel; None for no limit.
+    """
+
+    def __init__(self, *, trajectory_bytes: int | None = None) -> None:
+        self._trajectory_bytes = trajectory_bytes
+        self._jobs: dict[str, MemoryJob] = {}
+
+    def job(self, subject: str) -> MemoryJob:
+        """The streams of the job with that subject, made when first asked for."""
+        if subject not in self._jobs:
+            self._jobs[subject] = MemoryJob(self._trajectory_bytes)
+        return self._jobs[subject]
+
+
+class MemoryJob:
+    """One job's streams, and what the death of their server's machine does to them."""
+
+    def __init__(self, trajectory_bytes: int | None) -> None:
+        self.streams = {
+            channel: Stream(
+                channel.value,
+                first=first_sequence(channel),
+                limit=trajectory_bytes if channel is Channel.TRAJECTORIES else None,
+                work_queue=channel in WORK_QUEUES,
+                last_per_suffix=channel in NEWEST_ONLY,
+            )
+            for channel in Channel
+        }
+        self.signals = Stream("signals", last_per_suffix=True)
+
+    def restart(self) -> None:
+        """The server dies and comes back, and forgets what it does not write down: ids of messages that are gone."""
+        for stream in (*self.streams.values(), self.signals):
+            stream.restart()
+
+    def cut(self, channel: Channel, last: int, *, undone: int = 0, queues: bool = False) -> None:
+        """The server comes back on files whose ends are lost, so that a channel ends at sequence `last`.
+
+        What was deleted or acknowledged after message `last + 1` was stored, or was replaced then, is back.
+
+        Args:
+            undone: so many more of the newest deletions and acknowledgements are lost.
+            queues: whether the state of the channel's queues is lost as well, so that they give out all anew.
+        """
+        self.streams[channel].cut(last, undone=undone, queues=queues)
+
+    def cut_signals(self, last: int) -> None:
+        """The same for the bucket of signals."""
+        self.signals.cut(last)
+
+
+class MemoryStore:
+    """A job's streams on a `MemoryServer`.
+
+    Args:
+        subject: tells jobs apart.
+    """
+
+    def __init__(self, server: MemoryServer, *, subject: str) -> None:
+        self._job = server.job(subject)
+        self._closed = False
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Refuse further calls."""
+        self._closed = True
+        for stream in (*self._job.streams.values(), self._job.signals):
+            stream.changes.notify()
+
+    async def publish(
+        self,
+        channel: Channel,
+        suffix: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        expected_sequence: int | None = None,
+        expected_id: str | None = None,
+    ) -> int:
+        """Store a message; its sequence.
+
+        Raises:
+            Fenced: `expected_sequence` is not the channel's last sequence, or `expected_id` not its newest
+                message's id.
+            StoreFull: the channel is at its limit.
+            ValueError: `expected_id` is empty.
+        """
+        stream = self._stream(channel)
+        if expected_sequence is not None:
+            expected_sequence = max(expected_sequence, first_sequence(channel) - 1)
+        if expected_id == "":
+            raise ValueError("expected_id is empty, which the server would take for none")
+        if message_id is not None and (sequence := stream.duplicate_of(message_id)):
+            return sequence
+        wrong = ""
+        if expected_sequence is not None and expected_sequence != stream.last:
+            wrong = f"wrong last sequence: {stream.last}, not {expected_sequence}"
+        elif expected_id is not None and expected_id != stream.last_id:
+            wrong = f"wrong last message id: {stream.last_id}, not {expected_id}"
+        if wrong:
+            before = stream.newest(">") if expected_sequence is None else stream.get(expected_sequence + 1)
+            # Its first acknowledgement was lost, and its id is forgotten.
+            if message_id is not None and before and before.headers[MESSAGE_ID] == message_id:
+                return before.sequence
+            raise Fenced(f"{channel.value}: {wrong}")
+        return stream.add(suffix, bytes(data), headers or {}, message_id)
+
+    async def grow(self, channel: Channel, size: int) -> None:
+        """Let a channel hold that many bytes, if it holds less as yet."""
+        stream = self._stream(channel)
+        if stream.limit is not None:
+            stream.limit = max(stream.limit, size)
+
+    async def read(
+        self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False
+    ) -> AsyncGenerator[Sequence[Message], None]:
+        """Messages in order from sequence `start`, then new ones as they come, in batches, without end.
+
+        Raises:
+            StreamCut: messages that were read are gone, and their sequences are given to others.
+        """
+        stream = self._stream(channel)
+        following, passed, cuts = start, 0, len(stream.cuts)
+        while True:
+            if len(stream.cuts) > cuts:
+                kept = min(stream.cuts[cuts:])
+                if kept < passed:
+                    raise StreamCut(channel.value, passed=passed, last=stream.last)
+                following, cuts = max(min(following, kept + 1), start), len(stream.cuts)
+            batch = [message for message in stream.since(following) if matches(suffix, message.suffix)]
+            following = max(following, stream.last + 1)
+            if batch:
+                passed = batch[-1].sequence
+                yield [_without_data(message) for message in batch] if headers_only else batch
+            self._check()
+            if following > stream.last and len(stream.cuts) == cuts:
+                await stream.changes.wait(suffix)
+
+    async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
+        """The newest message of a suffix that is stored; None if there is none."""
+        return self._stream(channel).newest(suffix)
+
+    async def last_sequence(self, channel: Channel) -> int:
+        """Sequence of the newest message ever stored; 0 if none was."""
+        last = self._stream(channel).last
+        return last if last >= first_sequence(channel) else 0
+
+    async def queue(
+        self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
+    ) -> MemoryQueue:
+        """The durable queue `name` over the messages of `suffix` (created if it does not exist)."""
+        return MemoryQueue(self, self._stream(channel), name, lambda: Consumer(suffix, ack_wait, max_pending))
+
+    async def unacknowledged(self, channel: Channel, name: str) -> int:
+        """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
+        stream = self._stream(channel)
+        consumer = stream.consumers.get(name)
+        return len(stream) if consumer is None else consumer.unacknowledged(stream)
+
+    async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
+        """Messages by sequence; None for one that is gone."""
+        stream = self._stream(channel)
+        return [stream.get(sequence) for sequence in sequences]
+
+    async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
+        """The suffixes under a pattern that have messages, and how many."""
+        found = (m.suffix for m in self._stream(channel).since(1))
+        return Counter(suffix for suffix in found if matches(pattern, suffix))
+
+    async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
+        """Delete messages; those that are gone are passed over."""
+        self._stream(channel).remove(sequences)
+
+    async def purge(self, channel: Channel, suffix: str) -> None:
+        """Delete all messages of a suffix, and the queues over it."""
+        stream = self._stream(channel)
+        stream.remove([m.sequence for m in stream.since(1) if matches(suffix, m.suffix)])
+        for name in [name for name, consumer in stream.consumers.items() if consumer.suffix == suffix]:
+            del stream.consumers[name]
+
+    async def put_signal(self, key: str, value: bytes) -> None:
+        """Set a key of the signal bucket."""
+        self._check().signals.add(key, value, {})
+
+    async def delete_signal(self, key: str) -> None:
+        """Remove a key of the signal bucket."""
+        self._check().signals.add(key, b"", {_REMOVED: "DEL"})
+
+    async def watch_signals(self) -> AsyncGenerator[tuple[str, bytes | None], None]:
+        """All keys with their values, then every change as it comes (None: removed), without end."""
+        stream = self._check().signals
+        following, cuts = 1, len(stream.cuts)
+        while True:
+            if len(stream.cuts) > cuts:
+                following, cuts = 1, len(stream.cuts)
+            fresh = stream.since(following)
+            for message in fresh:
+                following = message.sequence + 1
+                if stream.get(message.sequence) is message:
+                    yield message.suffix, None if _REMOVED in message.headers else message.data
+            self._check()
+            if not fresh and len(stream.cuts) == cuts:
+                await stream.changes.wait(">")
+
+    async def depths(self) -> dict[str, int]:
+        """Messages stored per channel."""
+        return {channel.value: len(stream) for channel, stream in self._check().streams.items()}
+
+    def _check(self) -> MemoryJob:
+        if self._closed:
+            raise StoreUnavailable("this store is closed")
+        return self._job
+
+    def _stream(self, channel: Channel) -> Stream:
+        return self._check().streams[channel]
+
+
+def _without_data(message: Message) -> Message:
+    return Message(message.sequence, message.suffix, b"", message.headers, message.size)
+
+
+class MemoryDelivery:
+    """A message of a queue. Of one that a server gave out before it was cut, the sequence may be another's now."""
+
+    __slots__ = ("_cuts", "_queue", "deliveries", "message")
+
+    def __init__(self, queue: MemoryQueue, message: Message, *, deliveries: int, cuts: int) -> None:
+        self._queue = queue
+        self._cuts = cuts
+        self.message = message
+        self.deliveries = deliveries
+
+    async def ack(self) -> None:
+        """It is dealt with."""
+        self._queue.settle(self.message.sequence, self._cuts)
+
+    async def retry(self, delay: float) -> None:
+        """Deliver it again after `delay` seconds."""
+        self._queue.postpone(self.message.sequence, self._cuts, delay)
+
+    async def in_progress(self) -> None:
+        """Restart its acknowledgement timer."""
+        self._queue.postpone(self.message.sequence, self._cuts, None)
+
+
+class MemoryQueue:
+    """A durable queue over a stream."""
+
+    def __init__(self, store: MemoryStore, stream: Stream, name: str, create: Callable[[], Consumer]) -> None:
+        self._store = store
+        self._stream = stream
+        self._name = name
+        self._create = create
+        self._consumer()
+
+    async def fetch(self, *, messages: int, max_bytes: int, timeout: float) -> Sequence[MemoryDelivery]:
+        """At least one message as soon as there is one; none after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            self._store._check()
+            consumer, now, cuts = self._consumer(), loop.time(), len(self._stream.cuts)
+            taken = consumer.take(self._stream, messages, max_bytes, now)
+            if taken or now >= deadline:
+                return [
+                    MemoryDelivery(self, message, deliveries=count, cuts=cuts) for message, count in taken
+                ]
+            await self._stream.changes.wait(consumer.suffix, min(deadline, consumer.next_due()))
+
+    def settle(self, sequence: int, cuts: int) -> None:
+        """An acknowledgement; a late one counts too."""
+        if cuts == len(self._stream.cuts):
+            self._consumer().settle(self._stream, sequence)
+
+    def postpone(self, sequence: int, cuts: int, delay: float | None) -> None:
+        """Deliver a message again after `delay` seconds (None: after its acknowledgement time)."""
+        if cuts == len(self._stream.cuts):
+            self._consumer().postpone(self._stream, sequence, delay, asyncio.get_running_loop().time())
+
+    def _consumer(self) -> Consumer:
+        """The queue's state, made again after a purge."""
+        if self._name not in self._stream.consumers:
+            self._stream.consumers[self._name] = self._create()
+        return self._stream.consumers[self._name]

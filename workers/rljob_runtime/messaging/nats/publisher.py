@@ -1,0 +1,130 @@
+"""Publishing to JetStream: a message is stored once, however often it is sent, and after the one that was meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from nats.aio.msg import Msg
+
+from rljob_core.errors import Fenced, StoreFull
+from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
+from rljob_runtime.messaging.nats.connection import Connection, Interrupted, Refused, Window, parsed
+from rljob_runtime.messaging.nats.streams import JobStreams
+
+_WRONG_ID = 10070
+_WRONG_SEQUENCE = 10071
+_STORE_FAILED = 10077
+NO_STORAGE = (10023, 10047)
+_HEADROOM = 1024
+
+
+class Publisher:
+    """Publishes to a job's channels.
+
+    Args:
+        window: bounds what is in flight.
+    """
+
+    def __init__(self, connection: Connection, streams: JobStreams, window: Window) -> None:
+        self._connection = connection
+        self._streams = streams
+        self._window = window
+
+    async def publish(
+        self,
+        channel: Channel,
+        suffix: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str],
+        identity: str,
+        expected_sequence: int | None,
+        expected_id: str | None,
+    ) -> int:
+        """Store a message under the id `identity`; its sequence. See `NatsStore.publish`."""
+        if expected_sequence is not None:
+            expected_sequence = max(expected_sequence, first_sequence(channel) - 1)
+        head = {**headers, MESSAGE_ID: identity}
+        if expected_sequence is not None:
+            head["Nats-Expected-Last-Sequence"] = str(expected_sequence)
+        if expected_id == "":
+            raise ValueError("expected_id is empty, which the server would take for none")
+        if expected_id is not None:
+            head["Nats-Expected-Last-Msg-Id"] = expected_id
+        size = len(data) + sum(len(key) + len(value) + 4 for key, value in head.items())
+        # The server cuts the connection of a client that passes it.
+        if size + _HEADROOM > self._connection.max_payload:
+            raise ValueError(f"a message of {size} bytes passes the limit of {self._connection.max_payload}")
+        subject = self._streams.subject_of(channel, suffix)
+
+        async def attempt() -> int:
+            try:
+                return _sequence(await self._connection.request(subject, data, head))
+            except Refused as error:
+                if error.err_code in (_WRONG_SEQUENCE, _WRONG_ID):
+                    stored = await self._stored_before(channel, expected_sequence, identity)
+                    if stored is None and error.err_code == _WRONG_ID and expected_id is not None:
+                        stored = await self._forgotten(channel, expected_id, subject, data, head)
+                    if stored is None:
+                        raise Fenced(f"{self._streams.stream(channel)}: {error.description}") from error
+                    return stored
+                full = error.err_code == _STORE_FAILED and "maximum" in error.description
+                if full or error.err_code in NO_STORAGE:
+                    raise StoreFull(f"{self._streams.stream(channel)}: {error.description}") from error
+                raise
+
+        await self._window.enter(size)
+        try:
+            return await self._connection.retried(attempt)
+        finally:
+            self._window.leave(size)
+
+    async def _stored_before(self, channel: Channel, expected: int | None, identity: str) -> int | None:
+        """The sequence of this very message, if it is where it should be: its first acknowledgement was lost."""
+        subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
+        body = self._newest(channel) if expected is None else get_request(expected + 1)
+        headers = (await self._connection.request(subject, body)).headers or {}
+        return int(headers["Nats-Sequence"]) if headers.get(MESSAGE_ID) == identity else None
+
+    async def _forgotten(
+        self, channel: Channel, expected_id: str, subject: str, data: bytes, head: Mapping[str, str]
+    ) -> int | None:
+        """Publish after a message that is the newest, but whose id a restarted server forgot; else None.
+
+        It forgets what is older than the duplicate window. Nothing but a restart can cut the stream between the two
+        requests, and a restart ends the connection: on the one connection the sequence alone says enough.
+        """
+        generation = self._connection.generation
+        asked = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
+        newest = (await self._connection.request(asked, self._newest(channel))).headers or {}
+        if newest.get(MESSAGE_ID) != expected_id:
+            return None
+        if generation != self._connection.generation:
+            raise Interrupted("the connection was lost")
+        conditions = {"Nats-Expected-Last-Sequence": newest["Nats-Sequence"], **head}
+        del conditions["Nats-Expected-Last-Msg-Id"]
+        try:
+            return _sequence(await self._connection.request(subject, data, conditions))
+        except Refused as error:
+            if error.err_code != _WRONG_SEQUENCE:
+                raise
+            return None
+
+    def _newest(self, channel: Channel) -> bytes:
+        return last_request(self._streams.subject_of(channel, ">"))
+
+
+def get_request(sequence: int) -> bytes:
+    """Of `DIRECT.GET`: the message at a sequence."""
+    return b'{"seq":%d}' % sequence
+
+
+def last_request(subject: str) -> bytes:
+    """Of `DIRECT.GET`: the newest message of a subject, which may have wildcards."""
+    return json.dumps({"last_by_subj": subject}).encode()
+
+
+def _sequence(answer: Msg) -> int:
+    """Of the message whose acknowledgement this is."""
+    return int(parsed(answer.data)["seq"])

@@ -1,0 +1,125 @@
+"""What comes back when messages are pulled from JetStream, by readers and by queues alike.
+
+A pull is answered by messages and then by a status that ends it; it asks for the answers on a subject of its own
+(`<inbox>.<number>`), so that the status of an older pull is told apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from rljob_core.ports import MESSAGE_ID, Message
+from rljob_runtime.messaging.nats.connection import Connection, Interrupted, Refused
+
+#: Bytes of one pull: an eighth of what makes the server cut a slow client off (64 MB).
+PULL_BYTES = 8 << 20
+NANOSECONDS = 1_000_000_000
+#: What the server answers to the creation of a consumer while one of that name is being deleted.
+_BEING_DELETED = (10012, 10149)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What ended a pull, or said that it goes on."""
+
+    pull: str
+    code: str
+    description: str
+
+    @property
+    def peaceful(self) -> bool:
+        """It only ends the pull: nothing more now, out of time, or as many bytes as asked for."""
+        return self.code in {"404", "408"} or "MaxBytes" in self.description
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """What came on a subscription and nobody took yet: each message with the server's process that it came from."""
+
+    connection: Connection
+    messages: deque[tuple[Msg, str]] = field(default_factory=deque)
+    statuses: deque[Status] = field(default_factory=deque)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, message: Msg) -> None:
+        """Take what came."""
+        headers = message.headers
+        if headers and not message.data and "Status" in headers:
+            number = message.subject.rpartition(".")[2]
+            self.statuses.append(Status(number, str(headers["Status"]), str(headers.get("Description", ""))))
+        else:
+            self.messages.append((message, self.connection.server))
+        self.changed.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether anything came, or the connection changed, in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        except TimeoutError:
+            return False
+        self.changed.clear()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a delivered message comes from, as the subject that acknowledges it says."""
+
+    consumer: str
+    deliveries: int
+    sequence: int
+    count: int
+    """The consumer's own count of what it delivered."""
+    time: int
+    """When it was stored, in nanoseconds."""
+
+    @classmethod
+    def of(cls, message: Msg) -> Origin:
+        """Read from `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<deliveries>.<sequence>.<count>.<time>…`."""
+        tokens = message.reply.split(".")
+        first = 3 if len(tokens) == 9 else 5
+        return cls(tokens[first], *map(int, tokens[first + 1 : first + 5]))
+
+
+def message_of(arrived: Msg, *, suffix: str, sequence: int) -> Message:
+    """A stored message without the headers that are JetStream's own, but for its id."""
+    headers = arrived.headers or {}
+    size = headers.get("Nats-Msg-Size")
+    return Message(
+        sequence=sequence,
+        suffix=suffix,
+        data=arrived.data,
+        headers={
+            key: value for key, value in headers.items() if not key.startswith("Nats-") or key == MESSAGE_ID
+        },
+        size=len(arrived.data) if size is None else int(size),
+    )
+
+
+async def create_consumer(connection: Connection, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Create a consumer, or leave it as it is if there is one like it; what the server says of it.
+
+    Asked once: see `Connection.request`.
+    """
+    try:
+        return await connection.call(
+            f"CONSUMER.CREATE.{stream}.{config['name']}.{config['filter_subject']}",
+            {"stream_name": stream, "config": config},
+        )
+    except Refused as error:
+        if error.err_code in _BEING_DELETED:
+            raise Interrupted(str(error)) from error
+        raise
+
+
+def pull(connection: Connection, stream: str, consumer: str, reply: str, **request: object) -> None:
+    """Ask a consumer for messages."""
+    connection.send(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps(request).encode(), reply)

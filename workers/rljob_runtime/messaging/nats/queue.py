@@ -1,0 +1,176 @@
+"""Durable queues on JetStream: consumers whose messages are each given to one of their readers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+
+from nats.js.api import ConsumerConfig
+
+from rljob_core.ports import Message
+from rljob_runtime.messaging.nats.connection import Connection, Interrupted
+from rljob_runtime.messaging.nats.pull import (
+    NANOSECONDS,
+    PULL_BYTES,
+    Arrivals,
+    Origin,
+    Status,
+    create_consumer,
+    message_of,
+    pull,
+)
+
+_GRACE_SECONDS = 1.0
+_QUIET_SECONDS = 0.05
+_SETTLE_SECONDS = 0.2
+
+
+class NatsDelivery:
+    """A message of a queue. Acknowledgements are sent without an answer: one that is lost lets it come again.
+
+    They name its sequence. A server that came back may have given that to another message, which would be taken for
+    dealt with; so none is sent to another process than the one that delivered.
+    """
+
+    __slots__ = ("_connection", "_reply", "_server", "deliveries", "message")
+
+    def __init__(
+        self, connection: Connection, message: Message, *, deliveries: int, reply: str, server: str
+    ) -> None:
+        self._connection = connection
+        self._reply = reply
+        self._server = server
+        self.message = message
+        self.deliveries = deliveries
+
+    async def ack(self) -> None:
+        """It is dealt with."""
+        self._answer(b"+ACK")
+
+    async def retry(self, delay: float) -> None:
+        """Deliver it again after `delay` seconds."""
+        body = json.dumps({"delay": int(delay * NANOSECONDS)}) if delay > 0 else ""
+        self._answer(f"-NAK {body}".rstrip().encode())
+
+    async def in_progress(self) -> None:
+        """Restart its acknowledgement timer."""
+        self._answer(b"+WPI")
+
+    def _answer(self, word: bytes) -> None:
+        if self._connection.server == self._server:
+            self._connection.send(self._reply, word)
+
+
+class NatsQueue:
+    """A durable consumer. A fetch asks for no more than it returns, so that readers share the messages fairly."""
+
+    def __init__(
+        self, connection: Connection, stream: str, config: ConsumerConfig, suffix_of: Callable[[str], str]
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._config = config
+        self._suffix_of = suffix_of
+        self._arrivals = Arrivals(connection)
+        self._inbox = ""
+        self._pulls = 0
+        self._one_at_a_time = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Create the consumer where it does not exist, and subscribe."""
+        self._inbox, _ = await self._connection.subscribe(self._arrivals.add)
+        await self._connection.retried(self._create)
+
+    async def fetch(self, *, messages: int, max_bytes: int, timeout: float) -> Sequence[NatsDelivery]:
+        """At least one message as soon as there is one; none after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with self._one_at_a_time:
+            with self._connection.listening(self._arrivals.changed.set):
+                limit = min(max_bytes, PULL_BYTES)
+                while True:
+                    # One that came too late for the fetch before is not lost.
+                    if self._arrivals.messages:
+                        return self._take(messages)
+                    left = deadline - loop.time()
+                    if left <= 0:
+                        self._connection.check_patience()
+                        return []
+                    status = await self._pull(messages, limit, deadline)
+                    if status is None:
+                        continue
+                    if "MaxBytes" in status.description and not self._arrivals.messages:
+                        # The next message alone is larger than what was asked for.
+                        limit = 0
+                    elif not status.peaceful:
+                        await self._recreate(deadline)
+
+    async def _pull(self, messages: int, max_bytes: int, deadline: float) -> Status | None:
+        """Pull until the batch is full or a status ends it, which is returned."""
+        loop = asyncio.get_running_loop()
+        try:
+            await self._connection.until_connected(deadline)
+        except Interrupted:
+            return None
+        generation = self._connection.generation
+        self._pulls += 1
+        # With `no_wait` and `expires` the server answers with what it has, or waits for the first message.
+        expires = max(deadline - loop.time(), 0.001)
+        pull(
+            self._connection,
+            self._stream,
+            str(self._config.name),
+            f"{self._inbox}.{self._pulls}",
+            batch=messages if max_bytes else 1,
+            **({"max_bytes": max_bytes} if max_bytes else {}),
+            expires=int(expires * NANOSECONDS),
+            no_wait=True,
+        )
+        late = loop.time() + expires + _GRACE_SECONDS
+        while len(self._arrivals.messages) < (messages if max_bytes else 1):
+            while self._arrivals.statuses:
+                status = self._arrivals.statuses.popleft()
+                if status.pull == str(self._pulls):
+                    return status
+                if self._arrivals.messages:
+                    # They answered a pull whose fetch was cancelled; this pull's are still to come.
+                    return None
+            # A consumer at its limit of pending messages ends no pull: do not keep back what is there.
+            patience = _QUIET_SECONDS if self._arrivals.messages else late - loop.time()
+            if generation != self._connection.generation or not await self._arrivals.wait(
+                self._connection.bounded(patience)
+            ):
+                break
+            self._connection.check_patience()
+        return None
+
+    def _take(self, messages: int) -> list[NatsDelivery]:
+        taken: list[NatsDelivery] = []
+        while self._arrivals.messages and len(taken) < messages:
+            arrived, server = self._arrivals.messages.popleft()
+            origin = Origin.of(arrived)
+            message = message_of(arrived, suffix=self._suffix_of(arrived.subject), sequence=origin.sequence)
+            taken.append(
+                NatsDelivery(
+                    self._connection,
+                    message,
+                    deliveries=origin.deliveries,
+                    reply=arrived.reply,
+                    server=server,
+                )
+            )
+        return taken
+
+    async def _recreate(self, deadline: float) -> None:
+        """The consumer is gone (its subject was purged), or not there yet on a server that starts."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                # One that is being deleted must be gone first: the server would take the new one for it.
+                await asyncio.sleep(_SETTLE_SECONDS)
+                await self._connection.retried(self._create)
+        except TimeoutError:
+            return
+
+    async def _create(self) -> None:
+        await create_consumer(self._connection, self._stream, self._config.as_dict())

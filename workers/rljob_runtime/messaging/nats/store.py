@@ -1,0 +1,340 @@
+"""The message store on NATS JetStream (DESIGN §6)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from nats.aio.msg import Msg
+
+from rljob_core.errors import StoreFull, StoreUnavailable, StreamCut
+from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
+from rljob_runtime.messaging.nats.connection import Connection, Refused, Window, parsed
+from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
+from rljob_runtime.messaging.nats.pull import message_of
+from rljob_runtime.messaging.nats.queue import NatsQueue
+from rljob_runtime.messaging.nats.reader import read_in_order
+from rljob_runtime.messaging.nats.streams import DUPLICATE_WINDOW, TRAJECTORY_BYTES, JobStreams, queue_config
+
+log = logging.getLogger(__name__)
+
+#: Limits of the server, of the account, and of one stream of an account.
+_NO_ROOM = (*NO_STORAGE, 10002, 10122)
+_STREAM_EXISTS = 10058
+_NO_CONSUMER = 10014
+#: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
+_GET_WINDOW = 32
+
+
+class NatsStore:
+    """A job's streams on a nats-server, through restarts of it.
+
+    Args:
+        url: of the server.
+        subject: first tokens of the job's subjects (`JobConfig.subject`).
+        stream_prefix: first part of its streams' names (`JobConfig.stream_prefix`).
+        trajectory_bytes: limit of the trajectory stream, where `open` creates it.
+        replicas: of each stream, where `open` creates it.
+        duplicate_window: seconds within which a repeated message id is stored once; longer than `patience`.
+        patience: seconds that a call goes on trying before it raises `StoreUnavailable`.
+        attempt: seconds after which an unanswered request is sent again. A publish is sent again under the same
+            message id, so that it is stored once.
+        window: messages in flight at once, per kind of request.
+        window_bytes: bytes of published messages in flight at once.
+        credentials: the role's credentials or their file's path, where the server asks for any.
+        inbox: first tokens of the subjects on which answers come; the credentials allow no other.
+        connect: seconds that `open` tries to reach the server; as long as `patience` if not given.
+        create: whether `open` creates the streams. A role that may not do so waits for them at its first use.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        subject: str,
+        stream_prefix: str,
+        trajectory_bytes: int = TRAJECTORY_BYTES,
+        replicas: int = 1,
+        duplicate_window: float = DUPLICATE_WINDOW,
+        patience: float = 60.0,
+        attempt: float = 5.0,
+        window: int = 256,
+        window_bytes: int = 32 << 20,
+        credentials: str | None = None,
+        inbox: str = "_INBOX",
+        create: bool = True,
+        connect: float | None = None,
+    ) -> None:
+        self._streams = JobStreams(subject, stream_prefix, trajectory_bytes, replicas, duplicate_window)
+        self._connection = Connection(
+            url, patience=patience, attempt=attempt, credentials=credentials, inbox=inbox, connect=connect
+        )
+        self._create = create
+        self._publisher = Publisher(
+            self._connection, self._streams, Window(messages=window, size=window_bytes)
+        )
+        self._window = window
+
+    async def open(self) -> None:
+        """Connect, and create the job's streams and bucket where they do not exist."""
+        await self._connection.open()
+        for config in self._streams.configurations() if self._create else []:
+
+            async def create(
+                name: str = str(config.name), body: Mapping[str, object] = config.as_dict()
+            ) -> None:
+                try:
+                    await self._connection.call(f"STREAM.CREATE.{name}", body)
+                except Refused as error:
+                    if error.err_code != _STREAM_EXISTS:
+                        raise
+
+            await self._connection.retried(create)
+
+    async def close(self) -> None:
+        """Flush and disconnect."""
+        await self._connection.close()
+
+    # ------------------------------------------------------------------------------------- writing
+
+    async def publish(
+        self,
+        channel: Channel,
+        suffix: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        expected_sequence: int | None = None,
+        expected_id: str | None = None,
+    ) -> int:
+        """Store a message; its sequence once it is acknowledged.
+
+        Raises:
+            Fenced: `expected_sequence` is not the channel's last sequence, or `expected_id` not its newest
+                message's id.
+            StoreFull: the channel is at its limit.
+            ValueError: the message is larger than the server's limit, or `expected_id` is empty.
+            StoreUnavailable: no acknowledgement in time.
+        """
+        return await self._publisher.publish(
+            channel,
+            suffix,
+            data,
+            headers=headers or {},
+            identity=message_id or uuid4().hex,
+            expected_sequence=expected_sequence,
+            expected_id=expected_id,
+        )
+
+    async def grow(self, channel: Channel, size: int) -> None:
+        """Let a channel hold that many bytes, if it holds less as yet.
+
+        Raises:
+            StoreFull: the server has not so much storage to give; or who may not create streams finds it too small.
+        """
+        stream = self._streams.stream(channel)
+
+        async def attempt() -> None:
+            info = await self._connection.call(f"STREAM.INFO.{stream}", {})
+            held = info["config"]["max_bytes"]
+            if not 0 < held < size:
+                return
+            if not self._create:
+                raise StoreFull(f"{stream} holds {held >> 20} MB as yet")
+            try:
+                await self._connection.call(f"STREAM.UPDATE.{stream}", {**info["config"], "max_bytes": size})
+            except Refused as error:
+                if error.err_code in _NO_ROOM:
+                    raise StoreFull(error.description) from error
+                raise
+
+        await self._connection.retried(attempt)
+
+    async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
+        """Delete messages; those that are gone are passed over."""
+        bodies = [b'{"seq":%d,"no_erase":true}' % sequence for sequence in sequences]
+        subject = f"$JS.API.STREAM.MSG.DELETE.{self._streams.stream(channel)}"
+        answers = await self._connection.requests(subject, bodies, window=self._window)
+        refused = [
+            sequence for sequence, answer in zip(sequences, answers, strict=True) if b'"error"' in answer.data
+        ]
+        # The server has many words for a message that is not there.
+        if left := [message.sequence for message in await self.get(channel, refused) if message]:
+            raise StoreUnavailable(f"{self._streams.stream(channel)}: messages {left} cannot be deleted")
+
+    async def purge(self, channel: Channel, suffix: str) -> None:
+        """Delete all messages of a suffix, and the queues over it."""
+        stream, subject = self._streams.stream(channel), self._streams.subject_of(channel, suffix)
+
+        async def attempt() -> None:
+            await self._connection.call(f"STREAM.PURGE.{stream}", {"filter": subject})
+            consumers = await self._consumers(stream)
+            for name in (name for name, over in consumers if over == subject):
+                try:
+                    await self._connection.call(f"CONSUMER.DELETE.{stream}.{name}", {})
+                except Refused as error:
+                    if error.err_code != _NO_CONSUMER:
+                        raise
+
+        await self._connection.retried(attempt)
+
+    async def _consumers(self, stream: str) -> list[tuple[str, str]]:
+        """Name and subject of every durable queue of a stream."""
+        found: list[tuple[str, str]] = []
+        offset, total = 0, 1
+        while offset < total:
+            page = await self._connection.call(f"CONSUMER.LIST.{stream}", {"offset": offset})
+            total = int(page["total"])
+            consumers = page["consumers"] or []
+            offset += max(len(consumers), 1)
+            found += [
+                (str(info["name"]), str(info["config"].get("filter_subject", "")))
+                for info in consumers
+                if info["config"].get("durable_name")
+            ]
+        return found
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def read(
+        self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False
+    ) -> AsyncIterator[Sequence[Message]]:
+        """Messages in order from sequence `start`, then new ones as they come, in batches, without end."""
+        return read_in_order(
+            self._connection,
+            stream=self._streams.stream(channel),
+            subject=self._streams.subject_of(channel, suffix),
+            suffix_of=lambda subject: self._streams.suffix_of(channel, subject),
+            start=start,
+            headers_only=headers_only,
+        )
+
+    async def queue(
+        self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
+    ) -> NatsQueue:
+        """The durable queue `name` over the messages of `suffix` (created if it does not exist)."""
+        config = queue_config(
+            name, self._streams.subject_of(channel, suffix), ack_wait=ack_wait, max_pending=max_pending
+        )
+        queue = NatsQueue(
+            self._connection,
+            self._streams.stream(channel),
+            config,
+            lambda subject: self._streams.suffix_of(channel, subject),
+        )
+        await queue.open()
+        return queue
+
+    async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
+        """Messages by sequence; None for one that is gone."""
+        subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
+        bodies = [get_request(sequence) for sequence in sequences]
+        answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
+        return [self._stored(channel, answer) for answer in answers]
+
+    async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
+        """The newest message of a suffix that is stored; None if there is none."""
+        subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
+        body = last_request(self._streams.subject_of(channel, suffix))
+        (answer,) = await self._connection.requests(subject, [body], window=1)
+        return self._stored(channel, answer)
+
+    async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
+        """The suffixes under a pattern that have messages, and how many."""
+        stream, subject = self._streams.stream(channel), self._streams.subject_of(channel, pattern)
+        found: dict[str, int] = {}
+        total = 1
+        while len(found) < total:
+            body = {"subjects_filter": subject, "offset": len(found)}
+            page = await self._connection.retried(
+                partial(self._connection.call, f"STREAM.INFO.{stream}", body)
+            )
+            counts = page["state"].get("subjects") or {}
+            # More than 100,000 come in pages.
+            total = int(page.get("total", 0)) if counts else 0
+            found |= {self._streams.suffix_of(channel, name): count for name, count in counts.items()}
+        return found
+
+    def _stored(self, channel: Channel, answer: Msg) -> Message | None:
+        headers = answer.headers or {}
+        if "Nats-Subject" not in headers:
+            return None
+        suffix = self._streams.suffix_of(channel, headers["Nats-Subject"])
+        return message_of(answer, suffix=suffix, sequence=int(headers["Nats-Sequence"]))
+
+    async def unacknowledged(self, channel: Channel, name: str) -> int:
+        """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
+
+        async def attempt() -> dict[str, Any] | None:
+            try:
+                return await self._connection.call(f"CONSUMER.INFO.{stream}.{name}", {})
+            except Refused as error:
+                if error.err_code != _NO_CONSUMER:
+                    raise
+                return None
+
+        stream = self._streams.stream(channel)
+        info = await self._connection.retried(attempt)
+        if info is None:
+            return int((await self._state(channel))["messages"])
+        # The server counts a message a moment after it has acknowledged it.
+        newest = await self.last(channel, self._streams.suffix_of(channel, info["config"]["filter_subject"]))
+        uncounted = newest is not None and newest.sequence > info["delivered"]["stream_seq"]
+        return max(int(info["num_pending"]) + int(info["num_ack_pending"]), int(uncounted))
+
+    async def last_sequence(self, channel: Channel) -> int:
+        """Sequence of the newest message ever stored; 0 if none was."""
+        last = int((await self._state(channel))["last_seq"])
+        return last if last >= first_sequence(channel) else 0
+
+    async def depths(self) -> dict[str, int]:
+        """Messages stored per channel."""
+        return {channel.value: int((await self._state(channel))["messages"]) for channel in Channel}
+
+    async def _state(self, channel: Channel) -> dict[str, int]:
+        stream = self._streams.stream(channel)
+        info = await self._connection.retried(lambda: self._connection.call(f"STREAM.INFO.{stream}", {}))
+        state: dict[str, int] = info["state"]
+        return state
+
+    # ------------------------------------------------------------------------------------- signals
+
+    async def put_signal(self, key: str, value: bytes) -> None:
+        """Set a key of the signal bucket."""
+        await self._signal(key, value, {})
+
+    async def delete_signal(self, key: str) -> None:
+        """Remove a key of the signal bucket."""
+        await self._signal(key, b"", {"KV-Operation": "DEL"})
+
+    async def _signal(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
+        subject = f"{self._streams.signal_subject}{key}"
+        head = {**headers, MESSAGE_ID: uuid4().hex}
+
+        async def attempt() -> None:
+            parsed((await self._connection.request(subject, value, head)).data)
+
+        await self._connection.retried(attempt)
+
+    async def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
+        """All keys with their values, then every change as it comes (None: removed), without end."""
+        subject = self._streams.signal_subject
+        while True:
+            batches = read_in_order(
+                self._connection,
+                stream=self._streams.signal_stream,
+                subject=f"{subject}>",
+                suffix_of=lambda full: full[len(subject) :],
+                start=1,
+                last_per_subject=True,
+            )
+            try:
+                async for batch in batches:
+                    for message in batch:
+                        yield message.suffix, None if "KV-Operation" in message.headers else message.data
+            except StreamCut as cut:
+                log.warning("%s", cut)

@@ -1,0 +1,268 @@
+"""Trajectories on a message store: batching, chunking, summaries in headers, dead letters.
+
+A message holds one or more trajectories and, in its header `Rljob-Summary`, what the coordinator needs of each.
+A trajectory above the payload limit is cut (`chunks`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import xxhash
+
+from rljob_core.errors import CorruptPayload
+from rljob_core.ports import Channel, Delivery, Message, MessageStore, Queue
+from rljob_core.trajectory import Trajectory
+from rljob_runtime.messaging import chunks, wire
+from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
+from rljob_runtime.messaging.wire import Packed, PayloadSummary
+
+SUMMARY_HEADER = "Rljob-Summary"
+_OWNER_HEADER = "Rljob-Trajectory"
+_ATTEMPT_HEADER = "Rljob-Attempt"
+_ENGINE_HEADER = "Rljob-Engine"
+_PAYLOAD = "payload"
+_CHUNK = "chunk"
+_ABSENT = "absent"
+
+#: A header block ends at 64 KB, and a summary takes up to about 300 bytes.
+_MESSAGE_TRAJECTORIES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedSummary:
+    """A summary and where its payload is: the `index`-th trajectory of message `sequence`."""
+
+    summary: PayloadSummary
+    sequence: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """An engine says that it has nothing (more) of this; what it has stored of it came before."""
+
+    trajectory: str
+    attempt: int
+    engine: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A payload that is asked for: its message, its place in it and the digest that it must have."""
+
+    sequence: int
+    index: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryDelivery:
+    """A message of trajectories taken from a queue; `lost` is what it should hold, if it does not decode."""
+
+    trajectories: tuple[Trajectory, ...]
+    digests: tuple[str, ...]
+    delivery: Delivery
+    lost: tuple[PayloadSummary, ...] = ()
+
+    async def ack(self) -> None:
+        """All of them are dealt with."""
+        await self.delivery.ack()
+
+    async def retry(self, delay: float) -> None:
+        """Deliver them again after `delay` seconds."""
+        await self.delivery.retry(delay)
+
+    async def in_progress(self) -> None:
+        """Restart their acknowledgement timer."""
+        await self.delivery.in_progress()
+
+
+class TrajectoryStore:
+    """Trajectories on the channel `TRAJECTORIES`.
+
+    Args:
+        store: an open message store.
+        payload_bytes: largest payload of one message.
+
+    Attributes:
+        dead_letters: messages that did not decode, or lacked what they point to, since this object was made.
+    """
+
+    def __init__(self, store: MessageStore, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
+        self._store = store
+        self._payload_bytes = payload_bytes
+        self._members: dict[int, tuple[PayloadSummary, ...]] = {}
+        self._chunks: dict[str, dict[int, int]] = {}
+        """Per trajectory: attempt by sequence."""
+        self.dead_letters = 0
+
+    async def put(self, trajectories: Sequence[Trajectory]) -> int:
+        """Store trajectories, as few messages as the payload limit allows; all are acknowledged on return.
+
+        Returns the last sequence. The same trajectories and attempts put again are stored once.
+
+        Raises:
+            StoreFull: the stream is at its limit; some may have been stored.
+            StoreUnavailable: the server cannot be reached.
+        """
+        packed = [wire.pack(trajectory) for trajectory in trajectories]
+        batches = self._batches(packed)
+        if len(batches) == 1:
+            return await self._put(batches[0])
+        return max(await asyncio.gather(*map(self._put, batches)), default=0)
+
+    async def put_absence(self, trajectory: str, attempt: int, *, engine: str) -> None:
+        """Store, after all that was stored before, that an engine has nothing (more) of this.
+
+        Raises:
+            StoreFull: the stream is at its limit.
+            StoreUnavailable: the server cannot be reached.
+        """
+        headers = {_OWNER_HEADER: trajectory, _ATTEMPT_HEADER: str(attempt), _ENGINE_HEADER: engine}
+        await self._store.publish(Channel.TRAJECTORIES, _ABSENT, b"", headers=headers)
+
+    async def summaries(self, start: int = 1) -> AsyncIterator[list[LocatedSummary | Absence]]:
+        """What is stored from sequence `start` and then what comes, in order, from headers alone.
+
+        Messages without a readable header are counted as dead letters.
+        """
+        async for messages in self._store.read(Channel.TRAJECTORIES, start=start, headers_only=True):
+            located: list[LocatedSummary | Absence] = []
+            for message in messages:
+                if message.suffix != _PAYLOAD:
+                    owner = message.headers.get(_OWNER_HEADER, "")
+                    said = message.headers.get(_ATTEMPT_HEADER, "")
+                    attempt = int(said) if said.isdecimal() else 0
+                    if message.suffix == _CHUNK:
+                        self._chunks.setdefault(owner, {})[message.sequence] = attempt
+                    else:
+                        engine = message.headers.get(_ENGINE_HEADER, "")
+                        located.append(Absence(owner, attempt, engine, message.sequence))
+                    continue
+                try:
+                    found = wire.decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
+                except CorruptPayload:
+                    self.dead_letters += 1
+                    continue
+                self._members[message.sequence] = tuple(found)
+                located += [
+                    LocatedSummary(summary, message.sequence, index) for index, summary in enumerate(found)
+                ]
+            if located:
+                yield located
+
+    async def get(self, locations: Sequence[Location]) -> list[Trajectory | None]:
+        """Trajectories by location.
+
+        None for one that is gone, does not decode (a dead letter), or is not the one that was asked for.
+        """
+        sequences = list(dict.fromkeys(location.sequence for location in locations))
+        messages = await self._store.get(Channel.TRAJECTORIES, sequences)
+        decoded = {}
+        for sequence, message in zip(sequences, messages, strict=True):
+            if message is not None:
+                decoded[sequence] = await self._decode(message)
+        found: list[Trajectory | None] = []
+        for location in locations:
+            payloads = decoded.get(location.sequence) or []
+            trajectory, digest = payloads[location.index] if location.index < len(payloads) else (None, "")
+            found.append(trajectory if digest == location.digest else None)
+        return found
+
+    async def queue(self, name: str, *, ack_wait: float = 30.0, max_pending: int = 1000) -> TrajectoryQueue:
+        """The durable queue `name` over all trajectories, shared by its readers."""
+        queue = await self._store.queue(
+            Channel.TRAJECTORIES, _PAYLOAD, name=name, ack_wait=ack_wait, max_pending=max_pending
+        )
+        return TrajectoryQueue(self, queue)
+
+    async def delete(self, sequences: Sequence[int]) -> None:
+        """Delete messages, each once all trajectories in it are done with.
+
+        Goes with them: the chunks of their attempts that `summaries` has seen, and of earlier ones, some of which
+        may never have become whole.
+        """
+        cut = []
+        for summary in (summary for sequence in sequences for summary in self._members.pop(sequence, ())):
+            owned = self._chunks.get(summary.trajectory, {})
+            done = [sequence for sequence, attempt in owned.items() if attempt <= summary.attempt]
+            cut += done
+            for sequence in done:
+                del owned[sequence]
+            if not owned:
+                self._chunks.pop(summary.trajectory, None)
+        await self._store.delete(Channel.TRAJECTORIES, [*sequences, *cut])
+
+    # ------------------------------------------------------------------------------------- messages
+
+    def _batches(self, packed: Iterable[Packed]) -> list[list[Packed]]:
+        batches: list[list[Packed]] = []
+        room = 0
+        for item in packed:
+            if not batches or item.size > room or len(batches[-1]) == _MESSAGE_TRAJECTORIES:
+                batches.append([])
+                room = self._payload_bytes - wire.OVERHEAD
+            batches[-1].append(item)
+            room -= item.size
+        return batches
+
+    async def _put(self, batch: Sequence[Packed]) -> int:
+        data = wire.join(batch)
+        headers = {SUMMARY_HEADER: wire.encode_summaries([wire.summarize(item) for item in batch])}
+        # With digests: the same attempt generated again, under other weights, is another payload.
+        names = "/".join(f"{i.trajectory.id}@{i.trajectory.attempt}:{i.digest}" for i in batch)
+        identity = xxhash.xxh3_128_hexdigest(names.encode())
+        pieces, data = chunks.cut(data, self._payload_bytes)
+        if pieces:
+            (item,) = batch
+            owner = {_OWNER_HEADER: item.trajectory.id, _ATTEMPT_HEADER: str(item.trajectory.attempt)}
+            put = partial(self._store.publish, Channel.TRAJECTORIES, _CHUNK, headers=owner)
+            puts = (put(piece, message_id=f"{identity}/{n}") for n, piece in enumerate(pieces))
+            headers |= chunks.naming(await asyncio.gather(*puts))
+        return await self._store.publish(
+            Channel.TRAJECTORIES, _PAYLOAD, data, headers=headers, message_id=identity
+        )
+
+    async def _decode(self, message: Message) -> list[tuple[Trajectory, str]] | None:
+        """Trajectories and digests of a message; None, and a dead letter counted, if there is no telling."""
+        try:
+            return wire.decode_verified(await chunks.whole(self._store, Channel.TRAJECTORIES, message))
+        except CorruptPayload:
+            self.dead_letters += 1
+            return None
+
+
+class TrajectoryQueue:
+    """A queue that gives out decoded trajectories."""
+
+    def __init__(self, store: TrajectoryStore, queue: Queue) -> None:
+        self._store = store
+        self._queue = queue
+
+    async def fetch(
+        self, *, messages: int, max_bytes: int = 8 << 20, timeout: float = 1.0
+    ) -> list[TrajectoryDelivery]:
+        """Messages of trajectories as soon as there is one; none after `timeout` seconds.
+
+        One that does not decode is counted as a dead letter; without a readable header it is acknowledged as well.
+        """
+        deliveries = await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=timeout)
+        fetched = []
+        for delivery in deliveries:
+            payloads = await self._store._decode(delivery.message)
+            if payloads is None:
+                try:
+                    lost = wire.decode_summaries(delivery.message.headers.get(SUMMARY_HEADER, ""))
+                except CorruptPayload:
+                    await delivery.ack()
+                else:
+                    fetched.append(TrajectoryDelivery((), (), delivery, tuple(lost)))
+                continue
+            trajectories, digests = zip(*payloads, strict=True) if payloads else ((), ())
+            fetched.append(TrajectoryDelivery(trajectories, digests, delivery))
+        return fetched

@@ -1,0 +1,1 @@
+"""Hugging Face models on disk and in memory: settings, tokenizer, tensors, weights, LoRA."""

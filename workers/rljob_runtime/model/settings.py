@@ -1,0 +1,171 @@
+"""What a model's folder says about the model, read without loading it (nor torch, nor transformers)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_core.errors import SpecError
+
+#: Context of a model that names none.
+_UNBOUNDED = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Sizes of a causal language model.
+
+    Attributes:
+        folder: where it lies.
+        architecture: the class that `config.json` names, or its model type.
+        heads: attention heads; 0 if `config.json` does not say.
+        key_heads: heads of keys and values; likewise.
+        vocabulary: token ids that it has embeddings for.
+        context: positions.
+        tied: whether input and output embeddings are one tensor.
+        dtype: of its weights, as torch calls it.
+    """
+
+    folder: Path
+    architecture: str
+    heads: int
+    key_heads: int
+    vocabulary: int
+    context: int
+    tied: bool
+    dtype: str
+
+
+def model_settings(folder: Path) -> ModelSettings:
+    """The settings of the model in a folder.
+
+    Raises:
+        SpecError: its `config.json` is missing, does not read, or lacks a size.
+    """
+    whole = read_settings(folder / "config.json")
+    # Of a model of several modalities, the one that writes text.
+    text = whole.get("text_config")
+    settings = text if isinstance(text, dict) else whole
+
+    def size(*names: str) -> int:
+        return next((n for n in map(settings.get, names) if isinstance(n, int) and n > 0), 0)
+
+    vocabulary = size("vocab_size")
+    if not vocabulary:
+        raise _wrong(f"{folder / 'config.json'} gives no vocab_size: save the model there with transformers")
+    architectures = whole.get("architectures") or [whole.get("model_type", "unknown")]
+    return ModelSettings(
+        folder=folder,
+        architecture=str(architectures[0]),
+        # The second names are those of GPT-2 and its like.
+        heads=size("num_attention_heads", "n_head"),
+        key_heads=size("num_key_value_heads", "num_attention_heads", "n_head"),
+        vocabulary=vocabulary,
+        context=size("max_position_embeddings", "n_positions") or _UNBOUNDED,
+        tied=bool(whole.get("tie_word_embeddings", settings.get("tie_word_embeddings", False))),
+        # The older name is `torch_dtype`; a model that says nothing has what torch makes by itself.
+        dtype=str(settings.get("dtype") or settings.get("torch_dtype") or whole.get("dtype") or "float32"),
+    )
+
+
+def check_tokenizer(model: ModelSettings) -> None:
+    """Whether every token that the tokenizer writes has an embedding.
+
+    Some tokenizers are shared with a larger model and have special tokens for its pictures, say. Those count only if
+    they have a role, or the chat template writes them.
+
+    Raises:
+        SpecError: it has more tokens than the model, or does not read.
+    """
+    file = model.folder / "tokenizer.json"
+    if not file.is_file():
+        return  # who needs one says so
+    settings = read_settings(file)
+    added = settings.get("added_tokens") or ()
+    special = {token["id"]: str(token["content"]) for token in added if token.get("special")}
+    vocabulary = (settings.get("model") or {}).get("vocab") or {}
+    # A unigram model lists its pieces; all others map them to ids.
+    known = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    ids = {*known, *(token["id"] for token in added)}
+    beyond = [number for number in ids if number >= model.vocabulary]
+    if beyond and special.keys() >= set(beyond):
+        from rljob_runtime.model.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer(model.folder)
+        beyond = [number for number in beyond if tokenizer.uses(special[number])]
+    if beyond:
+        raise _wrong(
+            f"the tokenizer in {model.folder} writes token ids up to {max(beyond)}, but the model has embeddings for 0 "
+            f"to {model.vocabulary - 1}: resize them, or put the tokenizer there that the model was trained with"
+        )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold a model's weights, sorted; none if it has none.
+
+    A folder may hold a second set, such as Mistral's `consolidated.safetensors`, under other names. What counts is what
+    transformers loads, in its order, since that is what is trained: `model.safetensors`, or what its index names. A
+    folder with neither has all its files count.
+
+    Raises:
+        SpecError: the index does not read, or names a file that is missing.
+    """
+    whole = folder / "model.safetensors"
+    if whole.is_file():
+        return [whole]
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    named = read_settings(index).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise _wrong(f"{index} holds no weight_map from tensors to files")
+    files = sorted({folder / name for name in named.values()})
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise _wrong(f"{index} names {missing[0]}, which is missing, as are {len(missing) - 1} others")
+    return files
+
+
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a model's tensors, by its `weight_files`; empty if it has none.
+
+    The format: eight bytes with the header's length, little-endian, then the header as JSON.
+
+    Raises:
+        SpecError: a file does not read.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in weight_files(folder):
+        try:
+            with file.open("rb") as stream:
+                header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            shapes.update(
+                (name, tuple(entry["shape"])) for name, entry in header.items() if name != "__metadata__"
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _wrong(f"{file} does not read: {error}") from error
+    return shapes
+
+
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """What a JSON file in a model's folder holds.
+
+    Raises:
+        SpecError: it is missing, or does not read.
+    """
+    try:
+        value = json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
+    except (OSError, ValueError) as error:
+        raise _wrong(f"{file} does not read: {error}") from error
+    if not isinstance(value, dict):
+        raise _wrong(f"{file} holds no settings")
+    return value
+
+
+def _wrong(message: str) -> SpecError:
+    return SpecError("spec.model.uri", message)

@@ -1,0 +1,157 @@
+"""Rewards: what scores an answer, by the names that a manifest uses.
+
+| name | score |
+|---|---|
+| `exact_match` | 1 if the completion and the item's `answer`, both stripped of white space, are equal, else 0 |
+| `verifier` | the data set's own score (reasoning-gym) |
+| `math_verify` | 1 if both are the same mathematical value (`math-verify`), else 0 |
+| `package.module:function` | what the function returns, called with `completion` and `item` by keyword |
+
+Any other name is one that an installed distribution offers (`registry`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.ports import Reward
+from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.plugins import Registry
+
+NamedReward = tuple[str, Reward]
+
+
+def exact_match(*, completion: str, item: Mapping[str, Any]) -> float:
+    """1 if the completion is the item's `answer`, but for white space around either; else 0."""
+    return float(completion.strip() == str(item["answer"]).strip())
+
+
+def resolve(functions: Sequence[str], source: PromptSource) -> list[NamedReward]:
+    """The reward functions that `spec.reward.functions` names, for items of `source`.
+
+    Raises:
+        SpecError: a name is unknown, offered or given twice, does not load, cannot be called with `completion` and
+            `item`, or needs what the data has not.
+    """
+    resolved = list[NamedReward]()
+    for position, name in enumerate(functions):
+        path = f"spec.reward.functions[{position}]"
+        if name in functions[:position]:
+            raise SpecError(path, f"{name} is listed twice: remove one")
+        if ":" in name:
+            resolved.append((name, _imported(name, path)))
+        else:
+            resolved.append((name, REWARDS.find(name, field=path)(source, path)))
+    return resolved
+
+
+def score(name: str, function: Reward, *, completion: str, item: Mapping[str, Any]) -> float:
+    """One function's score.
+
+    Raises:
+        RewardFailed: it raised, or returned anything but a finite number.
+    """
+    try:
+        value = function(completion=completion, item=item)
+    except Exception as error:
+        detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise RewardFailed(f"{name} raised {detail}") from error
+    if not isinstance(value, Real):
+        raise RewardFailed(f"{name} returned {type(value).__name__}, not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise RewardFailed(f"{name} returned {number}, not a finite number")
+    return number
+
+
+def _exact_match(source: PromptSource, path: str) -> Reward:
+    _require_answer(source, path, "exact_match")
+    return exact_match
+
+
+def _verifier(source: PromptSource, path: str) -> Reward:
+    verify: Reward | None = getattr(source.items, "verify", None)
+    if verify is None:
+        raise SpecError(path, "only reasoning-gym's tasks have a verifier of their own: write exact_match")
+    return verify
+
+
+def _math_verify(source: PromptSource, path: str) -> Reward:
+    _require_answer(source, path, "math_verify")
+    # SymPy takes seconds to import.
+    from math_verify import parse, verify
+
+    def math_verify(*, completion: str, item: Mapping[str, Any]) -> float:
+        """1 if the completion's last mathematical expression equals the item's `answer`, else 0.
+
+        Raises:
+            ValueError: the answer is no mathematical expression.
+        """
+        # Their own limits use the process's alarm; the reward worker has a limit already.
+        answer = str(item["answer"])
+        gold = parse(answer, parsing_timeout=None) or parse(f"${answer}$", parsing_timeout=None)
+        if not gold:
+            raise ValueError(f"the item's answer {answer!r} is no mathematical expression")
+        return float(verify(gold, parse(completion, parsing_timeout=None), timeout_seconds=None))
+
+    return math_verify
+
+
+def _installed(made: object) -> ForData:
+    reward = _callable(made)
+    return lambda source, path: reward  # noqa: ARG005  it takes any data
+
+
+ForData = Callable[[PromptSource, str], Reward]
+"""The reward for items of some data; raises SpecError for the field of that path if the data cannot serve it."""
+
+REWARDS = Registry[ForData](
+    "reward",
+    "rljob.rewards",
+    {"exact_match": _exact_match, "verifier": _verifier, "math_verify": _math_verify},
+    _installed,
+    otherwise="package.module:function",
+)
+
+
+def _require_answer(source: PromptSource, path: str, name: str) -> None:
+    item = source.item(0)
+    if "answer" not in item:
+        raise SpecError(path, f"{name} compares with the item's field `answer`; items have {', '.join(item)}")
+
+
+def _imported(name: str, path: str) -> Reward:
+    """The function `package.module:function`."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may raise anything
+        raise SpecError(path, f"{module_name} does not import: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise SpecError(path, f"{module_name} has no function {attribute!r}")
+    try:
+        return _callable(getattr(module, attribute))
+    except TypeError as error:
+        raise SpecError(path, f"{name}: {error}") from error
+
+
+def _callable(made: Any) -> Reward:
+    """It, as a reward.
+
+    Raises:
+        TypeError: it cannot be called with `completion` and `item`.
+    """
+    if not callable(made):
+        raise TypeError(f"it is no function, but {type(made).__name__}")
+    try:
+        inspect.signature(made).bind(completion="", item={})
+    except TypeError as error:
+        raise TypeError(f"it must take the keyword arguments completion and item: {error}") from error
+    reward: Reward = made
+    return reward

@@ -1,0 +1,1 @@
+"""Training: trainer backends by name, losses, packing, checkpoints, and the gang of ranks."""

@@ -1,0 +1,257 @@
+"""What the trainer backends have in common: a step's sums, its loss and its figures.
+
+A micro-batch adds unnormalised sums to the gradients; `finish_step` adds those of all ranks, divides once by the
+step's divisor, clips and takes the optimizer's step. Every rank is given every micro-batch and takes its share, so
+that normalisers need no communication and a rank without work still takes part. Dropout is off: the
+log-probabilities are those of the distribution that samples came from.
+
+A trajectory with advantage 0 has no gradient: without a KL term it costs no forward, but it counts in the normalisers
+(a group that teaches nothing must not make its neighbours louder). Figures over tokens are over the computed ones.
+
+A backend says how gradients are added up and the optimizer's step is taken, the abstract methods here, and how weights
+and state are held, those of `BackendState`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rljob_core.config import JobConfig
+from rljob_core.errors import JobFailed
+from rljob_core.messages import StepStats
+from rljob_core.ports import TrainingSample
+from rljob_runtime.model.lora import without_adapters
+from rljob_runtime.training.backends.state import BackendState
+from rljob_runtime.training.forward import log_probabilities
+from rljob_runtime.training.loss import LossSettings, divisor, loss_sums, token_weight
+from rljob_runtime.training.out_of_memory import naming
+from rljob_runtime.training.packing.rows import Row, row
+from rljob_runtime.training.registry import TrainingOptions
+from rljob_runtime.training.step_count import StepCount
+
+_FIGURES = 5
+#: Tokens of a forward beyond which a CPU takes longer for each of them: its caches hold no more activations.
+_CACHED = 2048
+#: What a rank computes that has nothing to compute while others have.
+_COMPANY = Row(np.zeros(2, np.int32), np.array([False, True]), np.zeros(2, np.float32), 0.0, 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepSums(StepCount):
+    """What a step has accumulated besides gradients; all but `figures` are alike on every rank."""
+
+    figures: Tensor
+    forwards: int = 0
+    normalised: bool = False
+
+
+class BackendBase(BackendState):
+    """One rank of a trainer. With more than one, the default process group must exist.
+
+    Args:
+        config: the job.
+        options: of the backend.
+        model_path: folder of the initial model, in Hugging Face format; also the reference.
+        rank: this rank, from 0.
+        world_size: ranks in all.
+
+    Raises:
+        SpecError: the folder holds no causal language model.
+
+    Attributes:
+        in_step: whether a forward of one rank needs all others to run one too; ranks with fewer then run empty ones.
+    """
+
+    in_step: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        config: JobConfig,
+        *,
+        options: TrainingOptions,
+        model_path: Path,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        super().__init__(
+            options=options,
+            lora=config.spec.model.lora,
+            seed=config.spec.data.seed,
+            model_path=model_path,
+            rank=rank,
+            world_size=world_size,
+        )
+        self._algorithm = config.spec.algorithm
+        self._sampling = config.spec.rollout.sampling
+        self._settings = LossSettings.of(self._algorithm)
+        self._forward_tokens = options.forward_tokens or config.spec.trainer.micro_batch_tokens
+        on_cpu = self._device.type == "cpu" and options.forward_tokens is None
+        self._best_tokens = _CACHED if on_cpu else self._forward_tokens
+        self._make()
+        self.load_state(None)
+        self.begin_step(0)
+
+    # ------------------------------------------------------------------------------------------ what differs
+
+    @abstractmethod
+    def _make(self) -> None:
+        """Make the model, with its initial weights, and the optimizer; called once, by the constructor."""
+
+    @abstractmethod
+    def _zero_gradients(self) -> None:
+        """Forget the gradients."""
+
+    @abstractmethod
+    def _reduce_gradients(self, scale: float) -> None:
+        """Add up the gradients of all ranks, where that is not done yet, and multiply them by `scale`."""
+
+    @abstractmethod
+    def _update(self, learning_rate: float) -> float:
+        """Clip the reduced gradients to spec.algorithm.maxGradNorm and take the optimizer's step.
+
+        Returns:
+            The gradient's global norm before it was clipped. If that is not finite, nothing has changed.
+        """
+
+    def _backward(self, loss: Tensor) -> None:
+        """Add the loss's gradient to what is accumulated."""
+        loss.backward()
+
+    def _reference(self) -> AbstractContextManager[Any]:
+        """The reference model, ready for use. Called with a KL term only; with adapters, it is the base model."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------ a step
+
+    def begin_step(self, step: int) -> None:
+        """Start step `step` with nothing accumulated."""
+        self._zero_gradients()
+        self._sums = StepSums(
+            step=step, figures=torch.zeros(_FIGURES, dtype=torch.float64, device=self._device)
+        )
+
+    def accumulate(self, samples: Sequence[TrainingSample]) -> None:
+        """Forward and backward over this rank's share of a micro-batch."""
+        sums = self._sums
+        rows = [row(sample) for sample in samples]
+        sums.add(samples, tokens=sum(r.trained for r in rows))
+        computed = [r for r in rows if r.trained and (r.advantage or self._settings.kl)]
+        ranks = range(self._world_size) if self.in_step else (self._rank,)
+        shares = {rank: self._batches_of(computed, rank) for rank in ranks}
+        mine, forwards = shares[self._rank], max(map(len, shares.values()))
+        self._learn_all(mine + [[]] * (forwards - len(mine)))
+
+    def normalise(self) -> None:
+        """Turn sums into the step's gradient: add up all ranks', divide by the step's divisor. Once per step."""
+        sums = self._sums
+        if sums.normalised:
+            return
+        if self.in_step and not sums.forwards:
+            self._learn_all([[]])
+        if self._world_size > 1:
+            dist.all_reduce(sums.figures)
+        self._reduce_gradients(1.0 / self._divisor())
+        sums.normalised = True
+
+    def finish_step(self) -> StepStats:
+        """Normalise, clip, take the optimizer step. The caller fills in the seconds.
+
+        Raises:
+            JobFailed: the gradient is not finite; the weights are as before.
+        """
+        self.normalise()
+        sums = self._sums
+        rate = self._learning_rate(sums.step)
+        norm = self._update(rate)
+        loss, divergence, tokens, clipped, importance = sums.figures.tolist()
+        if not norm < float("inf"):
+            raise JobFailed(
+                f"step {sums.step}: the gradient is not finite (loss {loss}); "
+                "lower spec.algorithm.learningRate or spec.algorithm.kl"
+            )
+        return sums.stats(
+            loss=loss / self._divisor(),
+            kl=divergence / self._divisor(),
+            clip_fraction=clipped / max(1.0, tokens),
+            importance_mean=importance / tokens if tokens else 1.0,
+            grad_norm=norm,
+            learning_rate=rate,
+        )
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _batches_of(self, rows: Sequence[Row], rank: int) -> list[list[Row]]:
+        """A rank's share of a micro-batch's rows, in batches for one forward each."""
+        return self._packing.split(
+            rows,
+            tokens=self._forward_tokens,
+            best=self._best_tokens,
+            rank=rank,
+            world_size=self._world_size,
+        )
+
+    def _learn_all(self, parts: Sequence[Sequence[Row]]) -> None:
+        """A forward and backward for each of these; one without rows adds nothing and keeps other ranks company."""
+        made = [self._batch(rows or [_COMPANY]) for rows in parts]
+        references: Sequence[Tensor | None] = [None] * len(made)
+        if self._settings.kl > 0 and made:
+            frozen = without_adapters(self._model) if self._lora is not None else self._reference()
+            with torch.no_grad(), frozen as model:
+                references = [
+                    self._log_probabilities(model, batch, rows)
+                    for rows, batch in zip(parts, made, strict=True)
+                ]
+        for rows, batch, reference in zip(parts, made, references, strict=True):
+            self._learn(rows, batch, reference)
+
+    def _learn(self, rows: Sequence[Row], batch: Any, reference: Tensor | None) -> None:
+        found = self._log_probabilities(self._model, batch, rows)
+        sums = loss_sums(
+            found,
+            behaviour=batch.columns.behaviour,
+            advantages=batch.columns.advantages,
+            weights=batch.columns.weights,
+            sequences=batch.columns.sequences,
+            settings=self._settings,
+            reference=reference,
+        )
+        with self._naming(rows):
+            self._backward(sums.loss if rows else found.sum() * 0.0)
+        self._sums.forwards += 1
+        if rows:
+            self._sums.figures += sums.figures
+
+    def _batch(self, rows: Sequence[Row]) -> Any:
+        weight = partial(token_weight, self._algorithm.loss)
+        return self._packing.pack(rows, weight=weight, dtype=self._wide, device=self._device)
+
+    def _log_probabilities(self, model: Any, batch: Any, rows: Sequence[Row]) -> Tensor:
+        with self._naming(rows):
+            temperature = self._sampling.temperature
+            return log_probabilities(model, batch, temperature=temperature, dtype=self._dtype)
+
+    def _naming(self, rows: Sequence[Row]) -> AbstractContextManager[None]:
+        return naming(sequences=len(rows), tokens=sum(len(r.tokens) for r in rows), step=self._sums.step)
+
+    def _divisor(self) -> float:
+        return divisor(
+            self._algorithm.loss,
+            sequences=self._sums.sequences,
+            tokens=self._sums.tokens,
+            max_tokens=self._sampling.max_tokens,
+        )
+
+    def _learning_rate(self, step: int) -> float:
+        warmup = self._algorithm.warmup_steps
+        return self._algorithm.learning_rate * (min(1.0, (step + 1) / warmup) if warmup else 1.0)

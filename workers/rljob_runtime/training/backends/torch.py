@@ -1,0 +1,121 @@
+"""The trainer backend on PyTorch alone: every rank holds the whole model, optimized by AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rljob_runtime.model.causal import load_model
+from rljob_runtime.training.backends.base import BackendBase
+from rljob_runtime.training.master_weights import MasterWeights
+from rljob_runtime.training.optimizer import adamw, moments_of
+from rljob_runtime.training.optimizer_state import Elements
+from rljob_runtime.training.reference import Reference
+
+
+class TorchBackend(BackendBase):
+    """One rank of the trainer; see `BackendBase`."""
+
+    _frozen: Any = None
+    _masters: MasterWeights | None = None
+
+    def _make(self) -> None:
+        self._build()
+        self._optimizer = adamw(list(self._optimized.values()), self._algorithm)
+
+    def _build(self) -> None:
+        """Make the models; after this `_optimized` holds what the optimizer updates, by name."""
+        self._adopt(self._prepare(self._load(self._device)).to(self._device))
+        if self._lora is not None:
+            self._take(self._initial())
+            self._pristine = True
+        elif self._settings.kl > 0:
+            offload = self._options.offload_reference
+            home = torch.device("cpu") if offload else self._device
+            frozen = self._prepare_frozen(self._load(home))
+            self._frozen = Reference(frozen, device=self._device, offload=offload)
+        self._optimized: dict[str, Any] = dict(self._trained)
+        if self._dtype is torch.bfloat16:
+            self._masters = MasterWeights(self._optimized)
+            self._optimized = dict(self._masters.twins)
+
+    def _load(self, device: torch.device) -> Any:
+        return load_model(self._model_path, dtype=self._dtype, device=device)
+
+    # ------------------------------------------------------------------------------------------ state
+
+    def _put(self, tensor: Tensor, value: Tensor) -> None:
+        tensor.copy_(value)
+
+    def _take(self, tensors: Iterable[tuple[str, Any]]) -> None:
+        super()._take(tensors)
+        if self._masters is not None:
+            self._masters.take()
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def _reference(self) -> AbstractContextManager[Any]:
+        ready: AbstractContextManager[Any] = self._frozen.ready()
+        return ready
+
+    def _of_folder(self) -> Iterator[tuple[str, Any]]:
+        for name, tensor in self._weights(self._load(torch.device("cpu"))).items():
+            yield name, tensor.detach()
+
+    def _elements(self) -> Iterator[Elements]:
+        """All ranks hold the same: rank 0 saves it."""
+        return self._restored() if self._rank == 0 else iter(())
+
+    def _restored(self) -> Iterator[Elements]:
+        for name, parameter in self._optimized.items():
+            moments = moments_of(self._optimizer, parameter)
+            flat = {kind: values.view(-1) for kind, values in moments.items()}
+            yield Elements(name, 0, parameter.detach().view(-1), flat)
+
+    def _writers(self) -> int:
+        return 1
+
+    # ------------------------------------------------------------------------------------------ a step
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The step's gradient by parameter, after `normalise`; clipped in place by `finish_step`."""
+        return {name: p.grad for name, p in self._optimized.items() if p.grad is not None}
+
+    def _zero_gradients(self) -> None:
+        for parameter in self._optimized.values():
+            parameter.grad = None
+
+    def _reduce_gradients(self, scale: float) -> None:
+        for parameter in self._optimized.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._add_up([p.grad for p in self._optimized.values()])
+        for parameter in self._optimized.values():
+            parameter.grad.mul_(scale)
+
+    def _add_up(self, gradients: list[Tensor]) -> None:
+        """Add up those of all ranks."""
+        if self._world_size > 1:
+            for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
+                work.wait()
+
+    def _update(self, learning_rate: float) -> float:
+        norm = self._clip()
+        if norm < float("inf"):
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            self._optimizer.step()
+            self._pristine = False
+            if self._masters is not None:
+                self._masters.publish()
+        return norm
+
+    def _clip(self) -> float:
+        parameters = list(self._optimized.values())
+        return float(torch.nn.utils.clip_grad_norm_(parameters, self._algorithm.max_grad_norm))

@@ -1,0 +1,168 @@
+"""A micro-batch's trajectories as packed sequences in which siblings share their prompt.
+
+Rows that begin with the same prompt become groups `[prompt][response 1]…[response G]`; a group that is too long for a
+forward, or for ranks to have equally much, is split, and its prompt is computed once in each part. Groups are shared
+between ranks by their tokens, and fill sequences, one forward and backward each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rljob_core.errors import SpecError
+from rljob_runtime.training.packing.attention import (
+    EXACT,
+    NAME,
+    Layout,
+    PackedGroup,
+    places,
+    supports_shared_prompts,
+)
+from rljob_runtime.training.packing.rows import PADDED, Packing, Row, TokenColumns, share, token_columns
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Groups in one sequence, for one forward and backward.
+
+    The model reads `inputs`; its output at `predictors[i]` predicts the i-th token that is trained on: the last token
+    of a prompt predicts the first of each response.
+
+    Attributes:
+        inputs: int64 [1, n].
+        positions: int64 [1, n].
+        layout: where the groups are.
+        predictors: int64 [tokens], indices below n.
+        columns: of the tokens that are trained on.
+    """
+
+    inputs: Tensor
+    positions: Tensor
+    layout: Layout
+    predictors: Tensor
+    columns: TokenColumns
+
+
+def split(rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size: int) -> list[list[Row]]:
+    """A rank's rows, in sequences of whole groups or parts of them; see `packing.Split`."""
+    parts = _parts(rows, tokens=tokens, least=world_size)
+    mine = [parts[i] for i in share([computed(part) for part in parts], rank=rank, world_size=world_size)]
+    bins = _fill([computed(part) for part in mine], room=min(tokens, best))
+    return [[row for i in bin_ for row in mine[i]] for bin_ in bins]
+
+
+def pack(
+    rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
+) -> PackedBatch:
+    """Put rows behind their prompts, group behind group; see `packing.Pack`."""
+    inputs: list[NDArray[np.int32]] = []
+    layout: list[PackedGroup] = []
+    predictors: list[NDArray[np.int64]] = []
+    groups = _groups(rows)
+    start = 0
+    for group in groups:
+        prompt = group[0].tokens[: group[0].prompt]
+        layout.append(PackedGroup(start, len(prompt), tuple(_inputs(row) for row in group)))
+        inputs.append(prompt)
+        first = start + len(prompt)
+        for row in group:
+            inputs.append(row.tokens[len(prompt) : -1])
+            # The token at i is predicted by the one at i − 1: of the prompt, or of the row's own response.
+            before = np.flatnonzero(row.mask) - 1
+            own = first + before - len(prompt)
+            predictors.append(np.where(before < len(prompt), start + before, own))
+            first += _inputs(row)
+        start = first
+    _, _, positions = places(tuple(layout))
+    in_order = [row for group in groups for row in group]
+    return PackedBatch(
+        inputs=torch.from_numpy(np.concatenate(inputs).astype(np.int64)).to(device)[None],
+        positions=positions.to(device)[None],
+        layout=tuple(layout),
+        predictors=torch.from_numpy(np.concatenate(predictors).astype(np.int64)).to(device),
+        columns=token_columns(in_order, weight=weight, dtype=dtype, device=device),
+    )
+
+
+SHARED_PROMPT = Packing(split, pack)
+
+
+def choose_packing(wanted: str | None, *models: Any) -> Packing:
+    """How batches for these models are made; models that are to be packed get the attention that it needs.
+
+    Args:
+        wanted: `SharedPrompt`, `Padded`, or None for the former where the models' type is known to give the same.
+        models: causal models of one architecture, not yet wrapped.
+
+    Raises:
+        SpecError: shared prompts are wanted, and the architecture does not allow them.
+    """
+    able = all(map(supports_shared_prompts, models))
+    if wanted == "SharedPrompt" and not able:
+        kind = models[0].config.model_type
+        raise SpecError(
+            "spec.trainer.options.packing",
+            f"groups of a {kind} model cannot share their prompt: write Padded, or leave packing out",
+        )
+    known = able and all(model.config.model_type in EXACT for model in models)
+    if wanted == "Padded" or (wanted is None and not known):
+        return PADDED
+    for model in models:
+        model.set_attn_implementation(NAME)
+    return SHARED_PROMPT
+
+
+def computed(rows: Sequence[Row]) -> int:
+    """Tokens that the model computes for rows with one prompt: this once, of each response all but the last."""
+    return rows[0].prompt + sum(_inputs(row) for row in rows)
+
+
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows by their prompts, both in the order in which they come."""
+    found: dict[bytes, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.tokens[: row.prompt].tobytes(), []).append(row)
+    return list(found.values())
+
+
+def _parts(rows: Sequence[Row], *, tokens: int, least: int) -> list[list[Row]]:
+    """Groups, split where they compute more than `tokens`, and until there are `least`, if there are so many rows."""
+    parts: list[list[Row]] = []
+    for group in _groups(rows):
+        bins = _fill([_inputs(row) for row in group], room=tokens - group[0].prompt)
+        parts += [[group[i] for i in bin_] for bin_ in bins]
+    while len(parts) < min(least, len(rows)):
+        largest = max(range(len(parts)), key=lambda i: (len(parts[i]) > 1, computed(parts[i])))
+        whole = parts.pop(largest)
+        for half in range(2):
+            # A token more for each: rows that compute nothing are shared, too, and neither half is without rows.
+            mine = share([_inputs(row) + 1 for row in whole], rank=half, world_size=2)
+            parts.append([whole[i] for i in mine])
+    return parts
+
+
+def _inputs(row: Row) -> int:
+    """Tokens of the row's response that the model reads: its last one predicts nothing."""
+    return len(row.tokens) - row.prompt - 1
+
+
+def _fill(sizes: Sequence[int], *, room: int) -> list[list[int]]:
+    """Indices in bins of at most `room`, or of one: the largest first, each into the first bin that has room."""
+    bins: list[list[int]] = []
+    free: list[int] = []
+    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        fitting = next((b for b, left in enumerate(free) if left >= sizes[index]), None)
+        if fitting is None:
+            bins.append([index])
+            free.append(room - sizes[index])
+        else:
+            bins[fitting].append(index)
+            free[fitting] -= sizes[index]
+    return bins

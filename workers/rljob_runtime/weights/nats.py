@@ -1,0 +1,254 @@
+"""Weight versions as messages of the job's stream `weights`: where trainer and engines share nothing but NATS.
+
+| subject's suffix | message |
+|---|---|
+| `chunk.<key>` | a part of the tensors' bytes; deleted with them |
+| `part.<key>` | the beginning of a manifest that is too long for one message |
+| `manifest.<key>` | its end, or all of it; its first line says which sequences hold the chunks |
+
+The last is published once all others are acknowledged: a version is there whole or not at all. A few megabytes are in
+flight at a time, either way.
+
+The port is blocking, the message store is not: this one has a connection of its own on an event loop of its own, so
+that gigabytes stand before no heartbeat, neither in a socket nor in a loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from rljob_core.errors import StorageRefused, StoreFull, WeightsRejected
+from rljob_core.ports import Channel, MessageStore
+from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
+from rljob_runtime.process.loop_thread import LoopThread
+from rljob_runtime.weights.store import StoredWeights
+from rljob_runtime.weights.transport import Part, ReadAhead
+
+PARTS_HEADER = "Rljob-Parts"
+_CHUNK, _PART, _MANIFEST = "chunk", "part", "manifest"
+#: Chunks being published, or fetched ahead, at once: 15 MB, where the server cuts a client off at 64 MB.
+_WINDOW = 16
+
+
+class NatsWeightStore(StoredWeights):
+    """A `WeightStore` on a job's streams.
+
+    Args:
+        connect: makes a message store, not yet open, for this store alone.
+        anchor_every: see `StoredWeights`.
+        chunk_bytes: payload of a message.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], MessageStore],
+        *,
+        anchor_every: int | None = None,
+        chunk_bytes: int = PAYLOAD_BYTES,
+    ) -> None:
+        super().__init__(MessageTransport(connect, chunk_bytes=chunk_bytes), anchor_every=anchor_every)
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What a manifest's message says of the chunks: bytes in all, and ranges of sequences, both ends included."""
+
+    size: int
+    ranges: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, sequences: list[int], size: int) -> _Index:
+        ranges: list[tuple[int, int]] = []
+        for sequence in sequences:
+            if ranges and ranges[-1][1] == sequence - 1:
+                ranges[-1] = ranges[-1][0], sequence
+            else:
+                ranges.append((sequence, sequence))
+        return cls(size, ranges)
+
+    @classmethod
+    def decode(cls, line: bytes, key: str) -> _Index:
+        try:
+            found = json.loads(line)
+            return cls(int(found["size"]), [(int(first), int(last)) for first, last in found["chunks"]])
+        except (ValueError, LookupError, TypeError) as error:
+            raise WeightsRejected(f"the manifest of {key} does not say where its tensors are") from error
+
+    def encode(self) -> bytes:
+        return json.dumps({"size": self.size, "chunks": self.ranges}, separators=(",", ":")).encode()
+
+    def sequences(self) -> Iterator[int]:
+        for first, last in self.ranges:
+            yield from range(first, last + 1)
+
+
+class MessageTransport:
+    """Messages of the channel `WEIGHTS`.
+
+    Args:
+        connect: makes a message store, not yet open, for this transport alone.
+        chunk_bytes: payload of a message.
+    """
+
+    def __init__(self, connect: Callable[[], MessageStore], *, chunk_bytes: int = PAYLOAD_BYTES) -> None:
+        self._connect = connect
+        self._chunk_bytes = chunk_bytes
+        self._loop = LoopThread("weights")
+        self._open: MessageStore | None = None
+
+    @property
+    def _store(self) -> MessageStore:
+        """The message store, open."""
+        if self._open is None:
+            self._open = self._loop.run(self._opened())
+        return self._open
+
+    async def _opened(self) -> MessageStore:
+        store = self._connect()
+        await store.open()
+        return store
+
+    @contextmanager
+    def writer(self, key: str) -> Iterator[MessageWriter]:
+        """Write the version of a key that has none; what an earlier writer left unfinished is replaced."""
+        for suffix in self._loop.run(self._store.suffixes(Channel.WEIGHTS, f"*.{key}")):
+            self._loop.run(self._store.purge(Channel.WEIGHTS, suffix))
+        writer = MessageWriter(self._loop, self._store, key, self._chunk_bytes)
+        try:
+            yield writer
+        except StoreFull as error:
+            raise StorageRefused(f"the stream of weights takes no more: {error}") from error
+        finally:
+            writer.cancel()
+
+    @contextmanager
+    def reader(self, key: str) -> Iterator[ReadAhead]:
+        """Read a version's tensors."""
+        found = self._stored(key)
+        if found is None:
+            raise WeightsRejected(f"there is no manifest of {key}")
+        index, _ = found
+        parts = ReadAhead(index.size, self._fetches(index, key), ahead=_WINDOW)
+        try:
+            yield parts
+        finally:
+            parts.close()
+
+    def _fetches(self, index: _Index, key: str) -> Iterator[Callable[[], Future[Part]]]:
+        store = self._store
+
+        async def fetch(sequence: int) -> Part:
+            (message,) = await store.get(Channel.WEIGHTS, [sequence])
+            if message is None:
+                raise WeightsRejected(f"the tensors of {key} are missing: message {sequence} is gone")
+            return message.data
+
+        def start(sequence: int) -> Future[Part]:
+            return self._loop.start(fetch(sequence))
+
+        return (partial(start, sequence) for sequence in index.sequences())
+
+    def manifest(self, key: str) -> bytes | None:
+        """A version's manifest as it was written; None if there is none."""
+        found = self._stored(key)
+        return None if found is None else found[1]
+
+    def _stored(self, key: str) -> tuple[_Index, bytes] | None:
+        """Where a version's chunks are, and its manifest."""
+        message = self._loop.run(self._store.last(Channel.WEIGHTS, f"{_MANIFEST}.{key}"))
+        if message is None:
+            return None
+        sequences = [int(part) for part in message.headers.get(PARTS_HEADER, "").split(",") if part]
+        parts = self._loop.run(self._store.get(Channel.WEIGHTS, sequences)) if sequences else []
+        if None in parts:
+            raise WeightsRejected(f"a part of the manifest of {key} is missing")
+        data = b"".join(part.data for part in [*parts, message] if part is not None)
+        line, _, manifest = data.partition(b"\n")
+        return _Index.decode(line, key), manifest
+
+    def listing(self) -> dict[str, bool]:
+        """Keys of all manifests, and whether their tensors are there."""
+        found = self._loop.run(self._store.suffixes(Channel.WEIGHTS, ">"))
+        keys = (suffix.partition(".")[2] for suffix in found if suffix.startswith(f"{_MANIFEST}."))
+        return {key: f"{_CHUNK}.{key}" in found for key in keys}
+
+    def unfinished(self) -> list[str]:
+        """Keys of which something is there but no manifest."""
+        found = self._loop.run(self._store.suffixes(Channel.WEIGHTS, ">"))
+        chunks = (suffix.partition(".")[2] for suffix in found if suffix.startswith(f"{_CHUNK}."))
+        return [key for key in chunks if f"{_MANIFEST}.{key}" not in found]
+
+    def delete(self, key: str) -> None:
+        """Delete a version's tensors, if they are there; its manifest stays."""
+        self._loop.run(self._store.purge(Channel.WEIGHTS, f"{_CHUNK}.{key}"))
+
+    def close(self) -> None:
+        """Disconnect; what another thread waits for here ends with an error."""
+        if self._open is not None:
+            store, self._open = self._open, None
+            self._loop.run(store.close())
+        self._loop.close()
+
+
+class MessageWriter:
+    """Publishes chunks as they fill up, then the manifest."""
+
+    def __init__(self, loop: LoopThread, store: MessageStore, key: str, chunk_bytes: int) -> None:
+        self._loop, self._store, self._key, self._chunk_bytes = loop, store, key, chunk_bytes
+        self._rest = bytearray()  # of a chunk that is not full
+        self._flying: deque[Future[int]] = deque()
+        self._sequences: list[int] = []
+        self._size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """The next bytes."""
+        view = memoryview(data)
+        self._size += len(view)
+        if self._rest:
+            room = self._chunk_bytes - len(self._rest)
+            self._rest += view[:room]
+            view = view[room:]
+        if len(self._rest) == self._chunk_bytes:
+            self._flush()
+        while len(view) >= self._chunk_bytes:
+            self._publish(bytes(view[: self._chunk_bytes]))
+            view = view[self._chunk_bytes :]
+        self._rest += view
+
+    def commit(self, manifest: bytes) -> None:
+        """Make the version count; acknowledged on return."""
+        if self._rest:
+            self._flush()
+        self._settle(0)
+        data = _Index.of(self._sequences, self._size).encode() + b"\n" + manifest
+        pieces = [data[i : i + self._chunk_bytes] for i in range(0, len(data), self._chunk_bytes)]
+        publish = partial(self._store.publish, Channel.WEIGHTS)
+        parts = [self._loop.run(publish(f"{_PART}.{self._key}", piece)) for piece in pieces[:-1]]
+        headers = {PARTS_HEADER: ",".join(map(str, parts))} if parts else {}
+        self._loop.run(publish(f"{_MANIFEST}.{self._key}", pieces[-1], headers=headers))
+
+    def cancel(self) -> None:
+        """Give up on what is in flight."""
+        for future in self._flying:
+            future.cancel()
+        self._flying.clear()
+
+    def _flush(self) -> None:
+        self._publish(bytes(self._rest))
+        self._rest.clear()
+
+    def _publish(self, chunk: bytes) -> None:
+        self._settle(_WINDOW - 1)
+        sent = self._store.publish(Channel.WEIGHTS, f"{_CHUNK}.{self._key}", chunk)
+        self._flying.append(self._loop.start(sent))
+
+    def _settle(self, left: int) -> None:
+        """Wait for acknowledgements until at most so many are left."""
+        while len(self._flying) > left:
+            self._sequences.append(self._flying.popleft().result())
