@@ -31,8 +31,8 @@ TESTS = Path(__file__).parent.parent / "tests"
 sys.path += [str(TESTS / name) for name in ("faults", "runs", "runtime") if str(TESTS / name) not in sys.path]
 
 from faulty_run import FaultyRun  # noqa: E402
-from landing import Written, read_ledger  # noqa: E402
-from seen import Sighting  # noqa: E402
+from kill_locations import Written, read_ledger  # noqa: E402
+from observed_messages import Sighting  # noqa: E402
 from watcher import names_of  # noqa: E402
 
 from rljob_core.records import EpochClaimed, FedMicroBatch  # noqa: E402

@@ -27,7 +27,7 @@ import numpy as np
 
 from rljob_core.messages import REWARD_BATCH, RewardBatch, RewardResult
 from rljob_core.ports import Channel, Message
-from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.messaging.nats.server import SYNC_INTERVAL, EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryQueue, TrajectoryStore
@@ -74,7 +74,7 @@ def make_trajectories(count: int, response: int, *, first: int) -> list[Trajecto
             versions,
         )
         span = VersionSpan(7, 7 + number % 2)
-        return Trajectory(f"g{number}.0", 1, number, (prompt, answer), span, Finish.STOP, "pool-0")
+        return Trajectory(f"g{number}.0", 1, number, (prompt, answer), span, FinishReason.STOP, "pool-0")
 
     return [one(number) for number in range(first, first + count)]
 

@@ -22,7 +22,7 @@ import numpy as np
 from bench.rollout import CONTEXT, FULL, Sizes, options, unending
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
-from rljob_core.ports import Engine, Manifest, Request, TrainerBackend
+from rljob_core.ports import Engine, Request, TrainerBackend, WeightManifest
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.training.registry import create_backend
 from rljob_runtime.weights.files import FilesWeightStore
@@ -61,7 +61,7 @@ class Trainer:
         self._backend.finish_step()
         self._version += 1
 
-    def publish(self) -> Manifest:
+    def publish(self) -> WeightManifest:
         """Store the weights."""
         with closing(FilesWeightStore(self._root)) as store:
             return store.write(
@@ -72,7 +72,7 @@ class Trainer:
                 tensors=self._backend.tensors(),
             )
 
-    def read(self, manifest: Manifest) -> list[tuple[str, Any]]:
+    def read(self, manifest: WeightManifest) -> list[tuple[str, Any]]:
         """Them, verified."""
         with closing(FilesWeightStore(self._root)) as store:
             return list(store.read(store.manifest(manifest.key)))

@@ -27,8 +27,7 @@ from rljob_core.messages import (
     TrainerReady,
 )
 from rljob_core.ports import Channel
-from rljob_core.trajectory import Finish as Ended
-from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator, publish_event
@@ -132,7 +131,9 @@ class _Roles:
 
         segments = (segment(Source.PROMPT, PROMPT, -1), segment(Source.MODEL, RESPONSE, version))
         span = VersionSpan(version, version)
-        return Trajectory(work.trajectory, work.attempt, work.prompt, segments, span, Ended.STOP, engine)
+        return Trajectory(
+            work.trajectory, work.attempt, work.prompt, segments, span, FinishReason.STOP, engine
+        )
 
     async def _reward(self) -> None:
         queue = await TrajectoryStore(self._store).queue(REWARD_QUEUE)

@@ -35,7 +35,7 @@ import torch
 from bench import results
 from bench.jobs import EXAMPLE, run_job
 from bench.link import Link
-from rljob_core.ports import Manifest
+from rljob_core.ports import WeightManifest
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.weights.delta import Version, delta_entries, whole_entries
@@ -78,7 +78,7 @@ SMALL = Sizes(
 )
 
 
-def publish(store: StoredWeights, version: int, tensors: Tensors, parent: str = "") -> Manifest:
+def publish(store: StoredWeights, version: int, tensors: Tensors, parent: str = "") -> WeightManifest:
     """Write a version."""
     return store.write(
         version=version, parent=parent, proposal=None, key=f"v{version:08d}-b", tensors=tensors.items()
@@ -216,7 +216,7 @@ def compare(versions: Sequence[Tensors]) -> dict[str, float]:
     different = elements = whole = stored = 0
     for old, new in pairwise(versions):
         held = whole_entries(old.items(), copied=True)
-        manifest = Manifest("", 0, "", tuple(entry.info for entry in held), None, "")
+        manifest = WeightManifest("", 0, "", tuple(entry.info for entry in held), None, "")
         base = Version(manifest, {entry.info.name: entry.whole for entry in held})
         for entry in delta_entries(new.items(), base):
             whole += len(entry.whole)

@@ -157,7 +157,7 @@ def run(
                     return
                 identity = _identity(job, given, known, kept, model=model, origin=file.resolve().parent)
                 if from_version is not None:
-                    from rljob_cli.going_back import go_back_to, told
+                    from rljob_cli.rollback import go_back_to, told
 
                     typer.echo(told(go_back_to(from_version, identity.stamp(job), folder)))
                 folder.claim(identity)
@@ -201,7 +201,7 @@ def patch(
         rljob patch runs/sums --set rollout.pools.cpu.replicas=3 --set steps=400
     """
     with exit_codes():
-        from rljob_cli.patch_told import tell
+        from rljob_cli.patch_report import tell
 
         for line in tell(RunFolder(path), overrides):
             typer.echo(line)
@@ -288,12 +288,12 @@ def _job_config(path: Path) -> JobConfig:
 def _checked(job: RLJob, folder: RunFolder) -> str:
     """Check what the job names; the identity of its model."""
     from rljob_cli.checks import check_job
-    from rljob_operator.children.cluster_defaults import Site, job_config
+    from rljob_operator.children.cluster_defaults import ClusterDefaults, job_config
     from rljob_runtime.locations import local_path
     from rljob_runtime.training.checkpoints import model_identity
 
-    site = Site("", str(folder.weights), str(folder.checkpoints), str(folder.trainer))
-    check_job(job_config(job, site))
+    defaults = ClusterDefaults("", str(folder.weights), str(folder.checkpoints), str(folder.trainer))
+    check_job(job_config(job, defaults))
     return model_identity(local_path(job.spec.model.uri))
 
 
@@ -344,24 +344,24 @@ def _finished(folder: RunFolder, job: RLJob) -> bool:
 def _run(
     job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
 ) -> int:
-    from rljob_cli.run import Exit, Run
+    from rljob_cli.run import Run, RunExit
     from rljob_cli.view import open_view
 
     job = identity.stamp(job)
     console = Console()
     with open_view(console, job) as view:
 
-        async def to_the_end() -> tuple[Exit, str, int]:
+        async def to_the_end() -> tuple[RunExit, str, int]:
             here = Run(job, folder, view, nats_port=nats_port, environment=environment)
             end = await here.run()
             return end.exit, end.message, here.progress.step
 
         outcome, message, step = asyncio.run(to_the_end())
-    if outcome is Exit.SUCCEEDED:
+    if outcome is RunExit.SUCCEEDED:
         typer.echo(f"finished: {step} steps; results in {folder.path}")
         return 0
     typer.echo(f"to go on: {_resume_command()}", err=True)
-    if outcome is Exit.INTERRUPTED:
+    if outcome is RunExit.INTERRUPTED:
         typer.echo(f"interrupted at step {step}", err=True)
         return EXIT_INTERRUPTED
     typer.echo(f"error: {job.metadata.name} failed at step {step}: {message}", err=True)

@@ -52,7 +52,7 @@ class Rate:
             self.per_second = (self.total - before) / (now - since)
 
 
-class Progress:
+class RunProgress:
     """What is known about a job.
 
     Attributes:

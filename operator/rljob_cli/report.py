@@ -7,7 +7,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from rljob_cli.progress import Progress
+from rljob_cli.progress import RunProgress
 from rljob_cli.run_folder import RunFolder, replace_text
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.spec import RLJob
@@ -46,7 +46,13 @@ def _text(line: StepMetrics) -> str:
 
 
 def summarize(
-    job: RLJob, progress: Progress, *, wall_seconds: float, peak_bytes: int, outcome: str, message: str = ""
+    job: RLJob,
+    progress: RunProgress,
+    *,
+    wall_seconds: float,
+    peak_bytes: int,
+    outcome: str,
+    message: str = "",
 ) -> dict[str, Any]:
     """The content of `summary.json`.
 
@@ -105,7 +111,7 @@ def earlier(folder: RunFolder) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def plot(path: Path, job: RLJob, progress: Progress) -> None:
+def plot(path: Path, job: RLJob, progress: RunProgress) -> None:
     """Draw reward, held-out reward and staleness over steps into a PNG file."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from rljob_cli.checks import LEAST_FREE_BYTES, check_pods
 from rljob_cli.embedded_nats import start_nats
 from rljob_cli.memory import resident_bytes
 from rljob_cli.patch import changes, stored_job
-from rljob_cli.progress import Progress
+from rljob_cli.progress import RunProgress
 from rljob_cli.run_folder import RunFolder
 from rljob_cli.view import View
 from rljob_core.config import JobConfig
@@ -31,11 +31,11 @@ from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, Ste
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_operator.children.cluster_defaults import Site, job_config
+from rljob_operator.children.cluster_defaults import ClusterDefaults, job_config
 from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions import status as job_status
-from rljob_operator.decisions.observe import Figures, pipeline_in_force
+from rljob_operator.decisions.observe import JobMetrics, pipeline_in_force
 from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.reconcile import Reconciler
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -48,7 +48,7 @@ _STOP_SECONDS = 8.0
 """For all processes, so that this one too has ended 10 s after it was asked."""
 
 
-class Exit(StrEnum):
+class RunExit(StrEnum):
     """How a run ended, as `summary.json` says it."""
 
     SUCCEEDED = "Succeeded"
@@ -60,7 +60,7 @@ class Exit(StrEnum):
 class End:
     """How a run ended, and what to tell about it."""
 
-    exit: Exit
+    exit: RunExit
     message: str = ""
 
 
@@ -112,18 +112,18 @@ class Run:
         self._known: int | None = None  # figures of earlier runs: the sequence of the newest
         self._read = 0  # sequence of the newest figure that was taken in
         self._peak = int(self._earlier.get("peak_memory_bytes", 0))
-        self.progress = Progress()
+        self.progress = RunProgress()
 
     async def run(self) -> End:
         """Until the job is finished, a signal comes or the folder is lost; all processes have ended then."""
         signals = Signals()
         cluster = LocalCluster(self._folder.path, self._environment, on_event=self._event)
-        end = End(Exit.INTERRUPTED)
+        end = End(RunExit.INTERRUPTED)
         self._view.note(f"starting; what each process says goes to {self._folder.path / 'logs'}")
         try:
             async with cluster:
                 end = await self._work(cluster, signals)
-                if end.exit is not Exit.SUCCEEDED:
+                if end.exit is not RunExit.SUCCEEDED:
                     self._view.note("stopping: the trainer saves a checkpoint (Ctrl-C again ends at once)")
                     await cluster.shutdown(within=_STOP_SECONDS)
         except asyncio.CancelledError:
@@ -144,38 +144,38 @@ class Run:
                 work.cancel()
                 await asyncio.wait({work})
         if work.cancelled():
-            return End(Exit.INTERRUPTED)
+            return End(RunExit.INTERRUPTED)
         error = work.exception()
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, _OutputLost | OSError):
-            return End(Exit.FAILED, f"{self._folder.path} cannot be written any more: {_reason(error)}")
+            return End(RunExit.FAILED, f"{self._folder.path} cannot be written any more: {_reason(error)}")
         if isinstance(error, RLJobError):
-            return End(Exit.FAILED, str(error))
+            return End(RunExit.FAILED, str(error))
         return work.result()
 
     async def _until_finished(self, cluster: LocalCluster) -> End:
         url = self._job.spec.nats.url or await start_nats(cluster, self._folder.nats, port=self._nats_port)
-        site = self._folder.site(url)
+        defaults = self._folder.defaults(url)
         # A new run writes over nothing; one that goes on takes back that the job had ended.
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
-        async with _opened(job_config(self._job, site), url) as store, asyncio.TaskGroup() as beside:
+        async with _opened(job_config(self._job, defaults), url) as store, asyncio.TaskGroup() as beside:
             helpers = [
                 beside.create_task(self._lasting(partial(self._follow_metrics, store))),
                 beside.create_task(self._lasting(partial(self._follow_engines, store))),
                 beside.create_task(self._lasting(partial(self._tell_deaths, store))),
                 beside.create_task(self._sample()),
-                beside.create_task(self._follow_changes(cluster, site)),
+                beside.create_task(self._follow_changes(cluster, defaults)),
             ]
-            end = await self._reconciled(cluster, site)
+            end = await self._reconciled(cluster, defaults)
             for helper in helpers:
                 helper.cancel()
         return end
 
-    async def _reconciled(self, cluster: LocalCluster, site: Site) -> End:
+    async def _reconciled(self, cluster: LocalCluster, defaults: ClusterDefaults) -> End:
         """How the job ended, by its trainer and by its coordinator's own words."""
-        reconciler = Reconciler(cluster, site, figures=self._figures)
+        reconciler = Reconciler(cluster, defaults, figures=self._figures)
         reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
         said = asyncio.create_task(self._ended.wait())
         try:
@@ -190,13 +190,13 @@ class Run:
             await asyncio.wait({reconcile, said})
         end = self.progress.end
         if end is not None and end.finished != "Succeeded":
-            return End(Exit.FAILED, end.message)
+            return End(RunExit.FAILED, end.message)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
-            return End(Exit.FAILED, outcome.message or outcome.reason)
+            return End(RunExit.FAILED, outcome.message or outcome.reason)
         if end is None and self._failed_before is not None:
             message = f"it failed for good ({self._failed_before}): start another job from its checkpoint"
-            return End(Exit.FAILED, message)
-        return End(Exit.SUCCEEDED)
+            return End(RunExit.FAILED, message)
+        return End(RunExit.SUCCEEDED)
 
     # ------------------------------------------------------------------------------------------ following
 
@@ -260,13 +260,13 @@ class Run:
         while True:
             await store.delete_signal(await self._dead.get())
 
-    async def _follow_changes(self, cluster: LocalCluster, site: Site) -> None:
+    async def _follow_changes(self, cluster: LocalCluster, defaults: ClusterDefaults) -> None:
         """Take over what `rljob patch` writes."""
         async for identity in changes(self._folder, self._job.metadata.generation or 0):
             try:
                 job = identity.stamp(stored_job(identity))
                 # Once more, as what the pods are started from is this process' environment.
-                check_pods(job, site, self._environment)
+                check_pods(job, defaults, self._environment)
             except SpecError as error:
                 self._view.note(f"not taken over from rljob patch: {error}")
                 continue
@@ -288,12 +288,12 @@ class Run:
                 self._summarize("Running", "")
             await asyncio.sleep(_SAMPLE_SECONDS)
 
-    def _figures(self) -> Figures | None:
+    def _figures(self) -> JobMetrics | None:
         line = self.progress.commits[-1] if self.progress.commits else None
         if line is None:
             return None
         largest, mean = self.progress.staleness
-        return Figures(
+        return JobMetrics(
             step=self.progress.step,
             policy_version=self.progress.step,
             reward_mean=line.reward_mean,
@@ -327,7 +327,7 @@ class Run:
             report.plot(self._folder.plot, self._job, self.progress)
         except OSError as error:
             lost = f"its results cannot be written to {self._folder.path}: {_reason(error)}"
-            return End(Exit.FAILED, "; ".join(filter(None, [end.message, lost])))
+            return End(RunExit.FAILED, "; ".join(filter(None, [end.message, lost])))
         return end
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import Immutable, RLJob, immutable_fields
-from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_runtime.process.fsync import sync_file, sync_folder
 
 # Compared in other ways: a model's folder may have moved, so its content is; the embedded server has no URL.
@@ -93,9 +93,9 @@ class RunFolder:
         self.plot = self.path / "reward.png"
         self._lock = self.path / ".lock"
 
-    def site(self, nats_url: str) -> Site:
+    def defaults(self, nats_url: str) -> ClusterDefaults:
         """What the folder and its server decide for a job."""
-        return Site(
+        return ClusterDefaults(
             nats_url=nats_url,
             weights_uri=str(self.weights),
             checkpoint_uri=str(self.checkpoints),

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from rljob_cli.progress import Progress, kind_of
+from rljob_cli.progress import RunProgress, kind_of
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Event
@@ -29,10 +29,10 @@ _EVENTS_SHOWN = 6
 class View(AbstractContextManager["View"], Protocol):
     """Where progress goes. Calls are cheap and may come at any rate."""
 
-    def line(self, line: StepMetrics, progress: Progress) -> None:
+    def line(self, line: StepMetrics, progress: RunProgress) -> None:
         """A step, an evaluation or the end."""
 
-    def refresh(self, progress: Progress) -> None:
+    def refresh(self, progress: RunProgress) -> None:
         """A little time has passed."""
 
     def event(self, event: Event) -> None:
@@ -82,7 +82,7 @@ class PlainView:
         self._console = console
         self._steps = job.spec.steps
         self._next = 0.0
-        self._held: tuple[StepMetrics, Progress] | None = None
+        self._held: tuple[StepMetrics, RunProgress] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +92,7 @@ class PlainView:
     ) -> None:
         self._flush()
 
-    def line(self, line: StepMetrics, progress: Progress) -> None:
+    def line(self, line: StepMetrics, progress: RunProgress) -> None:
         """Print a step if the last one is long enough ago, else keep it until something follows."""
         kind = kind_of(line)
         if kind == "commit":
@@ -106,7 +106,7 @@ class PlainView:
                 f"{_decimal(line.heldout_greedy)} greedy"
             )
 
-    def refresh(self, progress: Progress) -> None:  # noqa: ARG002  the protocol's
+    def refresh(self, progress: RunProgress) -> None:  # noqa: ARG002  the protocol's
         """Print what was kept, once its time has come."""
         if self._held is not None and time.monotonic() >= self._next:
             self._flush()
@@ -166,7 +166,7 @@ class LiveView:
         self._title = _title(job)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._trained = _Trained()
-        self._progress = Progress()
+        self._progress = RunProgress()
         self._bar = Bar(
             TextColumn("step"),
             BarColumn(bar_width=None),
@@ -188,13 +188,13 @@ class LiveView:
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def line(self, line: StepMetrics, progress: Progress) -> None:
+    def line(self, line: StepMetrics, progress: RunProgress) -> None:
         """Take new figures in."""
         if kind_of(line) == "commit" and line.stats is not None:
             self._trained.commit(line.stats.tokens)
         self.refresh(progress)
 
-    def refresh(self, progress: Progress) -> None:
+    def refresh(self, progress: RunProgress) -> None:
         """Draw what is known."""
         self._progress = progress
         self._bar.update(self._task, completed=progress.step)
@@ -225,7 +225,7 @@ class LiveView:
             parts.append(Text("\n".join(self._events), style="dim", overflow="ellipsis", no_wrap=True))
         return Panel(Group(*parts), title=self._title, title_align="left", padding=(0, 1))
 
-    def _rows(self, progress: Progress) -> list[tuple[str, str, str, str]]:
+    def _rows(self, progress: RunProgress) -> list[tuple[str, str, str, str]]:
         commit = progress.commits[-1] if progress.commits else None
         held_out = progress.evaluations
         largest, mean = progress.staleness

@@ -17,7 +17,7 @@ from rljob_core.errors import SpecError
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.reconcile.controller import Controller
 from rljob_operator.reconcile.handlers import credentials, plain, registry
-from rljob_operator.reconcile.metrics import FiguresFeed
+from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.settings import Settings
 from rljob_operator.telemetry import Metrics, Probes
 
@@ -34,9 +34,9 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
     running = ready or asyncio.Event()
     kopf_settings = kopf.OperatorSettings()
     api = KubeApi(lambda: plain(credentials(kopf_settings)), counted=metrics.count_request)
-    feed = FiguresFeed(settings.site.nats_url, credentials=settings.nats_credentials)
+    feed = MetricsFeed(settings.defaults.nats_url, credentials=settings.nats_credentials)
     controller = Controller(
-        api, settings.site, feed, metrics, namespaces=settings.namespaces, workers=settings.workers
+        api, settings.defaults, feed, metrics, namespaces=settings.namespaces, workers=settings.workers
     )
     probes = Probes(
         metrics, stalled=controller.stalled, ready=running.is_set, refresh=controller.refresh_metrics

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from rljob_core.errors import SpecError
-from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.nats.credentials import Issuer, operator_credentials
@@ -38,7 +38,7 @@ class Settings:
         workers: jobs reconciled at once.
     """
 
-    site: Site
+    defaults: ClusterDefaults
     namespaces: tuple[str, ...] = ()
     nats_credentials: str | None = None
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
@@ -75,7 +75,7 @@ class Settings:
         storage = environment.get("RLJOB_STORAGE", "").rstrip("/")
         issuer = _file(environment, "RLJOB_NATS_ISSUER")
         return cls(
-            site=Site(
+            defaults=ClusterDefaults(
                 nats_url=url,
                 weights_uri=f"{storage}/weights" if storage else "",
                 checkpoint_uri=f"{storage}/checkpoints" if storage else "",

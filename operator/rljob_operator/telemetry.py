@@ -79,8 +79,8 @@ class Probes:
         application.router.add_get("/metrics", self._show_metrics)
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
+        defaults = web.TCPSite(self._runner, host, port)
+        await defaults.start()
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

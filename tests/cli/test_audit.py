@@ -7,8 +7,8 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from evidence_builder import BOUND, JOB, Entry, Story, job, members, of, plan, refuted, train_step
 from rich.console import Console
-from story import BOUND, JOB, Entry, Story, job, members, of, plan, refuted, train_step
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.table import as_text, print_table

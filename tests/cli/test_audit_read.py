@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
+from evidence_builder import Entry, Story, job
+from evidence_streams import append
 from invocation import children
 from pydantic import TypeAdapter
-from story import Entry, Story, job
-from story_streams import append
 from typer.testing import CliRunner, Result
 
 from rljob_cli.audit.read import read_folder
@@ -24,7 +24,7 @@ from rljob_cli.audit.streams import payloads_left
 from rljob_cli.main import app
 from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core.messages import MARK, MARK_HEADER, REWARD_BATCH, RewardBatch
-from rljob_core.ports import MESSAGE_ID, Channel, Manifest, first_sequence
+from rljob_core.ports import MESSAGE_ID, Channel, WeightManifest, first_sequence
 from rljob_core.records import (
     FED,
     EpochClaimed,
@@ -32,7 +32,7 @@ from rljob_core.records import (
     GroupAborted,
     StepCommitted,
 )
-from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.messaging import ledger, wire
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
@@ -53,7 +53,7 @@ def payload(trajectory: str, version: int) -> Trajectory:
         )
 
     segments = [segment(Source.PROMPT, [1, 2, 3, 4], -1), segment(Source.MODEL, [5, 6, 7, 8], version)]
-    return Trajectory(trajectory, 1, 0, segments, VersionSpan(version, version), Finish.STOP, "engine")
+    return Trajectory(trajectory, 1, 0, segments, VersionSpan(version, version), FinishReason.STOP, "engine")
 
 
 def seal_manifests(story: Story, weights: Path) -> None:
@@ -63,8 +63,8 @@ def seal_manifests(story: Story, weights: Path) -> None:
     for file in story.manifests:
         assert file.proposal is not None
         proposal = replace(file.proposal, parent=sealed[file.parent])
-        manifest = Manifest(file.key, file.version, sealed[file.parent], (), proposal, "")
-        content = TypeAdapter(Manifest).dump_python(manifest, mode="json")
+        manifest = WeightManifest(file.key, file.version, sealed[file.parent], (), proposal, "")
+        content = TypeAdapter(WeightManifest).dump_python(manifest, mode="json")
         del content["digest"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         sealed[file.digest] = content["digest"] = xxhash.xxh3_128_hexdigest(canonical.encode())

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from evidence_builder import Story, job
+from evidence_streams import append
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
-from story import Story, job
-from story_streams import append
 
 from rljob_cli.run_folder import RunFolder
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
@@ -114,7 +114,7 @@ def test_nobody_goes_back_in_it(
     assert what in told_by_the_audit(folder)[0]
 
 
-def test_going_back_is_for_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_rollback_is_for_a_run_that_goes_on(tmp_path: Path) -> None:
     file = write_job(tmp_path, **EMULATED)
     assert refused(file, "--from-version", "1") == [
         "--from-version: goes back in a run that is there: add --resume"

@@ -193,7 +193,7 @@ def test_what_restarts_is_what_the_reconcile_will_restart(
     identity = folder.identity()
     assert identity is not None
     change = change_of(folder, identity, [f"spec.{text}" for text in texts])
-    assert list(restarts(change, folder.site(nats_url=""))) == told
+    assert list(restarts(change, folder.defaults(nats_url=""))) == told
 
 
 def test_a_model_that_is_gone_meanwhile_is_told(tmp_path: Path, folder: RunFolder) -> None:

@@ -12,7 +12,7 @@ from example_job import write_job
 from rich.console import Console
 
 from rljob_cli.manifest import load_job
-from rljob_cli.progress import Progress, Rate
+from rljob_cli.progress import Rate, RunProgress
 from rljob_cli.report import MetricsFile, earlier, plot, summarize, write_summary
 from rljob_cli.run_folder import RunFolder
 from rljob_cli.view import LiveView, PlainView, open_view
@@ -45,9 +45,9 @@ def evaluation(version: int, sampled: float, greedy: float) -> StepMetrics:
     return StepMetrics(version, version, 0.0, heldout_sampled=sampled, heldout_greedy=greedy, epoch=1)
 
 
-def story() -> Progress:
+def story() -> RunProgress:
     """Two steps, a coordinator that is replaced after the first and repeats it, and evaluations of versions 0 and 2."""
-    progress = Progress()
+    progress = RunProgress()
     lines = [
         evaluation(0, 0.3, 0.8),
         commit(1, tokens=100),
@@ -104,7 +104,9 @@ def test_what_the_user_went_back_behind_is_forgotten_and_told_again() -> None:
 
 
 def test_summary_before_anything_happened(job: RLJob) -> None:
-    summary = summarize(job, Progress(), wall_seconds=0.0, peak_bytes=0, outcome="Failed", message="no disk")
+    summary = summarize(
+        job, RunProgress(), wall_seconds=0.0, peak_bytes=0, outcome="Failed", message="no disk"
+    )
     assert summary["steps"] == 0
     assert summary["heldout_reward_before"] is None
     assert summary["staleness_max"] is None
@@ -124,7 +126,7 @@ def test_metrics_file_starts_over_from_the_stream(tmp_path: Path) -> None:
 
 
 def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
-    plot(tmp_path / "reward.png", job, Progress())
+    plot(tmp_path / "reward.png", job, RunProgress())
     assert not (tmp_path / "reward.png").exists()
     plot(tmp_path / "reward.png", job, story())
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
@@ -146,7 +148,7 @@ def test_rate_survives_a_process_that_starts_again() -> None:
 
 def test_plain_lines_do_not_flood(job: RLJob) -> None:
     out = StringIO()
-    progress = Progress()
+    progress = RunProgress()
     with open_view(Console(file=out), job) as view:
         assert isinstance(view, PlainView)
         for version in range(1, 200):

@@ -12,7 +12,7 @@ import torch
 
 from rljob_contract.backend import BACKEND, BackendSubject, micro_batches_add_up_to_the_whole_batch
 from rljob_contract.backend_steps import TOLERANCES, tolerance_of
-from rljob_contract.check import Broken, Check
+from rljob_contract.check import Check, ContractBroken
 from rljob_contract.samples import job_config
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import TrainerBackend, TrainingSample
@@ -93,7 +93,7 @@ def tells_the_last_loss(backend: TorchBackend, samples: Sequence[TrainingSample]
 def test_a_wrong_sum_is_found_in_any_dtype(
     kind: str, wrong: Callable[..., None], words: str, model: Path, folder: Callable[[], Path]
 ) -> None:
-    with pytest.raises(Broken, match=f"in four micro-batches: {words}"):
+    with pytest.raises(ContractBroken, match=f"in four micro-batches: {words}"):
         micro_batches_add_up_to_the_whole_batch(subject(kind, model, folder, accumulate=wrong))
 
 

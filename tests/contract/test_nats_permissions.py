@@ -33,8 +33,8 @@ from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
 from rljob_operator.nats.credentials import job_credentials, operator_credentials
 from rljob_operator.nats.permissions import Holder
-from rljob_operator.reconcile.metrics import FiguresFeed
-from rljob_runtime.messaging.nats.connection import Connection, Refused
+from rljob_operator.reconcile.metrics import MetricsFeed
+from rljob_runtime.messaging.nats.connection import Connection, JetStreamError
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -253,7 +253,7 @@ async def test_no_role_may_administer(site: Site, uid: str, holder: Holder, requ
     names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
     subject = request_.format(**{channel.value: names.stream(channel) for channel in Channel})
     async with site.connection(site.credentials(holder, uid), inbox_of(uid, holder)) as connection:
-        with pytest.raises(Refused, match="permissions violation"):
+        with pytest.raises(JetStreamError, match="permissions violation"):
             await connection.request(f"$JS.API.{subject}", b"{}")
 
 
@@ -546,7 +546,7 @@ async def test_the_operator_reads_how_much_each_engine_has_to_do(
 ) -> None:
     credentials = tmp_path / "operator.creds"
     credentials.write_text(operator_credentials(ISSUER))
-    feed = FiguresFeed(site.server.url, credentials=str(credentials))
+    feed = MetricsFeed(site.server.url, credentials=str(credentials))
     connected = asyncio.Event()
     feed.on_outage = connected.set
     running = asyncio.create_task(feed.run())
@@ -569,7 +569,7 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
 ) -> None:
     credentials = tmp_path / "operator.creds"
     credentials.write_text(operator_credentials(ISSUER))
-    feed = FiguresFeed(site.server.url, credentials=str(credentials))
+    feed = MetricsFeed(site.server.url, credentials=str(credentials))
     job = asking_job(uid)
     assert not await feed.make_room(job, 5 << 30), "it is not connected"
     connected = asyncio.Event()
@@ -612,5 +612,5 @@ async def test_the_operator_hears_figures_and_removes_streams(site: Site, uid: s
             info = await operator.call(f"STREAM.INFO.{stream}", {})
             assert info["config"]["name"] == stream
             assert (await operator.call(f"STREAM.DELETE.{stream}", {}))["success"]
-        with pytest.raises(Refused, match="permissions violation"):
+        with pytest.raises(JetStreamError, match="permissions violation"):
             await operator.request(names.subject_of(Channel.LEDGER, "records"), json.dumps({}).encode())

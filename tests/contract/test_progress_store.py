@@ -6,30 +6,30 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from test_trajectory_store import trajectory
+from test_trajectories import trajectory
 
-from rljob_core.actions import Stored
+from rljob_core.actions import StoredProgress
 from rljob_core.ports import Channel, MessageStore
-from rljob_core.trajectory import Finish
+from rljob_core.trajectory import FinishReason
 from rljob_runtime.messaging import wire
-from rljob_runtime.messaging.progress import Made, ProgressStore
+from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
 
 CUT, WHOLE = 2_000, 1 << 20
 """Payloads of one message: what is stored below takes several of the former."""
 
 
-def made(tokens: int, *, attempt: int = 1) -> Made:
+def made(tokens: int, *, attempt: int = 1) -> PartialTrajectory:
     whole = trajectory(7, tokens=tokens, attempt=attempt)
-    return Made(replace(whole, id="g7.1", finish=Finish.UNFINISHED), ((3, "m3"),))
+    return PartialTrajectory(replace(whole, id="g7.1", finish=FinishReason.UNFINISHED), ((3, "m3"),))
 
 
-async def newest(store: ProgressStore) -> Stored:
+async def newest(store: ProgressStore) -> StoredProgress:
     found = await store.newest("g7.1")
     assert found is not None
     return found
 
 
-def same(one: Made | None, other: Made) -> bool:
+def same(one: PartialTrajectory | None, other: PartialTrajectory) -> bool:
     return one is not None and wire.digest(one.trajectory) == wire.digest(other.trajectory)
 
 

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rljob_core.errors import JobFailed, ProtocolViolation, WeightsRejected
-from rljob_core.ports import Manifest
+from rljob_core.ports import WeightManifest
 from rljob_core.records import StepCommitted
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -117,7 +117,7 @@ def proposal(version: int, parent: str) -> StepCommitted:
 
 def write(
     store: StoredWeights, version: int, tensors: Mapping[str, Any] = TENSORS, parent: str = ""
-) -> Manifest:
+) -> WeightManifest:
     return store.write(
         version=version,
         parent=parent,
@@ -127,7 +127,7 @@ def write(
     )
 
 
-def check_read(store: StoredWeights, manifest: Manifest, expected: Mapping[str, Any]) -> None:
+def check_read(store: StoredWeights, manifest: WeightManifest, expected: Mapping[str, Any]) -> None:
     """Every tensor, bit by bit."""
     found = dict(store.read(manifest))
     assert found.keys() == expected.keys()
@@ -432,7 +432,7 @@ def weights(version: int) -> dict[str, Any]:
     }
 
 
-def chain(place: Place, versions: int, anchor_every: int = 4) -> tuple[StoredWeights, list[Manifest]]:
+def chain(place: Place, versions: int, anchor_every: int = 4) -> tuple[StoredWeights, list[WeightManifest]]:
     """Versions 0 to `versions`, and who wrote them."""
     store, found = place.store(anchor_every), [write(place.opened[-1], 0, weights(0))]
     for version in range(1, versions + 1):

@@ -40,7 +40,7 @@ from rljob_core.actions import (
     SendToEngine,
     SendToTrainer,
     SignalSeen,
-    Stored,
+    StoredProgress,
     StoresRead,
     Summary,
 )
@@ -113,8 +113,8 @@ class Model:
         self.payloads: dict[int, Summary] = {}
         self.absences: dict[int, PayloadAbsent] = {}
         self.rewards: dict[int, RewardsSeen | RewardsComplete] = {}
-        self.progress: dict[str, Stored] = {}
-        self.ghosts: list[tuple[str, Stored]] = []
+        self.progress: dict[str, StoredProgress] = {}
+        self.ghosts: list[tuple[str, StoredProgress]] = []
         """Progress that engines published before they died, and that has not arrived."""
         self.answers: list[ProgressFound | ProgressListed] = []
         """To what the coordinator has asked."""

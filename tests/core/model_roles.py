@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rljob_core.actions import Announce, Observation, Stored, Summary
+from rljob_core.actions import Announce, Observation, StoredProgress, Summary
 from rljob_core.messages import (
     Cancel,
     CheckpointWritten,
@@ -45,11 +45,11 @@ class Run:
         return frozenset(manifest for _, manifest in self.weights)
 
 
-def progress_of(trajectory: str, attempt: int, run: Run) -> Stored:
+def progress_of(trajectory: str, attempt: int, run: Run) -> StoredProgress:
     """What an engine publishes of it; the same again is the same message."""
     weights = tuple(sorted(run.weights))
     digest = f"{trajectory}@{attempt} {run.span} {weights}"
-    return Stored(Inherited(attempt, 1, run.span, 0, attempt, digest), weights)
+    return StoredProgress(Inherited(attempt, 1, run.span, 0, attempt, digest), weights)
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ModelEngine:
     inbox: list[tuple[int, EngineWork]] = field(default_factory=list)
     """With the epoch of who sent it, where that matters."""
     held: list[Generate] = field(default_factory=list)
-    made: dict[Key, Stored] = field(default_factory=dict)
+    made: dict[Key, StoredProgress] = field(default_factory=dict)
     """What it has yet to go on from."""
     running: dict[Key, Run] = field(default_factory=dict)
     taken: set[Key] = field(default_factory=set)
@@ -76,7 +76,7 @@ class ModelEngine:
             self.inbox.append((epoch if matters else 0, item))
 
     def deliver(
-        self, name: str, progress: dict[str, Stored], say: Callable[[Observation], None]
+        self, name: str, progress: dict[str, StoredProgress], say: Callable[[Observation], None]
     ) -> Key | None:
         """Take the next message; what it was sent and has had, if that is it."""
         epoch, work = self.inbox.pop(0)

@@ -40,14 +40,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "results of an old attempt are taken": Mutant(
         "rljob_core.planner.results",
-        "if sibling is None or sibling.attempt != summary.attempt:\n        desk.payloads.release([key])",
-        "if sibling is None:\n        desk.payloads.release([key])",
+        "if sibling is None or sibling.attempt != summary.attempt:\n        context.payloads.release([key])",
+        "if sibling is None:\n        context.payloads.release([key])",
         by=("model", "simulation"),
     ),
     "a payload that comes twice is taken twice": Mutant(
         "rljob_core.planner.results",
-        "    if sibling.state not in _UNANSWERED:\n        return\n    desk.free_slot",
-        "    desk.free_slot",
+        "    if sibling.state not in _UNANSWERED:\n        return\n    context.free_slot",
+        "    context.free_slot",
         by=("model", "simulation"),
     ),
     "a zombie trainer's step is committed": Mutant(
@@ -66,7 +66,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a waiting gang is not told again": Mutant(
         "rljob_core.planner.training",
-        "        _repeat(desk, event)\n",
+        "        _repeat(context, event)\n",
         "        return\n",
         by=("model", "simulation"),
     ),
@@ -81,9 +81,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "open buffers take a new bound": Mutant(
         "rljob_core.planner.pipeline_change",
-        'desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})',
-        'desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})\n'
-        "    for buffer in desk.state.buffers.buffers.values():\n"
+        'context.spec = context.spec.model_copy(update={"pipeline": pipeline})',
+        'context.spec = context.spec.model_copy(update={"pipeline": pipeline})\n'
+        "    for buffer in context.state.buffers.buffers.values():\n"
         "        buffer.max_staleness = pipeline.bound",
         by=("model", "simulation"),
     ),
@@ -101,7 +101,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a reservation asks for no version": Mutant(
         "rljob_core.planner.dispatching",
-        "        min_version = max(min_version, min(engine.version, desk.state.version))\n",
+        "        min_version = max(min_version, min(engine.version, context.state.version))\n",
         "        min_version = 0\n",
     ),
     "engines start below the minVersion": Mutant(
@@ -109,9 +109,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "payloads are deleted before they are trained": Mutant(
         "rljob_core.planner.results",
-        "    desk.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n",
-        "    desk.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n"
-        "    desk.let_go(sibling)\n",
+        "    context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n",
+        "    context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n"
+        "    context.let_go(sibling)\n",
     ),
     "a coordinator acts before its records are stored": Mutant(
         "interleavings",
@@ -125,7 +125,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost engine's work is forgotten": Mutant(
         "rljob_core.planner.engines",
-        "desk.reset(sibling, reason, failure=False, carries=migration.carries(desk))\n        known",
+        "context.reset(sibling, reason, failure=False, carries=migration.carries(context))\n        known",
         "known",
     ),
     "inherited tokens do not count towards the base": Mutant(
@@ -143,17 +143,17 @@ MUTANTS: dict[str, Mutant] = {
         slow=True,
     ),
     "what was looked up is waited for although it was found": Mutant(
-        "rljob_core.planner.migration", "    del desk.sought[found.trajectory]\n", "    pass\n"
+        "rljob_core.planner.migration", "    del context.sought[found.trajectory]\n", "    pass\n"
     ),
     "a commit that the ledger has lost is not taken back": Mutant(
-        "rljob_core.planner.recovery", "    if desk.state.finished is not None:\n", "    if True:\n"
+        "rljob_core.planner.recovery", "    if context.state.finished is not None:\n", "    if True:\n"
     ),
     "a restored step leaves its groups where they are": Mutant(
         "rljob_core.staleness", "            if group in self._where:\n", "            if False:\n"
     ),
     "a payload of a lost part of the ledger is taken past the bound": Mutant(
         "rljob_core.planner.results",
-        "    if not desk.state.buffers.buffer_of(group_of(sibling.id)).admits(summary.span.min):\n",
+        "    if not context.state.buffers.buffer_of(group_of(sibling.id)).admits(summary.span.min):\n",
         "    if False:\n",
         walk=1276,
     ),
@@ -170,13 +170,13 @@ MUTANTS: dict[str, Mutant] = {
         walk=901,
     ),
     "a lost payload is waited for": Mutant(
-        "rljob_core.planner.results", 'desk.reset(sibling, "NotHeld", failure=False)', "return"
+        "rljob_core.planner.results", 'context.reset(sibling, "NotHeld", failure=False)', "return"
     ),
     "a lost score is waited for": Mutant(
-        "rljob_core.planner.results", 'desk.reset(sibling, "RewardLost", failure=False)', "return"
+        "rljob_core.planner.results", 'context.reset(sibling, "RewardLost", failure=False)', "return"
     ),
     "an engine that lacks what it was sent is not sent it again": Mutant(
-        "rljob_core.planner.engines", "        dispatching.repeat(desk, view.engine)\n", ""
+        "rljob_core.planner.engines", "        dispatching.repeat(context, view.engine)\n", ""
     ),
     "work that was on its way is not sent again": Mutant(
         "rljob_core.planner", "        dispatching.repeat(self)\n", ""
@@ -211,11 +211,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "leases run on the clock, not on heartbeats": Mutant(
         "rljob_core.planner.engines",
-        "    for engine in _known(desk):\n        desk.leases[engine] = desk.leases.get(engine, 0) + 1\n",
-        "    gap = max(1, int(desk.now - desk.__dict__.get('_last', desk.now)))\n"
-        "    desk.__dict__['_last'] = desk.now\n"
-        "    for engine in _known(desk):\n"
-        "        desk.leases[engine] = desk.leases.get(engine, 0) + gap\n",
+        "    for engine in _known(context):\n        context.leases[engine] = context.leases.get(engine, 0) + 1\n",
+        "    gap = max(1, int(context.now - context.__dict__.get('_last', context.now)))\n"
+        "    context.__dict__['_last'] = context.now\n"
+        "    for engine in _known(context):\n"
+        "        context.leases[engine] = context.leases.get(engine, 0) + gap\n",
         by=("simulation",),
     ),
     "appends are not fenced": Mutant(

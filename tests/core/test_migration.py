@@ -19,7 +19,7 @@ from rljob_core.actions import (
     ProgressListed,
     SendToEngine,
     SignalSeen,
-    Stored,
+    StoredProgress,
     StoresRead,
     Summary,
 )
@@ -75,10 +75,10 @@ class Desk:
 
 def stored(
     attempt: int = 1, *, weights: tuple[tuple[int, str], ...] = ((0, ""),), tokens: int = 50
-) -> Stored:
+) -> StoredProgress:
     versions = [version for version, _ in weights]
     span = VersionSpan(min(versions), max(versions))
-    return Stored(Inherited(attempt, tokens, span, 77, 12, "digest"), weights)
+    return StoredProgress(Inherited(attempt, tokens, span, 77, 12, "digest"), weights)
 
 
 def lost(**changes: Any) -> Desk:
@@ -135,7 +135,7 @@ def test_where_nothing_carries_on_nothing_is_looked_up(changes: dict[str, Any]) 
     ],
     ids=["other weights", "weights that were not committed", "of its own attempt", "of a lost ledger"],
 )
-def test_what_does_not_count_is_left(made: Stored) -> None:
+def test_what_does_not_count_is_left(made: StoredProgress) -> None:
     desk = lost()
     desk.see(ProgressFound(TRAJECTORY, 2, made))
     assert (desk.sent().attempt, desk.sent().inherited) == (2, None)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_core.ports import DeltaBase, Manifest
+from rljob_core.ports import DeltaBase, WeightManifest
 from rljob_core.weights import deletable
 
 
-def manifest(version: int, *, base: Manifest | None = None, key: str = "a") -> Manifest:
+def manifest(version: int, *, base: WeightManifest | None = None, key: str = "a") -> WeightManifest:
     name = f"v{version}-{key}"
     depth = 0 if base is None else 1 + (base.base.depth if base.base else 0)
     told = None if base is None else DeltaBase(base.key, base.digest, depth)
-    return Manifest(name, version, "", (), None, f"digest of {name}", told)
+    return WeightManifest(name, version, "", (), None, f"digest of {name}", told)
 
 
-def history(versions: int, anchor_every: int) -> list[Manifest]:
-    made: list[Manifest] = []
+def history(versions: int, anchor_every: int) -> list[WeightManifest]:
+    made: list[WeightManifest] = []
     for version in range(versions):
         made.append(manifest(version, base=made[-1] if version % anchor_every else None))
     return made
@@ -48,7 +48,7 @@ def test_the_base_that_is_named_stays_and_not_its_rival() -> None:
 def test_no_chain_breaks_and_nothing_needless_is_kept(
     data: st.DataObject, versions: int, needed: int
 ) -> None:
-    made: list[Manifest] = []
+    made: list[WeightManifest] = []
     for version in range(versions):
         for key in data.draw(st.sampled_from(["a", "ab"])):
             bases = [m for m in made if m.version == version - 1]

@@ -24,7 +24,7 @@ from vllm_processes import START_SECONDS, family, is_there, vllm_server
 
 from rljob_core.errors import GenerationFailed, WeightsRejected
 from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request, Stopped
-from rljob_core.trajectory import Finish
+from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.engines.vllm.engine import VllmEngine
 from rljob_runtime.model.tokenizer import Tokenizer
@@ -116,7 +116,7 @@ async def test_tokens_are_those_of_the_engine_torch(
     for request in requests:
         same(answers[0][request.id], answers[1][request.id])
     ended = [answers[1][name] for name in ("token", "string")]
-    assert [event.finish for event in ended if isinstance(event, Completed)] == [Finish.STOP] * 2
+    assert [event.finish for event in ended if isinstance(event, Completed)] == [FinishReason.STOP] * 2
     decode = Tokenizer(vllm_model).decode
     assert isinstance(ended[1], Completed)
     assert decode(ended[1].tokens).endswith(("a", "zz"))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from seen import Seen, Sighting, WeightsWritten, part_of
+from observed_messages import Seen, Sighting, WeightsWritten, part_of
 
 from rljob_core.messages import EngineSignal, RewardResult, StepProposed, VersionAnnounced
 from rljob_core.records import FedMicroBatch, MicroBatchAssigned, StepCommitted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from boundaries import BOUNDARIES, ROLES
 from faulty_run import FaultyRun, Say
-from landing import PAIR, RANDOM, Landed, table
+from kill_locations import PAIR, RANDOM, Landed, table
 
 from rljob_contract.tiny_models import tiny_model
 

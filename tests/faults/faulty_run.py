@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 from boundaries import Boundary
-from landing import PAIR, RANDOM, Kill, Landed, Written, locate, read_ledger
+from kill_locations import PAIR, RANDOM, Kill, Landed, Written, locate, read_ledger
 from watcher import Watcher, names_of
 
 from rljob_cli.embedded_nats import running_url

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from boundaries import BOUNDARIES, ROLES, Boundary
 from faulty_run import FaultyRun, emulated
-from landing import epochs
+from kill_locations import epochs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

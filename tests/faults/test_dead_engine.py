@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from faulty_run import FaultyRun, emulated
-from seen import Sighting
+from observed_messages import Sighting
 
 from rljob_core.records import SiblingReset
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from boundaries import BOUNDARIES, ROLES
 from faulty_run import PATIENCE, FaultyRun, apart, emulated
-from landing import commits, epochs
+from kill_locations import commits, epochs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -13,7 +13,7 @@ import nats
 import pytest
 from faulty_run import FaultyRun, emulated
 from nats.js.api import StreamInfo
-from seen import Sighting
+from observed_messages import Sighting
 from watcher import names_of
 
 from rljob_cli.embedded_nats import running_url

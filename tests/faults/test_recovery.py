@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bench.recovery import after_coordinator, after_server, longest_gap, measure
 from faulty_run import emulated
-from landing import Written
+from kill_locations import Written
 
 from rljob_core.records import EpochClaimed, JobFinished, Record, Writer
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from boundaries import BOUNDARIES, ROLES
-from landing import PAIR, RANDOM, Landed
+from kill_locations import PAIR, RANDOM, Landed
 
 LEAST_KILLS = 30
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"

@@ -20,8 +20,8 @@ from pathlib import Path
 import nats
 from boundaries import Boundary, Key
 from nats.aio.msg import Msg
+from observed_messages import Seen, Sighting, WeightsWritten, fed, sightings
 from pydantic import ValidationError
-from seen import Seen, Sighting, WeightsWritten, fed, sightings
 
 from rljob_core.errors import RLJobError
 from rljob_core.stream_names import StreamNames

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rljob_core.job_state import JobState
-from rljob_core.ports import Channel, Manifest
+from rljob_core.ports import Channel, WeightManifest
 from rljob_core.records import (
     FED,
     Dispatched,
@@ -125,10 +125,10 @@ def _follow(job: Job) -> tuple[JobState, dict[tuple[int, int, int, int], list[tu
     return state, assigned
 
 
-def _chain(job: Job, state: JobState) -> list[Manifest]:
+def _chain(job: Job, state: JobState) -> list[WeightManifest]:
     """Manifests of the versions that count, the oldest first."""
     by_digest = {manifest.digest: manifest for manifest in job.weights().proposals(0)}
-    chain: list[Manifest] = []
+    chain: list[WeightManifest] = []
     digest = state.commit.manifest
     while digest:
         require(digest in by_digest, f"[chain] the manifest {digest} is not there")
@@ -146,7 +146,7 @@ def _fed(job: Job) -> Iterator[FedMicroBatch]:
         yield from map(FED.validate_json, path.read_bytes().splitlines())
 
 
-def _check_consumed(job: Job, chain: list[Manifest], fed: list[FedMicroBatch]) -> None:
+def _check_consumed(job: Job, chain: list[WeightManifest], fed: list[FedMicroBatch]) -> None:
     consumed: Counter[str] = Counter()
     for manifest in chain:
         commit = manifest.proposal

@@ -31,7 +31,7 @@ from rljob_core.ports import Channel, first_sequence
 from rljob_core.records import JobFinished
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.engines.emulated import EmulatedEngine
-from rljob_runtime.engines.options import EmulatedOptions
+from rljob_runtime.engines.options import EmulatedEngineOptions
 from rljob_runtime.messaging.ledger import RECORDS, read_batch
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
@@ -41,7 +41,7 @@ from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.trainer import Trainer
 from rljob_runtime.training.backends.emulated import EmulatedBackend
 from rljob_runtime.training.checkpoints import CheckpointStore
-from rljob_runtime.training.registry import EmulatedOptions as BackendOptions
+from rljob_runtime.training.registry import EmulatedBackendOptions
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -163,7 +163,7 @@ class Job:
             await self._trainer(store, number)
 
     async def _rollout(self, role: str, store: FaultyStore, number: int) -> None:
-        options = EmulatedOptions.model_validate(self.config.engine_options("a"))
+        options = EmulatedEngineOptions.model_validate(self.config.engine_options("a"))
         engine = EmulatedEngine(options)
         rollout = Rollout(
             self.config,
@@ -184,7 +184,7 @@ class Job:
             await engine.close()
 
     async def _trainer(self, store: FaultyStore, attempt: int) -> None:
-        backend = EmulatedBackend(BackendOptions(), world_size=1, sleep=lambda _: None)
+        backend = EmulatedBackend(EmulatedBackendOptions(), world_size=1, sleep=lambda _: None)
         trainer = Trainer(
             self.config,
             store,

@@ -20,7 +20,7 @@ from rljob_contract.backend_steps import (
     tolerance_of,
     weights,
 )
-from rljob_contract.check import Broken, Contract, require
+from rljob_contract.check import Contract, ContractBroken, require
 from rljob_contract.samples import random_samples
 from rljob_core.errors import JobFailed, WeightsRejected
 from rljob_core.ports import TrainerBackend, TrainingSample
@@ -246,7 +246,7 @@ def weights_of_another_model_are_refused(subject: BackendSubject) -> None:
                 weights(backend), before, f"after {what} was refused and the right ones were loaded"
             )
         else:
-            raise Broken(f"load() has taken {what}")
+            raise ContractBroken(f"load() has taken {what}")
 
 
 @BACKEND.check
@@ -261,7 +261,7 @@ def a_folder_without_a_checkpoint_is_refused(subject: BackendSubject) -> None:
     except JobFailed as error:
         require(folder in str(error), f"the message does not name the folder: {error}")
     else:
-        raise Broken("load_state() has taken an empty folder")
+        raise ContractBroken("load_state() has taken an empty folder")
 
 
 @BACKEND.check

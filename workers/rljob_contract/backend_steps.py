@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_contract.check import Broken, require
+from rljob_contract.check import ContractBroken, require
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainerBackend, TrainingSample
 
@@ -98,7 +98,7 @@ def distance(one: Weights, other: Weights) -> float:
     """
     if one.keys() != other.keys():
         names = ", ".join(sorted(one.keys() ^ other.keys())[:3])
-        raise Broken(f"tensors() does not give the same names each time: {names}")
+        raise ContractBroken(f"tensors() does not give the same names each time: {names}")
     return math.sqrt(sum(float((one[n].double() - other[n].double()).square().sum()) for n in one))
 
 

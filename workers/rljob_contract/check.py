@@ -18,7 +18,7 @@ S = TypeVar("S")
 Run = Callable[[S], Awaitable[None] | None]
 
 
-class Broken(Exception):
+class ContractBroken(Exception):
     """A contract is not kept; the message says what was found."""
 
 
@@ -29,7 +29,7 @@ def require(holds: bool, found: str) -> None:
         Broken: it does not; `found` says what is instead.
     """
     if not holds:
-        raise Broken(found)
+        raise ContractBroken(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Check(Generic[S]):
         name: in words joined by hyphens.
         claim: what must hold, a sentence.
         remedy: what to do where it does not.
-        run: raises `Broken`, or whatever the subject raises; what it returns is awaited, if anything.
+        run: raises `ContractBroken`, or whatever the subject raises; what it returns is awaited, if anything.
     """
 
     name: str
@@ -143,7 +143,7 @@ async def _within(patience: float, check: Check[S], subject: S) -> None:
         raise
     except Exception:
         if limit.expired():
-            raise Broken(f"nothing came of it for {patience:g} s") from None
+            raise ContractBroken(f"nothing came of it for {patience:g} s") from None
         raise
 
 
@@ -169,7 +169,7 @@ def unhurried() -> Iterator[None]:
 
 def told(error: Exception) -> str:
     """What a check has found, or what was raised, and where."""
-    if isinstance(error, Broken):
+    if isinstance(error, ContractBroken):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rljob_contract.check import Broken, Contract, require
+from rljob_contract.check import Contract, ContractBroken, require
 from rljob_contract.engine_requests import (
     LOOK,
     ask,
@@ -22,7 +22,7 @@ from rljob_contract.engine_requests import (
 )
 from rljob_contract.engine_subject import EngineSubject
 from rljob_core.ports import Completed, EngineEvent, Stopped
-from rljob_core.trajectory import Finish
+from rljob_core.trajectory import FinishReason
 
 GENERATION = Contract[EngineSubject]()
 
@@ -40,7 +40,10 @@ async def responses_have_what_was_asked_for(subject: EngineSubject) -> None:
         engine.submit([ask(name, length) for name, length in lengths.items()])
         for name, event in (await completed(engine, lengths)).items():
             require_columns(event, lengths[name])
-            require(event.finish == Finish.LENGTH, f"{name!r} ended by {event.finish}, not {Finish.LENGTH}")
+            require(
+                event.finish == FinishReason.LENGTH,
+                f"{name!r} ended by {event.finish}, not {FinishReason.LENGTH}",
+            )
             require(
                 bool(np.isfinite(event.logprobs).all() and (event.logprobs <= 0).all()),
                 f"log-probabilities of {name!r} are not all finite and at most 0",
@@ -169,5 +172,5 @@ def _require_refused(event: EngineEvent, reason: str) -> None:
 
 def _require_good(event: EngineEvent, expected: Sequence[int]) -> None:
     if not isinstance(event, Completed):
-        raise Broken(f"the request beside it: {shown(event)}, not Completed")
+        raise ContractBroken(f"the request beside it: {shown(event)}, not Completed")
     require_versions(event, expected)

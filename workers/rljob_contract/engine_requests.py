@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rljob_contract.check import Broken, require
+from rljob_contract.check import ContractBroken, require
 from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request
 
 #: Columns of a response and their types.
@@ -69,7 +69,7 @@ async def completed(engine: Engine, names: Iterable[str]) -> dict[str, Completed
     done = dict[str, Completed]()
     for name, event in (await gather(engine, names)).items():
         if not isinstance(event, Completed):
-            raise Broken(f"{name!r} has not completed: {shown(event)}")
+            raise ContractBroken(f"{name!r} has not completed: {shown(event)}")
         done[name] = event
     return done
 

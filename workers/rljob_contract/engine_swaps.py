@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from rljob_contract.check import Broken, Contract, require
+from rljob_contract.check import Contract, ContractBroken, require
 from rljob_contract.engine_requests import (
     LOOK,
     ask,
@@ -92,7 +92,7 @@ async def restart_stops_what_runs(subject: EngineSubject) -> None:
             )
         waited = done["waiting"]
         if not isinstance(waited, Completed):
-            raise Broken(f"'waiting' was not running: {shown(waited)}, not Completed")
+            raise ContractBroken(f"'waiting' was not running: {shown(waited)}, not Completed")
         require_versions(waited, [old + 1] * 4)
 
 
@@ -114,7 +114,7 @@ async def weights_that_do_not_verify_change_nothing(subject: EngineSubject) -> N
         except WeightsRejected:
             pass
         else:
-            raise Broken("swap() has returned although reading a tensor raised WeightsRejected")
+            raise ContractBroken("swap() has returned although reading a tensor raised WeightsRejected")
         require(engine.version == version, f"the version is {engine.version}, not {version} as before")
         engine.submit([ask("a", 3)])
         require_versions((await completed(engine, ["a"]))["a"], [version] * 3)

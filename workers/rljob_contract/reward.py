@@ -16,7 +16,7 @@ from rljob_contract.check import Contract, require
 from rljob_contract.reward_scores import ANSWERS, OUTCOMES, Answer
 from rljob_core.config import JobConfig
 from rljob_runtime.data.prompts import open_prompts
-from rljob_runtime.rewards.process import Outcome
+from rljob_runtime.rewards.process import ScoringOutcome
 from rljob_runtime.rewards.registry import resolve, score
 
 #: What models say besides right answers.
@@ -36,7 +36,7 @@ class RewardSubject:
     """
 
     config: JobConfig
-    _scored: dict[str, list[Outcome]] = field(default_factory=dict)
+    _scored: dict[str, list[ScoringOutcome]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class RewardSubject:
             found += [Answer(index, text) for text in (*right, *_ANYTHING)]
         return found
 
-    async def scored(self, *, seed: str) -> list[tuple[Answer, Outcome]]:
+    async def scored(self, *, seed: str) -> list[tuple[Answer, ScoringOutcome]]:
         """The outcome of each answer, in a process of its own whose hashes have that seed; in another order for each.
 
         Raises:
@@ -66,7 +66,7 @@ class RewardSubject:
             self._scored[seed] = outcomes if int(seed) % 2 else outcomes[::-1]
         return list(zip(answers, self._scored[seed], strict=True))
 
-    async def _score(self, answers: Sequence[Answer], seed: str) -> list[Outcome]:
+    async def _score(self, answers: Sequence[Answer], seed: str) -> list[ScoringOutcome]:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         process = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from rljob_core.config import JobConfig
 from rljob_runtime.rewards.pool import RewardPool
-from rljob_runtime.rewards.process import Job, Outcome
+from rljob_runtime.rewards.process import ScoringJob, ScoringOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Answer:
 
 
 ANSWERS: TypeAdapter[list[Answer]] = TypeAdapter(list[Answer])
-OUTCOMES: TypeAdapter[list[Outcome]] = TypeAdapter(list[Outcome])
+OUTCOMES: TypeAdapter[list[ScoringOutcome]] = TypeAdapter(list[ScoringOutcome])
 
 
-async def scored(config: JobConfig, answers: list[Answer]) -> list[Outcome]:
+async def scored(config: JobConfig, answers: list[Answer]) -> list[ScoringOutcome]:
     """The outcome of each answer.
 
     Raises:
@@ -35,7 +35,7 @@ async def scored(config: JobConfig, answers: list[Answer]) -> list[Outcome]:
     pool = RewardPool(config, workers=1)
     try:
         await pool.start()
-        jobs = [Job(answer.prompt, held_out=False, completion=answer.completion) for answer in answers]
+        jobs = [ScoringJob(answer.prompt, held_out=False, completion=answer.completion) for answer in answers]
         return list(await asyncio.gather(*map(pool.score, jobs)))
     finally:
         await pool.close()

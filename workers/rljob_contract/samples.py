@@ -12,7 +12,7 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import TrainingItem
 from rljob_core.ports import TrainingSample
 from rljob_core.spec import RLJobSpec
-from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan, group_of, sibling_of
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan, group_of, sibling_of
 
 #: Token ids of the trajectories are below.
 VOCABULARY = 50
@@ -73,7 +73,7 @@ def sample(identifier: str, segments: list[Segment], *, advantage: float, versio
         prompt=sibling_of(identifier),
         segments=segments,
         span=span,
-        finish=Finish.STOP,
+        finish=FinishReason.STOP,
         engine="e",
     )
     item = TrainingItem(

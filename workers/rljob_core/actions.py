@@ -80,7 +80,7 @@ class PayloadAbsent:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredProgress:
     """A trajectory's newest progress, and the weights that made it: (version, manifest's digest)."""
 
     inherited: Inherited
@@ -93,7 +93,7 @@ class ProgressFound:
 
     trajectory: str
     attempt: int
-    progress: Stored | None
+    progress: StoredProgress | None
 
 
 @dataclass(frozen=True, slots=True)

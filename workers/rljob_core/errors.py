@@ -41,7 +41,7 @@ class SpecError(RLJobError):
         self.message = message
 
 
-class NotThere(SpecError):
+class ResourceMissing(SpecError):
     """What a field names is not there, or not yet; it heals when somebody puts it there."""
 
 
@@ -57,7 +57,7 @@ class Fenced(RLJobError):
     """A newer coordinator epoch or trainer attempt has taken over; this one must stop."""
 
 
-class Stopped(RLJobError):
+class StopRequested(RLJobError):
     """A role was told to stop before the job was over."""
 
 

@@ -11,7 +11,7 @@ from rljob_core.messages import StepMetrics, StepStats
 from rljob_core.records import Evaluated
 
 
-class Figures:
+class RunningMetrics:
     """Sums since this coordinator started, and the newest step's."""
 
     def __init__(self) -> None:

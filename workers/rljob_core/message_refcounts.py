@@ -8,7 +8,7 @@ Key = tuple[str, int]
 """Trajectory id and attempt."""
 
 
-class Holdings:
+class MessageRefcounts:
     """Reference counts of messages by the trajectories in them.
 
     Attributes:

@@ -38,7 +38,7 @@ class State(StrEnum):
     ABORTED = "aborted"
 
 
-class Finish(StrEnum):
+class FinishReason(StrEnum):
     """Why generation of a trajectory ended."""
 
     STOP = "stop"
@@ -99,7 +99,7 @@ class Trajectory:
     prompt: int
     segments: Sequence[Segment]
     span: VersionSpan
-    finish: Finish
+    finish: FinishReason
     engine: str
     sample: str = "sampled"
 

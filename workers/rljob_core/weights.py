@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rljob_core.ports import Manifest
+from rljob_core.ports import WeightManifest
 
 
-def deletable(versions: Iterable[Manifest], *, needed_from: int) -> list[str]:
+def deletable(versions: Iterable[WeightManifest], *, needed_from: int) -> list[str]:
     """Keys of versions below `needed_from` that no needed one rests on, the oldest first.
 
     A delta needs its base, that one's base, and so on down to the anchor. Of several proposals of one version each is

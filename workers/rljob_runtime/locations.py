@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import NotThere, SpecError
+from rljob_core.errors import ResourceMissing, SpecError
 
 
 def local_path(uri: str, *, field: str = "") -> Path:
@@ -31,5 +31,7 @@ def model_folder(config: JobConfig) -> Path:
     """
     path = local_path(config.spec.model.uri, field="spec.model.uri")
     if not (path / "config.json").is_file():
-        raise NotThere("spec.model.uri", f"{path} holds no Hugging Face model (config.json is missing)")
+        raise ResourceMissing(
+            "spec.model.uri", f"{path} holds no Hugging Face model (config.json is missing)"
+        )
     return path

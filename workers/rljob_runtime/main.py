@@ -27,9 +27,9 @@ from rljob_core.errors import (
     CorruptLedger,
     Fenced,
     JobFailed,
-    NotThere,
+    ResourceMissing,
     SpecError,
-    Stopped,
+    StopRequested,
     StorageRefused,
     StoreUnavailable,
 )
@@ -189,7 +189,7 @@ async def run_role(name: str, config: JobConfig) -> None:
         await ROLES[name](config, store, stop, _ready)
     except Exception as raised:
         error = _leaf(raised)
-        if isinstance(error, SpecError | JobFailed) and not isinstance(error, NotThere):
+        if isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing):
             await _tell(store, name, str(error))
         raise
     finally:
@@ -247,7 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
             asyncio.run(run_role(name, config))
     except Exception as raised:  # the process boundary: every error becomes an exit code
         error = _leaf(raised)
-        if isinstance(error, NotThere | StoreUnavailable | StorageRefused):
+        if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused):
             _terminate("Unavailable", str(error))
             return EXIT_UNAVAILABLE
         if isinstance(error, SpecError | JobFailed | CorruptLedger):
@@ -256,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, Fenced):
             log.warning("fenced: %s", error)
             return EXIT_FENCED
-        if isinstance(error, Stopped):
+        if isinstance(error, StopRequested):
             return EXIT_STOPPED
         log.exception("%s crashed", name)
         return 1

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from rljob_cli.audit import agreement, fates
 from rljob_cli.audit.case import Case, Refuted
-from rljob_cli.audit.evidence import Check, Evidence, Findings
+from rljob_cli.audit.evidence import AuditCheck, Evidence, Findings
 
 __all__ = ["audit"]
 
@@ -23,7 +23,7 @@ def audit(evidence: Evidence) -> Findings:
     checks = []
     for check, claim in _CLAIMS.items():
         examined, violations = check(case)
-        checks.append(Check(check.__name__.replace("_", "-"), claim, examined, tuple(violations)))
+        checks.append(AuditCheck(check.__name__.replace("_", "-"), claim, examined, tuple(violations)))
     return Findings(tuple(checks), _counts(case))
 
 

@@ -97,7 +97,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class AuditCheck:
     """One claim, how many things it was checked on, and what refutes it."""
 
     name: str
@@ -120,7 +120,7 @@ class Findings:
         counts: of trajectories by how they ended, and of what was read.
     """
 
-    checks: tuple[Check, ...]
+    checks: tuple[AuditCheck, ...]
     counts: dict[str, Any]
 
     @property

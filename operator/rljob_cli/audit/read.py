@@ -24,7 +24,7 @@ from rljob_cli.embedded_nats import running_url, streams_at_rest
 from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError
-from rljob_core.ports import Channel, Manifest, MessageStore
+from rljob_core.ports import Channel, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_runtime.locations import local_path
@@ -32,7 +32,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.weights.create import weights_transport
 from rljob_runtime.weights.transport import Transport
 
-_MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+_MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
 
 
 async def read_folder(folder: RunFolder) -> Evidence:

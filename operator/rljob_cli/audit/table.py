@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rljob_cli.audit.evidence import Check, Findings
+from rljob_cli.audit.evidence import AuditCheck, Findings
 
 _VIOLATIONS_SHOWN = 10
 _IDS_SHOWN = 8
@@ -86,7 +86,7 @@ def _pipeline(said: Mapping[str, Any]) -> str:
     )
 
 
-def _print_violations(console: Console, check: Check) -> None:
+def _print_violations(console: Console, check: AuditCheck) -> None:
     if check.holds:
         return
     console.print(f"\n✗ {check.claim}", style="bold red", markup=False, highlight=False)

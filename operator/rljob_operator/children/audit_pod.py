@@ -12,7 +12,7 @@ import json
 
 from rljob_core.spec import RLJob
 from rljob_operator import names
-from rljob_operator.children.cluster_defaults import Site, config_text
+from rljob_operator.children.cluster_defaults import ClusterDefaults, config_text
 from rljob_operator.children.metadata import child_metadata
 from rljob_operator.children.worker_pod import reader_pod
 from rljob_operator.cluster.port import Manifest
@@ -20,7 +20,7 @@ from rljob_operator.cluster.port import Manifest
 POD_FILE = "pod.yaml"
 
 
-def audit_config_map(job: RLJob, site: Site) -> Manifest:
+def audit_config_map(job: RLJob, defaults: ClusterDefaults) -> Manifest:
     """The ConfigMap `<job>-audit`: the job's configuration, and the Pod that reads it."""
     name = names.audit(job.metadata.name)
     metadata = child_metadata(job, name, None)
@@ -36,12 +36,14 @@ def audit_config_map(job: RLJob, site: Site) -> Manifest:
                 "app.kubernetes.io/instance": job.metadata.name,
             },
         },
-        "spec": reader_pod(job, site, name, ["rljob", "audit", f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"]),
+        "spec": reader_pod(
+            job, defaults, name, ["rljob", "audit", f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"]
+        ),
     }
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
         # JSON is YAML; this way nothing is folded or quoted in surprising ways.
-        "data": {names.CONFIG_FILE: config_text(job, site), POD_FILE: json.dumps(pod, indent=2)},
+        "data": {names.CONFIG_FILE: config_text(job, defaults), POD_FILE: json.dumps(pod, indent=2)},
     }

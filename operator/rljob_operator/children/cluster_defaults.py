@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ClusterDefaults:
     """What the place, not the user, decides. URIs are used where the spec gives none.
 
     Attributes:
@@ -37,22 +37,22 @@ class Site:
     template: Manifest = field(default_factory=dict)
 
 
-def issuer_for(job: RLJob, site: Site) -> Issuer | None:
+def issuer_for(job: RLJob, defaults: ClusterDefaults) -> Issuer | None:
     """Who makes a job's NATS credentials; None if it brings its own, or its server is not the site's."""
     nats = job.spec.nats
-    return site.issuer if nats.url is None and nats.credentials_secret is None else None
+    return defaults.issuer if nats.url is None and nats.credentials_secret is None else None
 
 
-def job_config(job: RLJob, site: Site) -> JobConfig:
+def job_config(job: RLJob, defaults: ClusterDefaults) -> JobConfig:
     """What the workers load: their own view of volumes, whole URIs.
 
     Raises:
         SpecError: neither the spec nor the site says where weights or checkpoints go.
     """
     spec = job.spec
-    given = {"spec.trainer.checkpoint.uri": spec.trainer.checkpoint.uri or site.checkpoint_uri}
+    given = {"spec.trainer.checkpoint.uri": spec.trainer.checkpoint.uri or defaults.checkpoint_uri}
     if spec.weights.transport == "Files":
-        given = {"spec.weights.uri": _weights_uri(spec, site), **given}
+        given = {"spec.weights.uri": _weights_uri(spec, defaults), **given}
     for path, uri in given.items():
         if not uri:
             raise SpecError(
@@ -60,7 +60,7 @@ def job_config(job: RLJob, site: Site) -> JobConfig:
             )
     if len(set(given.values())) < len(given):
         raise SpecError("spec.weights.uri", "is the place of checkpoints too: choose another folder for one")
-    folder = f"/{job.metadata.name}-{job.metadata.uid}" if site.per_job else ""
+    folder = f"/{job.metadata.name}-{job.metadata.uid}" if defaults.per_job else ""
     places = {path: f"{storage.seen_by_worker(uri)}{folder}" for path, uri in given.items()}
     checkpoints = places["spec.trainer.checkpoint.uri"]
     return JobConfig(
@@ -70,16 +70,16 @@ def job_config(job: RLJob, site: Site) -> JobConfig:
         spec=_seen_by_worker(spec),
         weights_uri=places.get("spec.weights.uri", ""),
         checkpoint_uri=checkpoints,
-        trainer_log_uri=site.trainer_log_uri or f"{checkpoints}/trainer-log",
+        trainer_log_uri=defaults.trainer_log_uri or f"{checkpoints}/trainer-log",
     )
 
 
-def config_text(job: RLJob, site: Site) -> str:
+def config_text(job: RLJob, defaults: ClusterDefaults) -> str:
     """The `JobConfig` as JSON."""
-    return job_config(job, site).model_dump_json(by_alias=True)
+    return job_config(job, defaults).model_dump_json(by_alias=True)
 
 
-def job_claims(job: RLJob, site: Site) -> list[str]:
+def job_claims(job: RLJob, defaults: ClusterDefaults) -> list[str]:
     """The claims that a job's workers mount."""
     spec = job.spec
     held_out = spec.evaluation.data.dataset if spec.evaluation is not None else None
@@ -87,15 +87,15 @@ def job_claims(job: RLJob, site: Site) -> list[str]:
         spec.model.uri,
         spec.data.dataset,
         held_out or "",
-        _weights_uri(spec, site),
-        spec.trainer.checkpoint.uri or site.checkpoint_uri,
+        _weights_uri(spec, defaults),
+        spec.trainer.checkpoint.uri or defaults.checkpoint_uri,
     )
     return storage.claims(uris)
 
 
-def _weights_uri(spec: RLJobSpec, site: Site) -> str:
+def _weights_uri(spec: RLJobSpec, defaults: ClusterDefaults) -> str:
     """Where the files of weights are; empty if there are none."""
-    return (spec.weights.uri or site.weights_uri) if spec.weights.transport == "Files" else ""
+    return (spec.weights.uri or defaults.weights_uri) if spec.weights.transport == "Files" else ""
 
 
 def _seen_by_worker(spec: RLJobSpec) -> RLJobSpec:

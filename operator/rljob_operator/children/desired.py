@@ -20,7 +20,7 @@ from rljob_core.spec import API_VERSION, PoolSpec, RLJob, ScalingSpec
 from rljob_operator import names
 from rljob_operator.children import isolation as guards
 from rljob_operator.children.audit_pod import audit_config_map
-from rljob_operator.children.cluster_defaults import Site, config_text, issuer_for
+from rljob_operator.children.cluster_defaults import ClusterDefaults, config_text, issuer_for
 from rljob_operator.children.metadata import child_metadata, digest, owner_reference
 from rljob_operator.children.trainer_gang import trainer_job, trainer_service
 from rljob_operator.children.worker_pod import Patches, config_map_manifest, pod_template
@@ -48,7 +48,7 @@ class Targets:
     pools: Mapping[str, Manifest]
 
 
-def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
+def desired(job: RLJob, defaults: ClusterDefaults, targets: Targets) -> tuple[Manifest, ...]:
     """All children of a running job, in the order in which they are created.
 
     What a RolloutPool owns follows once that pool was observed, for only then it has the uid to refer to.
@@ -60,37 +60,39 @@ def desired(job: RLJob, site: Site, targets: Targets) -> tuple[Manifest, ...]:
     owned: list[Manifest] = []
     for pool in job.spec.rollout.pools:
         observed = targets.pools.get(pool.name)
-        manifest = rollout_pool(job, site, pool, observed)
+        manifest = rollout_pool(job, defaults, pool, observed)
         pools += [manifest, guards.disruption_budget(job, pool, engines(manifest))]
         if observed is not None:
             owned += pool_children(manifest, uid=observed["metadata"]["uid"])
     children = [
         guards.service_account(job),
         guards.network_policy(job),
-        *_secrets(job, site),
+        *_secrets(job, defaults),
         config_map_manifest(
-            child_metadata(job, names.config_map(job.metadata.name), None), config_text(job, site)
+            child_metadata(job, names.config_map(job.metadata.name), None), config_text(job, defaults)
         ),
-        _deployment(job, site, Role.COORDINATOR, replicas=1),
-        _deployment(job, site, Role.REWARD, replicas=job.spec.reward.replicas),
+        _deployment(job, defaults, Role.COORDINATOR, replicas=1),
+        _deployment(job, defaults, Role.REWARD, replicas=job.spec.reward.replicas),
         *pools,
         *owned,
         *trainer_service(job),
     ]
     if targets.attempt is not None:
-        children.append(trainer_job(job, site, targets.attempt, targets.failures))
-    return (*lasting(job, site), *(_stamped(child) for child in children))
+        children.append(trainer_job(job, defaults, targets.attempt, targets.failures))
+    return (*lasting(job, defaults), *(_stamped(child) for child in children))
 
 
-def lasting(job: RLJob, site: Site) -> tuple[Manifest, ...]:
+def lasting(job: RLJob, defaults: ClusterDefaults) -> tuple[Manifest, ...]:
     """What stays as long as the job does, suspended or ended: the means to audit it. A local run has its folder."""
-    return (_stamped(audit_config_map(job, site)),) if site.per_job else ()
+    return (_stamped(audit_config_map(job, defaults)),) if defaults.per_job else ()
 
 
 # ---------------------------------------------------------------------------------------------- rollout pools
 
 
-def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | None) -> Manifest:
+def rollout_pool(
+    job: RLJob, defaults: ClusterDefaults, pool: PoolSpec, observed: Manifest | None
+) -> Manifest:
     """The RolloutPool: self-contained, so that it can be handed to another cluster.
 
     `replicas` follows the RLJob only when the RLJob's own value changes; until then it belongs to whoever scaled
@@ -103,7 +105,7 @@ def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | No
     if observed is not None and observed["metadata"].get("annotations", {}).get(names.SPEC_REPLICAS) == own:
         replicas = observed["spec"].get("replicas", replicas)
     patches = Patches(f"spec.rollout.pools[{index}].template", pool.template)
-    template = pod_template(job, site, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
+    template = pod_template(job, defaults, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
     metadata = child_metadata(job, name, Role.ROLLOUT, pool.name)
     return {
         "apiVersion": API_VERSION,
@@ -114,7 +116,7 @@ def rollout_pool(job: RLJob, site: Site, pool: PoolSpec, observed: Manifest | No
             "pool": pool.name,
             "replicas": replicas,
             **({} if pool.scaling is None else {"scaling": pool.scaling.model_dump(by_alias=True)}),
-            "config": config_text(job, site),
+            "config": config_text(job, defaults),
             "template": template,
         },
     }
@@ -154,13 +156,13 @@ def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
 # ---------------------------------------------------------------------------------------------- the rest
 
 
-def _secrets(job: RLJob, site: Site) -> list[Manifest]:
+def _secrets(job: RLJob, defaults: ClusterDefaults) -> list[Manifest]:
     """Each role's NATS credentials, unless the job has a server of its own."""
-    issuer = issuer_for(job, site)
+    issuer = issuer_for(job, defaults)
     return [] if issuer is None else [credentials_secret(job, holder, issuer) for holder in Holder]
 
 
-def _deployment(job: RLJob, site: Site, role: Role, *, replicas: int) -> Manifest:
+def _deployment(job: RLJob, defaults: ClusterDefaults, role: Role, *, replicas: int) -> Manifest:
     patch = job.spec.coordinator.template if role is Role.COORDINATOR else job.spec.reward.template
     patches = Patches(f"spec.{role}.template", patch)
     return {
@@ -172,7 +174,7 @@ def _deployment(job: RLJob, site: Site, role: Role, *, replicas: int) -> Manifes
             "selector": {"matchLabels": names.identity(job.metadata.name, role)},
             # Two coordinators at once would only fence one another.
             "strategy": {"type": "Recreate"} if role is Role.COORDINATOR else _ONE_BY_ONE,
-            "template": pod_template(job, site, role, names.config_map(job.metadata.name), patches),
+            "template": pod_template(job, defaults, role, names.config_map(job.metadata.name), patches),
         },
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rljob_core.spec import RLJob
 from rljob_operator import names
-from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.metadata import child_metadata, digest
 from rljob_operator.children.worker_pod import Patches, command, pod_template
 from rljob_operator.cluster.port import Manifest
@@ -13,12 +13,12 @@ from rljob_operator.names import Role
 RENDEZVOUS_PORT = 29400
 
 
-def trainer_hash(job: RLJob, site: Site) -> str:
+def trainer_hash(job: RLJob, defaults: ClusterDefaults) -> str:
     """Digest of all that makes a trainer's Job, but its attempt: another one needs another attempt."""
-    return digest([_trainer_template(job, site, 0), job.spec.trainer.num_nodes])
+    return digest([_trainer_template(job, defaults, 0), job.spec.trainer.num_nodes])
 
 
-def trainer_job(job: RLJob, site: Site, attempt: int, failures: int) -> Manifest:
+def trainer_job(job: RLJob, defaults: ClusterDefaults, attempt: int, failures: int) -> Manifest:
     """The gang of one attempt: one pod per node, never started again by Kubernetes itself."""
     metadata = child_metadata(job, names.trainer_job(job.metadata.name, attempt), Role.TRAINER)
     metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt)}
@@ -28,14 +28,14 @@ def trainer_job(job: RLJob, site: Site, attempt: int, failures: int) -> Manifest
         "kind": "Job",
         "metadata": {
             **metadata,
-            "annotations": {names.CONFIG_HASH: trainer_hash(job, site), names.FAILURES: str(failures)},
+            "annotations": {names.CONFIG_HASH: trainer_hash(job, defaults), names.FAILURES: str(failures)},
         },
         "spec": {
             "backoffLimit": 0,
             "completionMode": "Indexed",
             "completions": nodes,
             "parallelism": nodes,
-            "template": _trainer_template(job, site, attempt),
+            "template": _trainer_template(job, defaults, attempt),
         },
     }
 
@@ -60,7 +60,7 @@ def trainer_service(job: RLJob) -> list[Manifest]:
     return [service]
 
 
-def _trainer_template(job: RLJob, site: Site, attempt: int) -> Manifest:
+def _trainer_template(job: RLJob, defaults: ClusterDefaults, attempt: int) -> Manifest:
     container: Manifest = {
         "name": Role.TRAINER.value,
         "command": _trainer_command(job),
@@ -78,7 +78,7 @@ def _trainer_template(job: RLJob, site: Site, attempt: int) -> Manifest:
         ]
     patch = {"metadata": {"labels": {names.LABEL_ATTEMPT: str(attempt)}}, "spec": spec}
     patches = Patches("spec.trainer.template", job.spec.trainer.template, role=patch)
-    return pod_template(job, site, Role.TRAINER, names.config_map(job.metadata.name), patches)
+    return pod_template(job, defaults, Role.TRAINER, names.config_map(job.metadata.name), patches)
 
 
 def _trainer_command(job: RLJob) -> list[str]:

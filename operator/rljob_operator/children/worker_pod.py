@@ -13,7 +13,7 @@ from typing import Any
 from rljob_core.spec import PoolSpec, RLJob
 from rljob_operator import names
 from rljob_operator.children import storage
-from rljob_operator.children.cluster_defaults import Site, issuer_for, job_claims, job_config
+from rljob_operator.children.cluster_defaults import ClusterDefaults, issuer_for, job_claims, job_config
 from rljob_operator.children.metadata import digest
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
@@ -69,47 +69,55 @@ class Patches:
 
 
 def pod_template(
-    job: RLJob, site: Site, role: Role, config_map: str, patches: Patches, *, pool: PoolSpec | None = None
+    job: RLJob,
+    defaults: ClusterDefaults,
+    role: Role,
+    config_map: str,
+    patches: Patches,
+    *,
+    pool: PoolSpec | None = None,
 ) -> Manifest:
     """A role's pod template, whole; without patches it is fit for Pod Security's level Restricted.
 
     Raises:
         SpecError: a patch does not fit.
     """
-    template = _base(job, site, role, config_map, pool)
-    template = merge(template, _for_role(site.template, role), "the operator's worker template")
+    template = _base(job, defaults, role, config_map, pool)
+    template = merge(template, _for_role(defaults.template, role), "the operator's worker template")
     template = merge(template, patches.role, role.value)
     template = merge(template, patches.user or {}, patches.path)
     spec = template["spec"]
     spec["tolerations"] = _tolerating_lost_nodes(spec.get("tolerations") or [])
-    credentials = _credentials(job, site, Holder(role.value))
+    credentials = _credentials(job, defaults, Holder(role.value))
     if credentials:
         ours = next(c for c in spec["containers"] if c["name"] == role.value)
         if role is Role.COORDINATOR:
             # It creates the job's streams, with credentials that nothing else of the pod has.
             streams = _beside(
-                ours, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, site, Holder.STREAMS)
+                ours, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, defaults, Holder.STREAMS)
             )
             spec["initContainers"] = [*spec.get("initContainers", []), streams]
         ours["env"] = [*ours["env"], *credentials]
     return template
 
 
-def _base(job: RLJob, site: Site, role: Role, config_map: str, pool: PoolSpec | None) -> Manifest:
+def _base(
+    job: RLJob, defaults: ClusterDefaults, role: Role, config_map: str, pool: PoolSpec | None
+) -> Manifest:
     ready_file = f"{names.RUN_FOLDER}/ready"
     environment: list[Manifest] = [
         {"name": "RLJOB_CONFIG", "value": f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"},
-        {"name": "RLJOB_NATS_URL", "value": job.spec.nats.url or site.nats_url},
+        {"name": "RLJOB_NATS_URL", "value": job.spec.nats.url or defaults.nats_url},
         {"name": "RLJOB_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "RLJOB_READY_FILE", "value": ready_file},
         {"name": "RLJOB_TERMINATION_LOG", "value": names.TERMINATION_LOG},
     ]
     if pool is not None:
         environment.append({"name": "RLJOB_POOL", "value": pool.name})
-    claims = job_claims(job, site)
+    claims = job_claims(job, defaults)
     container: Manifest = {
         "name": role.value,
-        "image": job.spec.image or site.image,
+        "image": job.spec.image or defaults.image,
         "command": command(role),
         "env": environment,
         "volumeMounts": [
@@ -135,7 +143,7 @@ def _base(job: RLJob, site: Site, role: Role, config_map: str, pool: PoolSpec | 
     return {
         "metadata": {
             "labels": names.labels(job.metadata.name, role, None if pool is None else pool.name),
-            "annotations": {names.CONFIG_HASH: config_hash(job, site, role, pool)},
+            "annotations": {names.CONFIG_HASH: config_hash(job, defaults, role, pool)},
         },
         "spec": {
             "containers": [container],
@@ -181,12 +189,12 @@ def _tolerating_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
     return [*given, *(toleration for toleration in ours if toleration["key"] not in keys)]
 
 
-def _credentials(job: RLJob, site: Site, holder: Holder) -> list[Manifest]:
+def _credentials(job: RLJob, defaults: ClusterDefaults, holder: Holder) -> list[Manifest]:
     """The variable with a role's NATS credentials; none where the server asks for none.
 
     A variable, not a file: a Secret that is missing then stands in the pod's status, which the operator may read.
     """
-    issuer = issuer_for(job, site)
+    issuer = issuer_for(job, defaults)
     secret = job.spec.nats.credentials_secret
     if issuer is not None:
         secret = secret_name(job, holder, issuer)
@@ -196,7 +204,7 @@ def _credentials(job: RLJob, site: Site, holder: Holder) -> list[Manifest]:
     return [{"name": _CREDENTIALS, "valueFrom": source}]
 
 
-def reader_pod(job: RLJob, site: Site, config_map: str, arguments: Sequence[str]) -> Manifest:
+def reader_pod(job: RLJob, defaults: ClusterDefaults, config_map: str, arguments: Sequence[str]) -> Manifest:
     """The spec of a pod that looks on and ends: the coordinator's, with the reader's credentials.
 
     Args:
@@ -204,10 +212,10 @@ def reader_pod(job: RLJob, site: Site, config_map: str, arguments: Sequence[str]
         arguments: the command.
     """
     patches = Patches("spec.coordinator.template", job.spec.coordinator.template)
-    spec = pod_template(job, site, Role.COORDINATOR, config_map, patches)["spec"]
+    spec = pod_template(job, defaults, Role.COORDINATOR, config_map, patches)["spec"]
     ours = next(c for c in spec["containers"] if c["name"] == Role.COORDINATOR.value)
     env = [variable for variable in ours["env"] if variable["name"] != _CREDENTIALS]
-    looking = _beside({**ours, "env": env}, "audit", arguments, _credentials(job, site, Holder.READER))
+    looking = _beside({**ours, "env": env}, "audit", arguments, _credentials(job, defaults, Holder.READER))
     # The workers' own account goes when the job ends.
     kept = {field: spec[field] for field in spec if field not in {"initContainers", "serviceAccountName"}}
     return {**kept, "containers": [looking], "restartPolicy": "Never"}
@@ -233,9 +241,9 @@ def _beside(
     }
 
 
-def config_hash(job: RLJob, site: Site, role: Role, pool: PoolSpec | None = None) -> str:
+def config_hash(job: RLJob, defaults: ClusterDefaults, role: Role, pool: PoolSpec | None = None) -> str:
     """Digest of what a role reads (`READS`) and of where it finds the job's files."""
-    config = job_config(job, site)
+    config = job_config(job, defaults)
     spec = job.spec.model_dump(mode="json", by_alias=True)
     if pool is not None:
         spec["pool"] = pool.model_dump(mode="json", by_alias=True)

@@ -60,7 +60,7 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class JobMetrics:
     """What the workers report of the job's progress.
 
     Attributes:
@@ -113,7 +113,7 @@ class Observed:
     deployed: tuple[Deployed, ...]
     gangs: tuple[Gang, ...]
     now: datetime
-    figures: Figures | None = None
+    figures: JobMetrics | None = None
     outage: Trouble | None = None
 
     @property
@@ -143,7 +143,7 @@ async def observe(
     job: RLJob,
     *,
     now: datetime,
-    figures: Figures | None = None,
+    figures: JobMetrics | None = None,
     outage: Trouble | None = None,
 ) -> Observed:
     """Read the job's status and children."""
@@ -157,7 +157,7 @@ def summarize(
     manifests: Sequence[Manifest],
     *,
     now: datetime,
-    figures: Figures | None = None,
+    figures: JobMetrics | None = None,
     outage: Trouble | None = None,
 ) -> Observed:
     """PURE. Manifests → facts."""

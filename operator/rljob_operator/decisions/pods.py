@@ -21,7 +21,7 @@ _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunConta
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class PodExit:
     """How a worker's process ended, and its last words."""
 
     code: int
@@ -81,7 +81,7 @@ class Pod:
     ready: bool
     terminating: bool
     evicted: bool
-    exit: Exit | None
+    exit: PodExit | None
     trouble: Trouble | None = None
     doubtful_until: datetime | None = None
     lost: bool = False
@@ -122,7 +122,7 @@ def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | Non
     return until if now < until else None
 
 
-def _end(status: Manifest, role: str) -> Exit | None:
+def _end(status: Manifest, role: str) -> PodExit | None:
     """How the worker's process ended last; of one that has not begun, how the containers before it did."""
     for containers in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(containers, []):
@@ -131,11 +131,11 @@ def _end(status: Manifest, role: str) -> Exit | None:
             ends = (container.get(field, {}).get("terminated") for field in ("state", "lastState"))
             end = next((end for end in ends if end is not None), None)
             if end is not None and (containers == "containerStatuses" or end["exitCode"] != 0):
-                return Exit(end["exitCode"], end.get("message", ""))
+                return PodExit(end["exitCode"], end.get("message", ""))
     return None
 
 
-def _trouble(status: Manifest, conditions: dict[str, Any], end: Exit | None) -> Trouble | None:
+def _trouble(status: Manifest, conditions: dict[str, Any], end: PodExit | None) -> Trouble | None:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return Trouble(scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""))

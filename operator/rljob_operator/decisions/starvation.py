@@ -5,7 +5,7 @@ They are advice about sizes, not trouble. In Synchronous mode one side always wa
 
 from __future__ import annotations
 
-from rljob_operator.decisions.observe import Figures
+from rljob_operator.decisions.observe import JobMetrics
 
 _RISES, _FALLS = 0.5, 0.4  # apart, so that a job between them does not go to and fro
 
@@ -13,7 +13,7 @@ Value = tuple[bool, str, str]
 """Whether it holds, reason, message."""
 
 
-def starvation(figures: Figures, held: frozenset[str]) -> dict[str, Value]:
+def starvation(figures: JobMetrics, held: frozenset[str]) -> dict[str, Value]:
     """Both conditions, as far as figures tell.
 
     Args:

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Literal
 
 from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
-from rljob_operator.decisions.observe import Figures, Observed
+from rljob_operator.decisions.observe import JobMetrics, Observed
 from rljob_operator.decisions.starvation import starvation
 from rljob_operator.decisions.trainer_attempts import Attempt
 from rljob_operator.names import Role
@@ -237,7 +237,7 @@ def outdated(status: RLJobStatus, observed: Observed) -> bool:
     return any(getattr(status, name) != value for name, value in newer.items())
 
 
-def _figures(status: RLJobStatus, figures: Figures) -> dict[str, object]:
+def _figures(status: RLJobStatus, figures: JobMetrics) -> dict[str, object]:
     """The status' fields of that name; the largest staleness is of the whole job, whoever saw it."""
     update: dict[str, object] = {
         name: getattr(figures, name) for name in type(figures).__slots__ if name in RLJobStatus.model_fields

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.decisions.observe import Gang, GangState, Observed
-from rljob_operator.decisions.pods import Exit
+from rljob_operator.decisions.pods import PodExit
 
 # Looking again for what is missing costs an attempt's start.
 _MISSING_SECONDS = 10.0
@@ -126,7 +126,7 @@ def _was_healthy(gang: Gang, backoff: Backoff) -> bool:
     return (gang.ended - gang.began).total_seconds() >= backoff.healthy
 
 
-def _cause(gang: Gang, exits: list[Exit]) -> str:
+def _cause(gang: Gang, exits: list[PodExit]) -> str:
     """The Job's own words and the last ones of the process that most likely began it."""
     words = next(
         (end.last_line for end in exits if end.code not in {0, names.EXIT_STOPPED} and end.last_line), ""

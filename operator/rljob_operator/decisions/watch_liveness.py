@@ -9,7 +9,7 @@ PATIENCE_SECONDS = 60.0
 """A watch that reconnects after an outage of the API server needs some."""
 
 
-class WatchGuard:
+class WatchLiveness:
     """Kinds that were written and not yet heard of, and since when."""
 
     def __init__(self) -> None:

@@ -17,16 +17,16 @@ from tenacity import retry, retry_if_exception_type, wait_exponential
 
 from rljob_core.spec import GROUP, RLJob
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.kube.api import ApiError, KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key
 from rljob_operator.cluster.kube.cluster import KubeCluster, job_of
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Event, Manifest, Ref
-from rljob_operator.decisions.watch_liveness import WatchGuard
-from rljob_operator.reconcile.metrics import FiguresFeed
+from rljob_operator.decisions.watch_liveness import WatchLiveness
+from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
-from rljob_operator.reconcile.work_queue import DirtyQueue
+from rljob_operator.reconcile.work_queue import WorkQueue
 from rljob_operator.telemetry import Metrics
 
 log = logging.getLogger(__name__)
@@ -55,19 +55,19 @@ class Controller:
     def __init__(
         self,
         api: KubeApi,
-        site: Site,
-        feed: FiguresFeed,
+        defaults: ClusterDefaults,
+        feed: MetricsFeed,
         metrics: Metrics,
         *,
         namespaces: Sequence[str] = (),
         workers: int = 8,
     ) -> None:
-        self._site = site
+        self._defaults = defaults
         self._feed = feed
         self._room: dict[JobKey, int] = {}
         self._metrics = metrics
         self.cache = KubeCache()
-        self._guard = WatchGuard()
+        self._guard = WatchLiveness()
         self._cluster = KubeCluster(
             api, self.cache, wrote=lambda kind: self._guard.wrote(kind, time.monotonic())
         )
@@ -83,7 +83,7 @@ class Controller:
         """Of jobs that do not come to rest: when we doubt next what we know, and how long the last pause was."""
         self._busy: dict[JobKey, int] = {}
         """Passes in a row, by job, that had something to do."""
-        self._queue: DirtyQueue[JobKey] = DirtyQueue(self._reconcile, failed=self._failed, workers=workers)
+        self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
         self._beat = time.monotonic()
         feed.on_figures = self._figures_came
         feed.on_outage = self._outage_changed
@@ -242,7 +242,7 @@ class Controller:
             feed = self._feed
             self._reconcilers[key] = Reconciler(
                 self._cluster,
-                self._site,
+                self._defaults,
                 figures=lambda: feed.figures(key),
                 outage=feed.outage,
                 loads=feed.loads,

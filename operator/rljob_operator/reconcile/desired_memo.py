@@ -10,7 +10,7 @@ import marshal
 from hashlib import sha256
 
 from rljob_core.spec import RLJob
-from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.cluster.port import Manifest
 
@@ -20,8 +20,8 @@ _Key = tuple[object, ...]
 class DesiredMemo:
     """The newest of one job."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, defaults: ClusterDefaults) -> None:
+        self._defaults = defaults
         self._key: _Key = ()
         self._made = b""
 
@@ -33,7 +33,7 @@ class DesiredMemo:
         """
         key = _key(job, targets)
         if key != self._key:
-            self._made = marshal.dumps(desired(job, self._site, targets))
+            self._made = marshal.dumps(desired(job, self._defaults, targets))
             self._key = key
         made: tuple[Manifest, ...] = marshal.loads(self._made)  # noqa: S302 our own bytes
         return made

@@ -27,7 +27,7 @@ from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.stream_names import StreamNames
 from rljob_operator.cluster.kube.cache import JobKey
-from rljob_operator.decisions.observe import Figures, pipeline_in_force
+from rljob_operator.decisions.observe import JobMetrics, pipeline_in_force
 from rljob_operator.decisions.pods import Trouble
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _SMOOTHING = 0.3
 _DIGITS = 4  # in a column that people read
 
 
-class FiguresFeed:
+class MetricsFeed:
     """The newest figures of every job.
 
     Args:
@@ -56,7 +56,7 @@ class FiguresFeed:
         self._url = url
         self._credentials = credentials
         self._client: Client | None = None
-        self._figures: dict[JobKey, Figures] = {}
+        self._figures: dict[JobKey, JobMetrics] = {}
         self._told: dict[JobKey, float] = {}
         self.on_figures: Callable[[JobKey], None] = lambda _: None
         self.on_outage: Callable[[], None] = lambda: None
@@ -65,7 +65,7 @@ class FiguresFeed:
         """Why the server cannot be reached; empty if it can."""
         self._answered = asyncio.Event()
 
-    def figures(self, key: JobKey) -> Figures | None:
+    def figures(self, key: JobKey) -> JobMetrics | None:
         """The newest figures of a job; None if none came."""
         return self._figures.get(key)
 
@@ -226,9 +226,9 @@ def _names(job: RLJob) -> StreamNames:
     return StreamNames.of_job(namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or "")
 
 
-def _merged(before: Figures | None, line: StepMetrics) -> Figures:
+def _merged(before: JobMetrics | None, line: StepMetrics) -> JobMetrics:
     """PURE. A line's figures; what it does not say stays."""
-    before = replace(before or Figures(), writer_epoch=line.epoch, pipeline=pipeline_in_force(line))
+    before = replace(before or JobMetrics(), writer_epoch=line.epoch, pipeline=pipeline_in_force(line))
     if line.reward_mean is None or line.stats is None:
         step, version = max(before.step, line.step), max(before.policy_version, line.version)
         return replace(before, step=step, policy_version=version)

@@ -6,7 +6,7 @@
 
 To go on with a job that has ended (`--resume`): `await cluster.patch_status(job, status.resumed(await
 cluster.status(job)))`, then `run`. What is wrong with a pod template patch is found without a cluster by
-`desired(job, site, Targets(attempt=1, failures=0, pools={}))`, which raises `SpecError`.
+`desired(job, defaults, Targets(attempt=1, failures=0, pools={}))`, which raises `SpecError`.
 
 The status is written *before* anything is done: the number of a trainer attempt before its Job exists, `Succeeded`
 before the children that prove it are removed. So a crash between any two calls repeats work, and never loses or
@@ -25,14 +25,14 @@ from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.backoff import Backoff
-from rljob_operator.children.cluster_defaults import Site
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
 from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, Ref, Rejected
 from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions import trainer_attempts
 from rljob_operator.decisions.job_events import events
-from rljob_operator.decisions.observe import Figures, Observed, observe
+from rljob_operator.decisions.observe import JobMetrics, Observed, observe
 from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
@@ -69,7 +69,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReconcileOutcome:
     """How a job ended: `phase` is any but RUNNING; `reason` and `message` are its condition's."""
 
     phase: Phase
@@ -94,24 +94,24 @@ class Reconciler:
     def __init__(
         self,
         cluster: Cluster,
-        site: Site,
+        defaults: ClusterDefaults,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         backoff: Backoff | None = None,
-        figures: Callable[[], Figures | None] = lambda: None,
+        figures: Callable[[], JobMetrics | None] = lambda: None,
         outage: Callable[[RLJob], Trouble | None] = lambda _: None,
         loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
         at_once: bool = False,
     ) -> None:
         self._cluster = cluster
-        self._site = site
+        self._defaults = defaults
         self._clock = clock
         self._backoff = backoff or Backoff()
         self._figures = figures
         self._outage = outage
         self._loads = loads
         self._at_once = at_once
-        self._desired = DesiredMemo(site)
+        self._desired = DesiredMemo(defaults)
         self._figures_written: datetime | None = None
         self._rejected: tuple[int | None, str] = (0, "")
         """Generation whose children the cluster refuses, and its words: another spec is waited for."""
@@ -124,7 +124,7 @@ class Reconciler:
             self._cluster, job, now=now, figures=self._figures(), outage=self._outage(job)
         )
         try:
-            wanted_hash = trainer_hash(job, self._site)
+            wanted_hash = trainer_hash(job, self._defaults)
             attempt = trainer_attempts.decide(observed, wanted_hash=wanted_hash, backoff=self._backoff)
             targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
             wanted = self._desired(job, targets)
@@ -206,7 +206,7 @@ class Reconciler:
             case Annotate():
                 await self._cluster.annotate(action.ref, action.annotations)
 
-    async def run(self, job: RLJob | Callable[[], RLJob]) -> Outcome:
+    async def run(self, job: RLJob | Callable[[], RLJob]) -> ReconcileOutcome:
         """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone.
 
         Args:
@@ -216,7 +216,7 @@ class Reconciler:
             result = await self.reconcile(job() if callable(job) else job)
             if result.settled:
                 reason, message = _why(result)
-                return Outcome(result.phase, reason, message, result.status)
+                return ReconcileOutcome(result.phase, reason, message, result.status)
             seconds = RESYNC_SECONDS
             if result.retry_at is not None:
                 seconds = min(seconds, max((result.retry_at - self._clock()).total_seconds(), 0.0))

@@ -22,7 +22,7 @@ _MANY = 50  # keys that rest at a time
 _LONGEST = 5.0  # times the usual rest
 
 
-class DirtyQueue(Generic[Key]):
+class WorkQueue(Generic[Key]):
     """Keys that are to be looked at.
 
     Args:

@@ -13,15 +13,15 @@ from rljob_core.actions import (
     PublishMetrics,
     SendToEngine,
     SendToTrainer,
-    Stored,
+    StoredProgress,
 )
 from rljob_core.config import JobConfig
 from rljob_core.dispatch import EngineView
 from rljob_core.errors import Fenced
 from rljob_core.evaluation import Evaluation
-from rljob_core.job_metrics import Figures
+from rljob_core.job_metrics import RunningMetrics
 from rljob_core.job_state import JobState, Sibling
-from rljob_core.message_refcounts import Holdings
+from rljob_core.message_refcounts import MessageRefcounts
 from rljob_core.messages import Cancel, Finish, Resume, RewardResult, StepMetrics
 from rljob_core.records import GroupAborted, JobFinished, Record, SiblingReset
 from rljob_core.trajectory import State, group_of
@@ -37,7 +37,7 @@ class Decision:
     actions: tuple[Action, ...]
 
 
-class Desk:
+class PlannerContext:
     """State, and how attempts, groups and the job end.
 
     Attributes:
@@ -73,13 +73,13 @@ class Desk:
         self.leaving: dict[str, int] = {}
         self.rejected_beats = 0
         self.lost: dict[str, list[tuple[str, int]]] = {}
-        self.payloads = Holdings()
-        self.reward_messages = Holdings()
+        self.payloads = MessageRefcounts()
+        self.reward_messages = MessageRefcounts()
         self.early_rewards: dict[tuple[str, int], dict[str, RewardResult]] = {}
         self.unscored: dict[tuple[str, int], int] = {}
         self.lapsed: list[str] = []
         self.sought: dict[str, int] = {}
-        self.progress: dict[tuple[str, int], Stored] = {}
+        self.progress: dict[tuple[str, int], StoredProgress] = {}
         self.swept = -1
         self.asked_scores: tuple[tuple[str, int], ...] = ()
         self.score_checks = 0
@@ -88,7 +88,7 @@ class Desk:
         self.resumed: Resume | None = None
         self.asked: tuple[int, int] | None = None
         self.failures: deque[str] = deque(maxlen=8)
-        self.figures = Figures()
+        self.figures = RunningMetrics()
         self.pipeline_refused = ""
         self._records: list[Record] = []
         self._actions: list[Action] = []

@@ -10,7 +10,7 @@ from rljob_core.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Generate
 from rljob_core.planner import migration
-from rljob_core.planner.context import Desk
+from rljob_core.planner.context import PlannerContext
 from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.spec import Inflight
 from rljob_core.stable_hash import stable_hash
@@ -36,7 +36,7 @@ class Outbox:
 
     def send(
         self,
-        desk: Desk,
+        context: PlannerContext,
         sibling: Sibling,
         engine: EngineView,
         inherited: Inherited | None,
@@ -46,48 +46,48 @@ class Outbox:
         """Give an engine a sibling that needs `min_version` at least."""
         # The engine's own version costs it nothing and leaves the group room to move to a later buffer. A newer one
         # than is committed was lost with its commit: the engine will go back.
-        min_version = max(min_version, min(engine.version, desk.state.version))
-        item = _generate(desk, sibling, min_version, inherited)
+        min_version = max(min_version, min(engine.version, context.state.version))
+        item = _generate(context, sibling, min_version, inherited)
         self.add(engine, item)
         self.siblings.add(sibling.id)
         self.reserved.setdefault((engine.engine, min_version), []).append(item)
 
 
-def dispatch(desk: Desk) -> None:
+def dispatch(context: PlannerContext) -> None:
     """Send what waits to engines with room."""
     outbox = Outbox()
-    _dispatch_answers(desk, outbox)
-    _dispatch_siblings(desk, outbox)
+    _dispatch_answers(context, outbox)
+    _dispatch_siblings(context, outbox)
     for (engine, min_version), reserved in outbox.reserved.items():
         for start in range(0, len(reserved), DISPATCHED_ITEMS):
             items = reserved[start : start + DISPATCHED_ITEMS]
             ids, attempts = tuple(i.trajectory for i in items), tuple(i.attempt for i in items)
             inherited = {i.trajectory: i.inherited for i in items if i.inherited is not None}
-            desk.emit(Dispatched(ids, attempts, engine, min_version, inherited))
+            context.emit(Dispatched(ids, attempts, engine, min_version, inherited))
     for engine, work in outbox.items.items():
-        desk.act(SendToEngine(engine, tuple(work)))
+        context.act(SendToEngine(engine, tuple(work)))
 
 
-def _choose(desk: Desk, min_version: int) -> EngineView | None:
-    waits = desk.spec.pipeline.inflight != Inflight.KEEP
-    return choose(desk.engines.values(), min_version=min_version, waits=waits, prefetch=desk.prefetch)
+def _choose(context: PlannerContext, min_version: int) -> EngineView | None:
+    waits = context.spec.pipeline.inflight != Inflight.KEEP
+    return choose(context.engines.values(), min_version=min_version, waits=waits, prefetch=context.prefetch)
 
 
-def _dispatch_answers(desk: Desk, outbox: Outbox) -> None:
-    run = desk.evaluation
+def _dispatch_answers(context: PlannerContext, outbox: Outbox) -> None:
+    run = context.evaluation
     while run is not None and run.waiting:
         if run.waiting[0] not in run.attempts:  # its score came in the meantime
             run.waiting.popleft()
             continue
-        engine = _choose(desk, run.version)
+        engine = _choose(context, run.version)
         if engine is None:
             return
         trajectory = run.waiting.popleft()
         run.dispatch(trajectory, engine.engine)
-        outbox.add(engine, _answer(desk, run, trajectory))
+        outbox.add(engine, _answer(context, run, trajectory))
 
 
-def _answer(desk: Desk, run: Evaluation, trajectory: str) -> Generate:
+def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Generate:
     attempt = run.attempts[trajectory]
     return Generate(
         trajectory=trajectory,
@@ -96,44 +96,46 @@ def _answer(desk: Desk, run: Evaluation, trajectory: str) -> Generate:
         text="",
         min_version=run.version,
         sample=sample_of(trajectory),
-        seed=sample_seed(desk.spec.data.seed, trajectory, attempt),
+        seed=sample_seed(context.spec.data.seed, trajectory, attempt),
     )
 
 
-def _dispatch_siblings(desk: Desk, outbox: Outbox) -> None:
-    queue, group, engine = desk.state.waiting, "", None
+def _dispatch_siblings(context: PlannerContext, outbox: Outbox) -> None:
+    queue, group, engine = context.state.waiting, "", None
     postponed: list[tuple[int, tuple[int, int], str]] = []
     while queue:
         step, place, trajectory = queue.pop()
-        sibling = desk.state.sibling(trajectory)
+        sibling = context.state.sibling(trajectory)
         if sibling is None or sibling.state is not State.RESERVED or trajectory in outbox.siblings:
             continue  # what was queued more than once goes once
-        buffer = desk.state.buffers.buffer_of(group_of(trajectory))
+        buffer = context.state.buffers.buffer_of(group_of(trajectory))
         if buffer.step != step:  # its group has moved, and was queued again
             continue
-        if migration.is_sought(desk, sibling):
+        if migration.is_sought(context, sibling):
             postponed.append((step, place, trajectory))
             continue
-        if (found := migration.place(desk, sibling, buffer)) is not None:
-            outbox.send(desk, sibling, *found, min_version=max(buffer.min_version, found[1].span.max))
+        if (found := migration.place(context, sibling, buffer)) is not None:
+            outbox.send(context, sibling, *found, min_version=max(buffer.min_version, found[1].span.max))
             continue
         # Siblings stay together while their engine has room: they share a prompt.
-        if engine is None or group_of(trajectory) != group or engine.room(desk.prefetch) <= 0:
-            group, engine = group_of(trajectory), _choose(desk, buffer.min_version)
+        if engine is None or group_of(trajectory) != group or engine.room(context.prefetch) <= 0:
+            group, engine = group_of(trajectory), _choose(context, buffer.min_version)
         if engine is None:
             postponed.append((step, place, trajectory))
             break
-        outbox.send(desk, sibling, engine, None, min_version=buffer.min_version)
+        outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
     for entry in postponed:
         queue.push(*entry)
 
 
-def _generate(desk: Desk, sibling: Sibling, min_version: int, inherited: Inherited | None) -> Generate:
-    seed = sample_seed(desk.spec.data.seed, sibling.id, sibling.attempt)
+def _generate(
+    context: PlannerContext, sibling: Sibling, min_version: int, inherited: Inherited | None
+) -> Generate:
+    seed = sample_seed(context.spec.data.seed, sibling.id, sibling.attempt)
     return Generate(
         trajectory=sibling.id,
         attempt=sibling.attempt,
-        prompt=desk.state.groups[group_of(sibling.id)].prompt,
+        prompt=context.state.groups[group_of(sibling.id)].prompt,
         text="",
         min_version=min_version,
         sample="sampled",
@@ -142,41 +144,41 @@ def _generate(desk: Desk, sibling: Sibling, min_version: int, inherited: Inherit
     )
 
 
-def repeat(desk: Desk, engine: str = "") -> None:
+def repeat(context: PlannerContext, engine: str = "") -> None:
     """Send again what is being generated (by one engine): a coordinator may have died before it sent it.
 
     An engine passes over what it has in the same attempt, and says so of what it had (`PayloadAbsent`).
     """
     sent: dict[str, list[Generate]] = {}
-    for name in [engine] if engine else list(desk.state.generating):
-        for sibling in desk.state.generating_at(name):
+    for name in [engine] if engine else list(context.state.generating):
+        for sibling in context.state.generating_at(name):
             # It may have been sent with a version that was lost with its commit, and cannot be waited for.
-            min_version = min(sibling.min_version, desk.state.version)
-            sent.setdefault(name, []).append(_generate(desk, sibling, min_version, sibling.inherited))
-    run = desk.evaluation
+            min_version = min(sibling.min_version, context.state.version)
+            sent.setdefault(name, []).append(_generate(context, sibling, min_version, sibling.inherited))
+    run = context.evaluation
     for trajectory, assigned in run.engines.items() if run is not None else ():
         if run is not None and engine in {"", assigned}:
-            sent.setdefault(assigned, []).append(_answer(desk, run, trajectory))
+            sent.setdefault(assigned, []).append(_answer(context, run, trajectory))
     for name, items in sent.items():
-        desk.act(SendToEngine(name, tuple(items)))
+        context.act(SendToEngine(name, tuple(items)))
 
 
-def evaluate(desk: Desk) -> None:
+def evaluate(context: PlannerContext) -> None:
     """Start the evaluation that is due, and record the one that is done."""
-    settings, version = desk.spec.evaluation, desk.state.version
+    settings, version = context.spec.evaluation, context.state.version
     if settings is None:
         return
-    run = desk.evaluation
+    run = context.evaluation
     if run is not None and run.done:
         record = Evaluated(run.version, run.mean("sampled"), run.mean("greedy"), run.samples)
-        desk.emit(record)
-        desk.evaluation = run = None
-        desk.act(PublishMetrics(desk.figures.evaluated(record, desk.metrics_line())))
-    due = version % settings.every_steps == 0 or version == desk.last_version
-    if run is None and due and version not in desk.state.evaluated:
+        context.emit(record)
+        context.evaluation = run = None
+        context.act(PublishMetrics(context.figures.evaluated(record, context.metrics_line())))
+    due = version % settings.every_steps == 0 or version == context.last_version
+    if run is None and due and version not in context.state.evaluated:
         # Attempts of a coordinator before this one, whose results may still come, have other numbers.
-        first = desk.epoch * ATTEMPTS_PER_EPOCH + 1
-        desk.evaluation = Evaluation.start(version=version, samples=settings.samples, first_attempt=first)
+        first = context.epoch * ATTEMPTS_PER_EPOCH + 1
+        context.evaluation = Evaluation.start(version=version, samples=settings.samples, first_attempt=first)
 
 
 def sample_seed(seed: int, trajectory: str, attempt: int) -> int:

@@ -14,10 +14,17 @@ its progress; what the dead leave behind is looked for once per version, and del
 
 from __future__ import annotations
 
-from rljob_core.actions import DropProgress, FindProgress, ListProgress, ProgressFound, ProgressListed, Stored
+from rljob_core.actions import (
+    DropProgress,
+    FindProgress,
+    ListProgress,
+    ProgressFound,
+    ProgressListed,
+    StoredProgress,
+)
 from rljob_core.dispatch import EngineView, choose
 from rljob_core.job_state import Sibling
-from rljob_core.planner.context import Desk
+from rljob_core.planner.context import PlannerContext
 from rljob_core.records import Inherited
 from rljob_core.spec import Inflight
 from rljob_core.staleness import Buffer
@@ -29,71 +36,73 @@ GIVE_UP = 3
 _UNFINISHED = frozenset({State.RESERVED, State.GENERATING})
 
 
-def carries(desk: Desk) -> bool:
+def carries(context: PlannerContext) -> bool:
     """Whether what a lost engine has generated is gone on from."""
-    return desk.spec.rollout.progress_tokens > 0 and desk.spec.pipeline.inflight != Inflight.RESTART
+    return context.spec.rollout.progress_tokens > 0 and context.spec.pipeline.inflight != Inflight.RESTART
 
 
-def recall(desk: Desk) -> None:
+def recall(context: PlannerContext) -> None:
     """Of a ledger that was just read: what may carry on."""
-    desk.lapsed += [s.id for s in desk.state.siblings() if s.state is State.RESERVED and s.attempt > s.first]
+    context.lapsed += [
+        s.id for s in context.state.siblings() if s.state is State.RESERVED and s.attempt > s.first
+    ]
 
 
-def seek(desk: Desk) -> None:
+def seek(context: PlannerContext) -> None:
     """Look up the progress of what may carry on; and, once per version, of what it is stored."""
-    lapsed, desk.lapsed = desk.lapsed, []
-    found = map(desk.state.sibling, dict.fromkeys(lapsed))
+    lapsed, context.lapsed = context.lapsed, []
+    found = map(context.state.sibling, dict.fromkeys(lapsed))
     wanted = {s.id: s.attempt for s in found if s is not None and s.state is State.RESERVED}
-    if wanted and carries(desk):
-        desk.sought |= wanted
-        desk.act(FindProgress(tuple(wanted), tuple(wanted.values())))
-    if desk.swept != desk.state.version:
-        desk.swept = desk.state.version
-        desk.act(ListProgress())
+    if wanted and carries(context):
+        context.sought |= wanted
+        context.act(FindProgress(tuple(wanted), tuple(wanted.values())))
+    if context.swept != context.state.version:
+        context.swept = context.state.version
+        context.act(ListProgress())
 
 
-def take_found(desk: Desk, found: ProgressFound) -> None:
+def on_progress_found(context: PlannerContext, found: ProgressFound) -> None:
     """What a sibling may go on from, or that there is nothing."""
-    if desk.sought.get(found.trajectory) != found.attempt:
+    if context.sought.get(found.trajectory) != found.attempt:
         return
-    del desk.sought[found.trajectory]
+    del context.sought[found.trajectory]
     if found.progress is not None:
-        desk.progress[found.trajectory, found.attempt] = found.progress
+        context.progress[found.trajectory, found.attempt] = found.progress
 
 
-def take_listed(desk: Desk, listed: ProgressListed) -> None:
+def on_progress_listed(context: PlannerContext, listed: ProgressListed) -> None:
     """Delete what nobody will go on from."""
-    siblings = {trajectory: desk.state.sibling(trajectory) for trajectory in listed.trajectories}
+    siblings = {trajectory: context.state.sibling(trajectory) for trajectory in listed.trajectories}
     over = tuple(t for t, s in siblings.items() if s is None or s.state not in _UNFINISHED)
     if over:
-        desk.act(DropProgress(over))
+        context.act(DropProgress(over))
 
 
-def is_sought(desk: Desk, sibling: Sibling) -> bool:
+def is_sought(context: PlannerContext, sibling: Sibling) -> bool:
     """Whether it must wait until it is known what it goes on from."""
-    return desk.sought.get(sibling.id) == sibling.attempt
+    return context.sought.get(sibling.id) == sibling.attempt
 
 
-def place(desk: Desk, sibling: Sibling, buffer: Buffer) -> tuple[EngineView, Inherited] | None:
+def place(context: PlannerContext, sibling: Sibling, buffer: Buffer) -> tuple[EngineView, Inherited] | None:
     """An engine for a sibling that goes on, and from what; None if it begins anew, or no such engine has room.
 
     The engine's weights must be as new as those of the last token, or become so: versions never go back within a
     trajectory. With `inflight: Keep` they must be the very same.
     """
-    stored = desk.progress.get((sibling.id, sibling.attempt))
-    if stored is None or not carries(desk) or not _counts(desk, sibling, buffer, stored):
+    stored = context.progress.get((sibling.id, sibling.attempt))
+    if stored is None or not carries(context) or not _counts(context, sibling, buffer, stored):
         return None
     made = stored.inherited
-    keeps = desk.spec.pipeline.inflight == Inflight.KEEP
-    engines = [e for e in desk.engines.values() if not keeps or e.version == made.span.max]
-    engine = choose(engines, min_version=made.span.max, waits=not keeps, prefetch=desk.prefetch)
+    keeps = context.spec.pipeline.inflight == Inflight.KEEP
+    engines = [e for e in context.engines.values() if not keeps or e.version == made.span.max]
+    engine = choose(engines, min_version=made.span.max, waits=not keeps, prefetch=context.prefetch)
     return None if engine is None else (engine, made)
 
 
-def _counts(desk: Desk, sibling: Sibling, buffer: Buffer, stored: Stored) -> bool:
+def _counts(context: PlannerContext, sibling: Sibling, buffer: Buffer, stored: StoredProgress) -> bool:
     made = stored.inherited
     return (
         max(sibling.first, sibling.attempt - GIVE_UP) <= made.attempt < sibling.attempt
         and buffer.admits(made.span.min)
-        and all(desk.state.lineage.get(version) == manifest for version, manifest in stored.weights)
+        and all(context.state.lineage.get(version) == manifest for version, manifest in stored.weights)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rljob_core.planner.context import Desk
+from rljob_core.planner.context import PlannerContext
 from rljob_core.records import PipelineSet
 from rljob_core.spec import PipelineSpec
 
@@ -39,11 +39,11 @@ def pipeline_of(record: PipelineSet) -> PipelineSpec:
     )
 
 
-def take_pipeline(desk: Desk, pipeline: PipelineSpec) -> None:
+def on_pipeline_changed(context: PlannerContext, pipeline: PipelineSpec) -> None:
     """Decide by `pipeline` from now on, and record it if the ledger's last word was another."""
-    desk.spec = desk.spec.model_copy(update={"pipeline": pipeline})
-    desk.pipeline_refused = ""
-    record = pipeline_set(pipeline, step=desk.state.buffers.next_step)
-    last = desk.state.pipeline
+    context.spec = context.spec.model_copy(update={"pipeline": pipeline})
+    context.pipeline_refused = ""
+    record = pipeline_set(pipeline, step=context.state.buffers.next_step)
+    last = context.state.pipeline
     if last is None or replace(last, step=record.step) != record:
-        desk.emit(record)
+        context.emit(record)

@@ -48,8 +48,8 @@ from rljob_core.messages import (
     StepProposed,
     TrainerReady,
 )
-from rljob_core.planner import dispatching, engines, pipeline_change, migration, recovery, results, training
-from rljob_core.planner.context import Decision, Desk
+from rljob_core.planner import dispatching, engines, migration, pipeline_change, recovery, results, training
+from rljob_core.planner.context import Decision, PlannerContext
 from rljob_core.records import BufferOpened, EpochClaimed, GroupReserved, JobFinished
 from rljob_core.trajectory import group_id
 
@@ -62,7 +62,7 @@ No machine's death costs as much; a store that loses whatever it is given does.
 """
 
 
-class Planner(Desk):
+class Planner(PlannerContext):
     """State and decisions of one coordinator."""
 
     def __init__(self, config: JobConfig, *, prefetch: float = 0.25) -> None:
@@ -81,7 +81,7 @@ class Planner(Desk):
         recovery.restore(self, found)
         if self.state.finished is not None:
             self.end_groups()  # the ledger may break off before their ends
-        pipeline_change.take_pipeline(self, self.spec.pipeline)
+        pipeline_change.on_pipeline_changed(self, self.spec.pipeline)
         results.complete_left(self)
         if self.state.trainer is not None:
             self.act(SendToTrainer(self.state.trainer.attempt, Hello(self.epoch)))
@@ -101,45 +101,45 @@ class Planner(Desk):
                 case StoresRead():
                     self._begin(observation)
                 case PayloadSeen():
-                    results.take_payload(self, observation)
+                    results.on_payload(self, observation)
                     engines.let_leave(self)
                 case PayloadAbsent():
-                    results.take_absence(self, observation)
+                    results.on_payload_absent(self, observation)
                 case ProgressFound():
-                    migration.take_found(self, observation)
+                    migration.on_progress_found(self, observation)
                 case ProgressListed():
-                    migration.take_listed(self, observation)
+                    migration.on_progress_listed(self, observation)
                 case RewardsSeen():
-                    results.take_rewards(self, observation)
+                    results.on_rewards(self, observation)
                 case RewardsComplete():
-                    results.take_completeness(self, observation)
+                    results.on_rewards_complete(self, observation)
                 case SignalSeen():
-                    engines.take_signal(self, observation)
+                    engines.on_signal(self, observation)
                 case OwnHeartbeat():
-                    engines.take_heartbeat(self)
-                    results.take_heartbeat(self)
+                    engines.on_heartbeat(self)
+                    results.on_heartbeat(self)
                 case PipelineChanged():
-                    pipeline_change.take_pipeline(self, observation.pipeline)
+                    pipeline_change.on_pipeline_changed(self, observation.pipeline)
                 case PipelineRefused():
                     self.pipeline_refused = observation.reason
                 case GenerationEnded():
-                    engines.take_generation_ended(self, observation)
+                    engines.on_generation_ended(self, observation)
                 case EngineGone():
-                    engines.take_gone(self, observation)
+                    engines.on_engine_gone(self, observation)
                 case TrainerReady():
-                    training.take_ready(self, observation)
+                    training.on_trainer_ready(self, observation)
                 case StepProposed():
-                    training.take_proposal(self, observation)
+                    training.on_step_proposed(self, observation)
                 case CheckpointWritten():
-                    training.take_checkpoint(self, observation)
+                    training.on_checkpoint_written(self, observation)
                 case PayloadMissing():
-                    training.take_missing_payloads(self, observation)
+                    training.on_payload_missing(self, observation)
                 case RoleFailed():
-                    self._take_failure(observation)
+                    self._on_role_failed(observation)
         self._advance()
         return self.take_decision()
 
-    def _take_failure(self, failed: RoleFailed) -> None:
+    def _on_role_failed(self, failed: RoleFailed) -> None:
         trainer = self.state.trainer
         if failed.attempt and trainer is not None and failed.attempt < trainer.attempt:
             return  # a gang that was replaced, which may not find what its successor has removed

@@ -13,7 +13,7 @@ from collections import Counter
 
 from rljob_core.actions import StoresRead
 from rljob_core.job_state import JobState
-from rljob_core.planner.context import Desk
+from rljob_core.planner.context import PlannerContext
 from rljob_core.records import EPOCH_STRIDE, StepCommitted, StepRestored
 from rljob_core.trajectory import prompt_of_group
 
@@ -21,14 +21,14 @@ Charge = tuple[int, int]
 """Count of the writer epoch, trainer's attempt: the newer gang has the greater one."""
 
 
-def restore(desk: Desk, found: StoresRead) -> None:
+def restore(context: PlannerContext, found: StoresRead) -> None:
     """Record every commit that was, or could have been, made after the ledger's last."""
-    if desk.state.finished is not None:
+    if context.state.finished is not None:
         return
     proven = {found.announced, *(p.parent for p in found.proposals)}
-    while candidates := [p for p in found.proposals if _follows(desk.state, p, proven)]:
+    while candidates := [p for p in found.proposals if _follows(context.state, p, proven)]:
         commit = max(candidates, key=lambda p: (p.manifest in proven, _fence(p), p.key))
-        desk.emit(_restored(desk.state, commit))
+        context.emit(_restored(context.state, commit))
 
 
 def _follows(state: JobState, proposal: StepCommitted, proven: set[str]) -> bool:

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 from rljob_core.actions import PublishMetrics
 from rljob_core.planner import training
-from rljob_core.planner.context import Desk
+from rljob_core.planner.context import PlannerContext
 from rljob_core.records import CheckpointSaved, StepCommitted, VersionsRevoked
 
 
-def go_back(
-    desk: Desk, version: int, *, chain: Sequence[StepCommitted], checkpoint: CheckpointSaved | None
+def revoke(
+    context: PlannerContext,
+    version: int,
+    *,
+    chain: Sequence[StepCommitted],
+    checkpoint: CheckpointSaved | None,
 ) -> None:
     """Revoke all versions after `version` and tell engines of it, right after the epoch was claimed.
 
@@ -31,6 +35,6 @@ def go_back(
         checkpoint_version=checkpoint.version if checkpoint is not None else None,
         trajectories=sum(len(part) for commit in chain[version:] for part in commit.micro_batches),
     )
-    desk.emit(revoked)
-    training.announce(desk)
-    desk.act(PublishMetrics(replace(desk.metrics_line(), gone_back=True)))
+    context.emit(revoked)
+    training.announce(context)
+    context.act(PublishMetrics(replace(context.metrics_line(), gone_back=True)))

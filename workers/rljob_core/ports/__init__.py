@@ -24,7 +24,7 @@ from rljob_core.ports.messages import (
 )
 from rljob_core.ports.reward import Reward
 from rljob_core.ports.trainer import TrainerBackend, TrainingSample
-from rljob_core.ports.weights import DeltaBase, Manifest, TensorInfo, WeightStore
+from rljob_core.ports.weights import DeltaBase, TensorInfo, WeightManifest, WeightStore
 
 __all__ = [
     "MESSAGE_ID",
@@ -38,7 +38,6 @@ __all__ = [
     "Engine",
     "EngineEvent",
     "EngineLoad",
-    "Manifest",
     "Message",
     "MessageStore",
     "Progress",
@@ -49,6 +48,7 @@ __all__ = [
     "TensorInfo",
     "TrainerBackend",
     "TrainingSample",
+    "WeightManifest",
     "WeightStore",
     "first_sequence",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rljob_core.messages import EngineProfile
-from rljob_core.trajectory import Array, Finish
+from rljob_core.trajectory import Array, FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Completed:
     tokens: Array
     logprobs: Array
     versions: Array
-    finish: Finish
+    finish: FinishReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class DeltaBase:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class WeightManifest:
     """A version's weights.
 
     Attributes:
@@ -73,7 +73,7 @@ class WeightStore(Protocol):
         proposal: StepCommitted | None,
         key: str,
         tensors: Iterable[tuple[str, Any]],
-    ) -> Manifest:
+    ) -> WeightManifest:
         """Store tensors (NumPy arrays or torch CPU tensors), then the manifest; durable on return.
 
         `proposal.manifest` is "" on the way in; commit records elsewhere carry the manifest's digest. The same
@@ -84,24 +84,24 @@ class WeightStore(Protocol):
             ProtocolViolation: the key is taken by other weights: no version is ever overwritten.
         """
 
-    def manifest(self, key: str) -> Manifest:
+    def manifest(self, key: str) -> WeightManifest:
         """A stored manifest, verified against its own digest.
 
         Raises:
             WeightsRejected: it is missing or altered.
         """
 
-    def read(self, manifest: Manifest) -> Iterator[tuple[str, Any]]:
+    def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
         """Tensors of a version as torch CPU tensors, each verified before it is given out; not to be changed.
 
         Raises:
             WeightsRejected: a digest does not match, or tensors, or what a delta rests on, are missing.
         """
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self) -> list[WeightManifest]:
         """All versions whose tensors are there and whose manifests verify, by version."""
 
-    def proposals(self, after: int) -> list[Manifest]:
+    def proposals(self, after: int) -> list[WeightManifest]:
         """All manifests of versions above `after` that verify, by version and key; tensors may be deleted.
 
         Those of older versions are not opened: a key begins with its version, as in `v00000012-`.

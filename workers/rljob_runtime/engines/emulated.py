@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
-from rljob_core.trajectory import Finish
+from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
-from rljob_runtime.engines.options import EmulatedOptions, LengthOptions
+from rljob_runtime.engines.options import EmulatedEngineOptions, LengthOptions
 
 
 def response_length(options: LengthOptions, prompt: NDArray[np.int32], seed: int) -> int:
@@ -53,7 +53,7 @@ class _Response:
     request: Request
     prompt: NDArray[np.int32]
     length: int
-    finish: Finish
+    finish: FinishReason
     first: int = 0
     cancelled: bool = False
 
@@ -75,13 +75,13 @@ class _Swap:
 
 
 class EmulatedEngine:
-    """The port `Engine`; see `EmulatedOptions` for its options.
+    """The port `Engine`; see `EmulatedEngineOptions` for its options.
 
     Sequences join and leave, and weights are swapped, at the end of the step that is under way. A request whose id
     is still being generated takes that one's place.
     """
 
-    def __init__(self, options: EmulatedOptions) -> None:
+    def __init__(self, options: EmulatedEngineOptions) -> None:
         self.slots = options.slots
         self.version = -1
         self._options = options
@@ -116,7 +116,7 @@ class EmulatedEngine:
             # One more token at least: engines with other lengths may have generated what it inherits.
             length = response_length(self._options.lengths, prompt, request.seed)
             length = max(length, request.inherited_tokens + 1)
-            finish = Finish.STOP if length <= request.max_tokens else Finish.LENGTH
+            finish = FinishReason.STOP if length <= request.max_tokens else FinishReason.LENGTH
             self._waiting.append(_Response(request, prompt, min(length, request.max_tokens), finish))
         if self._waiting and len(self._running) < self.slots:
             self._change()

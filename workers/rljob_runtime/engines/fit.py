@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_runtime.engines.options import HttpOptions, TorchOptions, VllmOptions
+from rljob_runtime.engines.options import HttpEngineOptions, TorchEngineOptions, VllmEngineOptions
 from rljob_runtime.model.settings import ModelSettings, check_tokenizer
 
 OPTIONS = "spec.rollout.engine.options"
@@ -23,7 +23,7 @@ _APART = (
 )
 
 
-def check_torch(model: ModelSettings, options: TorchOptions) -> None:
+def check_torch(model: ModelSettings, options: TorchEngineOptions) -> None:
     """Whether the engine `Torch` can.
 
     Raises:
@@ -35,7 +35,7 @@ def check_torch(model: ModelSettings, options: TorchOptions) -> None:
         raise SpecError(_NAME, "the engine Torch needs PyTorch: install rljob[torch]")
 
 
-def check_vllm(model: ModelSettings, options: VllmOptions) -> None:
+def check_vllm(model: ModelSettings, options: VllmEngineOptions) -> None:
     """Whether vLLM can.
 
     Raises:
@@ -57,7 +57,7 @@ def check_vllm(model: ModelSettings, options: VllmOptions) -> None:
         )
 
 
-def check_http(model: ModelSettings, options: HttpOptions) -> None:
+def check_http(model: ModelSettings, options: HttpEngineOptions) -> None:
     """Whether a server can, as far as that is known without asking it.
 
     Raises:
@@ -89,7 +89,7 @@ def shared_servers(config: JobConfig) -> list[SpecError]:
         most = pool.initial_replicas if pool.scaling is None else pool.scaling.max_replicas
         if most == 0:
             continue
-        options = HttpOptions.model_validate(config.engine_options(pool.name))
+        options = HttpEngineOptions.model_validate(config.engine_options(pool.name))
         reloads = options.weights == "Reload"
         if reloads and most > 1:
             problems.append(

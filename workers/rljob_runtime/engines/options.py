@@ -19,7 +19,7 @@ class EngineOptions(BaseModel):
 Seconds = Annotated[float, Field(ge=0, strict=False)]
 
 
-class TorchOptions(EngineOptions):
+class TorchEngineOptions(EngineOptions):
     """Options of the engine `Torch`."""
 
     slots: Annotated[int, Field(ge=1, le=4096)] = 64
@@ -36,7 +36,7 @@ class TorchOptions(EngineOptions):
     """Whether `inflight: Update` recomputes running trajectories' KV cache under the new weights."""
 
 
-class VllmOptions(EngineOptions):
+class VllmEngineOptions(EngineOptions):
     """Options of the engine `vLLM`."""
 
     slots: Annotated[int, Field(ge=1, le=65536)] = 64
@@ -67,7 +67,7 @@ class VllmOptions(EngineOptions):
     """How long loading may take."""
 
 
-class HttpOptions(EngineOptions):
+class HttpEngineOptions(EngineOptions):
     """Options of the engine `HTTP`."""
 
     url: Annotated[str, Field(pattern=r"^https?://")]
@@ -124,7 +124,7 @@ class LengthOptions(EngineOptions):
         return self
 
 
-class EmulatedOptions(EngineOptions):
+class EmulatedEngineOptions(EngineOptions):
     """Options of the engine `Emulated`."""
 
     slots: Annotated[int, Field(ge=1, le=65536)] = 32

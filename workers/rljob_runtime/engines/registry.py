@@ -8,32 +8,37 @@ from typing import Any
 
 from rljob_core.ports import Engine
 from rljob_runtime.engines.fit import check_http, check_response, check_torch, check_vllm
-from rljob_runtime.engines.options import EmulatedOptions, HttpOptions, TorchOptions, VllmOptions
+from rljob_runtime.engines.options import (
+    EmulatedEngineOptions,
+    HttpEngineOptions,
+    TorchEngineOptions,
+    VllmEngineOptions,
+)
 from rljob_runtime.model.settings import ModelSettings, model_settings
 from rljob_runtime.plugins import Factory, Registry
 
 Decode = Callable[[Sequence[int]], str]
 
 
-def _torch(model_path: Path, *, options: TorchOptions, decode: Decode | None) -> Engine:
+def _torch(model_path: Path, *, options: TorchEngineOptions, decode: Decode | None) -> Engine:
     from rljob_runtime.engines.torch.engine import TorchEngine
 
     return TorchEngine(model_path, options=options, decode=decode)
 
 
-def _emulated(model_path: Path, *, options: EmulatedOptions, decode: Decode | None) -> Engine:  # noqa: ARG001
+def _emulated(model_path: Path, *, options: EmulatedEngineOptions, decode: Decode | None) -> Engine:  # noqa: ARG001
     from rljob_runtime.engines.emulated import EmulatedEngine
 
     return EmulatedEngine(options)
 
 
-def _vllm(model_path: Path, *, options: VllmOptions, decode: Decode | None) -> Engine:
+def _vllm(model_path: Path, *, options: VllmEngineOptions, decode: Decode | None) -> Engine:
     from rljob_runtime.engines.vllm.engine import VllmEngine
 
     return VllmEngine(model_settings(model_path), options=options, decode=decode)
 
 
-def _http(model_path: Path, *, options: HttpOptions, decode: Decode | None) -> Engine:
+def _http(model_path: Path, *, options: HttpEngineOptions, decode: Decode | None) -> Engine:
     from rljob_runtime.engines.http.engine import HttpEngine
 
     return HttpEngine(model_settings(model_path), options=options, decode=decode)
@@ -43,10 +48,10 @@ ENGINES = Registry[Factory[Engine]](
     "engine",
     "rljob.engines",
     {
-        "Torch": Factory(_torch, TorchOptions),
-        "vLLM": Factory(_vllm, VllmOptions),
-        "HTTP": Factory(_http, HttpOptions),
-        "Emulated": Factory(_emulated, EmulatedOptions),
+        "Torch": Factory(_torch, TorchEngineOptions),
+        "vLLM": Factory(_vllm, VllmEngineOptions),
+        "HTTP": Factory(_http, HttpEngineOptions),
+        "Emulated": Factory(_emulated, EmulatedEngineOptions),
     },
     Factory.of,
 )

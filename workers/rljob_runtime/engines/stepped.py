@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rljob_core.errors import WeightsRejected
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
-from rljob_core.trajectory import Finish
+from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
 from rljob_runtime.engines.random_stream import draw, stream
 from rljob_runtime.engines.stepped_sampler import sample
@@ -266,7 +266,7 @@ class SteppedEngine(ABC):
             event = Stopped(id=request.id, reason=reason, failure=True)
         elif (stopped := self._stops(response)) or response.length == request.max_tokens:
             made = response.made()
-            finish = Finish.STOP if stopped else Finish.LENGTH
+            finish = FinishReason.STOP if stopped else FinishReason.LENGTH
             event = Completed(made.id, made.tokens, made.logprobs, made.versions, finish)
         else:
             return

@@ -21,7 +21,7 @@ def cut(data: bytes, size: int) -> tuple[list[bytes], bytes]:
     return chunks, rest
 
 
-def naming(sequences: list[int]) -> dict[str, str]:
+def chunk_headers(sequences: list[int]) -> dict[str, str]:
     """The header of a message that carries the rest of what these messages hold; none if there are none."""
     return {CHUNKS_HEADER: ",".join(map(str, sequences))} if sequences else {}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter, ValidationError
 
-from rljob_core.actions import Stored
+from rljob_core.actions import StoredProgress
 from rljob_core.errors import CorruptPayload
 from rljob_core.ports import Channel, Message, MessageStore
 from rljob_core.records import Inherited
@@ -25,11 +25,11 @@ from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
 PROGRESS_HEADER = "Rljob-Progress"
 #: Messages read at once: each may be as large as a payload.
 _LOOKUPS = 32
-_STORED = TypeAdapter(Stored)
+_STORED = TypeAdapter(StoredProgress)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PartialTrajectory:
     """What was generated of a trajectory, and by which weights: (version, manifest's digest)."""
 
     trajectory: Trajectory
@@ -51,7 +51,7 @@ class ProgressStore:
         """Of messages that were put or gotten here, by their sequence."""
         self._reading = asyncio.Semaphore(_LOOKUPS)
 
-    async def put(self, made: Made, *, seed: int, replaces: int = 0) -> int:
+    async def put(self, made: PartialTrajectory, *, seed: int, replaces: int = 0) -> int:
         """Store how far a trajectory has come, in the place of what was stored of it; the message's sequence.
 
         Args:
@@ -75,8 +75,8 @@ class ProgressStore:
             self._store.publish(Channel.PROGRESS, f"{under}.{n}", piece) for n, piece in enumerate(pieces)
         )
         cut = await asyncio.gather(*puts)
-        header = _STORED.dump_json(Stored(inherited, made.weights), ensure_ascii=True).decode()
-        headers = {PROGRESS_HEADER: header} | chunks.naming(cut)
+        header = _STORED.dump_json(StoredProgress(inherited, made.weights), ensure_ascii=True).decode()
+        headers = {PROGRESS_HEADER: header} | chunks.chunk_headers(cut)
         sequence = await self._store.publish(Channel.PROGRESS, trajectory.id, data, headers=headers)
         if cut:
             self._chunks[sequence] = cut
@@ -84,14 +84,14 @@ class ProgressStore:
             await self._store.delete(Channel.PROGRESS, old)
         return sequence
 
-    async def newest(self, trajectory: str) -> Stored | None:
+    async def newest(self, trajectory: str) -> StoredProgress | None:
         """How far a trajectory has come; None if nothing is stored of it that is whole."""
         async with self._reading:
             message = await self._store.last(Channel.PROGRESS, trajectory)
         found = None if message is None else await self._read(message)
         return None if found is None else found[0]
 
-    async def get(self, trajectory: str, inherited: Inherited) -> Made | None:
+    async def get(self, trajectory: str, inherited: Inherited) -> PartialTrajectory | None:
         """What is to be gone on from; None if it is gone."""
         async with self._reading:
             (message,) = await self._store.get(Channel.PROGRESS, [inherited.sequence])
@@ -101,7 +101,7 @@ class ProgressStore:
             return None
         if cut := chunks.named(message):
             self._chunks[message.sequence] = cut
-        return Made(found[1], found[0].weights)
+        return PartialTrajectory(found[1], found[0].weights)
 
     async def trajectories(self) -> tuple[str, ...]:
         """Of which trajectories there is any."""
@@ -119,7 +119,7 @@ class ProgressStore:
         cut = [chunk for sequence in sequences for chunk in self._chunks.pop(sequence, ())]
         await self._store.delete(Channel.PROGRESS, [*sequences, *cut])
 
-    async def _read(self, message: Message) -> tuple[Stored, Trajectory] | None:
+    async def _read(self, message: Message) -> tuple[StoredProgress, Trajectory] | None:
         """What a message holds, verified; None if it does not decode."""
         try:
             said = _STORED.validate_json(message.headers.get(PROGRESS_HEADER, ""))

@@ -223,7 +223,7 @@ class TrajectoryStore:
             owner = {_OWNER_HEADER: item.trajectory.id, _ATTEMPT_HEADER: str(item.trajectory.attempt)}
             put = partial(self._store.publish, Channel.TRAJECTORIES, _CHUNK, headers=owner)
             puts = (put(piece, message_id=f"{identity}/{n}") for n, piece in enumerate(pieces))
-            headers |= chunks.naming(await asyncio.gather(*puts))
+            headers |= chunks.chunk_headers(await asyncio.gather(*puts))
         return await self._store.publish(
             Channel.TRAJECTORIES, _PAYLOAD, data, headers=headers, message_id=identity
         )

@@ -30,7 +30,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from rljob_core.errors import CorruptPayload, UnknownVersion
-from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 
 MAGIC = b"RLJT"
 VERSION = 1
@@ -65,7 +65,7 @@ class _Meta:
     attempt: int
     prompt: int
     span: tuple[_Version, _Version]
-    finish: Finish
+    finish: FinishReason
     engine: str
     sample: str
     segments: tuple[tuple[Source, _Count, _Count, _Count, _Count], ...]
@@ -324,7 +324,7 @@ class PayloadSummary:
     tokens: int
     response_tokens: int
     digest: str
-    finish: Finish
+    finish: FinishReason
     sample: str
     engine: str
 

@@ -33,7 +33,7 @@ class Layout:
         return itemsize(self.dtype) * math.prod(self.shape)
 
 
-class Stream(Iterator[tuple[str, Any]]):
+class TensorStream(Iterator[tuple[str, Any]]):
     """Tensors that come one at a time, and what will come.
 
     Args:

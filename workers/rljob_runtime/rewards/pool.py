@@ -26,7 +26,7 @@ from pebble import ProcessExpired, ProcessPool
 from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, SpecError
 from rljob_runtime.rewards import process as reward_worker
-from rljob_runtime.rewards.process import Job, Outcome
+from rljob_runtime.rewards.process import ScoringJob, ScoringOutcome
 
 _CHUNK = 256
 #: Beyond all limits of a chunk, for functions that change the process's timer.
@@ -37,8 +37,8 @@ _BREAKS = 5
 
 @dataclass(slots=True)
 class _Entry:
-    job: Job
-    outcome: asyncio.Future[Outcome]
+    job: ScoringJob
+    outcome: asyncio.Future[ScoringOutcome]
     crashes: int = 0
 
 
@@ -106,7 +106,7 @@ class RewardPool:
         if wrong is not None:
             raise SpecError(*wrong)
 
-    async def score(self, job: Job) -> Outcome:
+    async def score(self, job: ScoringJob) -> ScoringOutcome:
         """The outcome of one answer; errors of the functions are outcomes too.
 
         Raises:
@@ -137,7 +137,7 @@ class RewardPool:
         jobs = [entry.job for entry in chunk]
         try:
             future = pool.schedule(reward_worker.score_chunk, args=(slot, jobs), timeout=self._backstop)
-            outcomes: list[Outcome] = await asyncio.wrap_future(future)
+            outcomes: list[ScoringOutcome] = await asyncio.wrap_future(future)
         except ProcessExpired as error:
             self._died(chunk, self._progress[slot], error.exitcode)
         except TimeoutError:
@@ -162,12 +162,12 @@ class RewardPool:
         self._line.put_back(chunk[:position] + chunk[position + 1 :])
         if code == -signal.SIGALRM:
             limit = self._config.spec.reward.timeout_seconds
-            _settle(culprit, Outcome(error=f"RewardTimeout: longer than {limit:g} s"))
+            _settle(culprit, ScoringOutcome(error=f"RewardTimeout: longer than {limit:g} s"))
         elif culprit.crashes == 0:
             culprit.crashes += 1
             self._line.suspects.append(culprit)
         else:
-            _settle(culprit, Outcome(error=f"RewardCrashed: the process ended {_manner(code)}"))
+            _settle(culprit, ScoringOutcome(error=f"RewardCrashed: the process ended {_manner(code)}"))
 
     async def _replace(self, broken: ProcessPool, error: Exception) -> None:
         """Another pool instead of one that broke (an idle process died), unless somebody has done so.
@@ -211,7 +211,7 @@ def _preload(config: JobConfig) -> list[str]:
     return [module for module, wanted in modules.items() if wanted]
 
 
-def _settle(entry: _Entry, outcome: Outcome) -> None:
+def _settle(entry: _Entry, outcome: ScoringOutcome) -> None:
     if not entry.outcome.done():  # its caller may have given up
         entry.outcome.set_result(outcome)
 

@@ -23,7 +23,7 @@ SLICE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScoringJob:
     """An answer to score.
 
     Attributes:
@@ -38,7 +38,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScoringOutcome:
     """The score of an answer and what it is the sum of; or `error`, a reason and its detail."""
 
     reward: float = 0.0
@@ -88,12 +88,12 @@ def check() -> tuple[str, str] | None:
     return (_loaded.path, _loaded.message) if isinstance(_loaded, SpecError) else None
 
 
-def score_chunk(slot: int, jobs: Sequence[Job]) -> list[Outcome]:
+def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
     """Outcomes of the first jobs: at least one, and no new one is begun after `SLICE` seconds."""
     if not isinstance(_loaded, _Loaded):
         raise RewardFailed(f"the worker has nothing to score with: {_loaded}")
     begin = time.monotonic()
-    outcomes = list[Outcome]()
+    outcomes = list[ScoringOutcome]()
     for position, job in enumerate(jobs):
         if outcomes and time.monotonic() - begin > SLICE:
             break
@@ -102,7 +102,7 @@ def score_chunk(slot: int, jobs: Sequence[Job]) -> list[Outcome]:
     return outcomes
 
 
-def _score(data: _Data, job: Job, limit: float) -> Outcome:
+def _score(data: _Data, job: ScoringJob, limit: float) -> ScoringOutcome:
     parts = dict[str, float]()
     try:
         item = data.prompts.item(job.prompt)
@@ -113,7 +113,7 @@ def _score(data: _Data, job: Job, limit: float) -> Outcome:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
     except RewardFailed as error:
-        return Outcome(error=f"RewardRaised: {error}")
+        return ScoringOutcome(error=f"RewardRaised: {error}")
     except Exception as error:  # the data's own code may raise anything
-        return Outcome(error=f"RewardRaised: item {job.prompt}: {type(error).__name__}: {error}")
-    return Outcome(sum(parts.values()), parts)
+        return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {type(error).__name__}: {error}")
+    return ScoringOutcome(sum(parts.values()), parts)

@@ -180,7 +180,9 @@ class Coordinator:
                 raise
             log.warning("spec.pipeline stays as it was: %s", error)
             self._refused = True
-            spec = self._config.spec.model_copy(update={"pipeline": pipeline_change.pipeline_of(state.pipeline)})
+            spec = self._config.spec.model_copy(
+                update={"pipeline": pipeline_change.pipeline_of(state.pipeline)}
+            )
             return self._config.model_copy(update={"spec": spec})
         return self._config
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rljob_core.errors import StoreFull
 from rljob_core.messages import Generate
 from rljob_core.ports import Engine, Progress
-from rljob_core.trajectory import Finish, Segment, Source, Trajectory, VersionSpan, is_evaluation
-from rljob_runtime.messaging.progress import Made, ProgressStore
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan, is_evaluation
+from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class _Followed:
     """An assignment: what it goes on from, and the newest that is stored of it: tokens and sequence."""
 
     work: Generate
-    made: Made | None
+    made: PartialTrajectory | None
     tokens: int = 0
     sequence: int = 0
 
@@ -69,7 +69,7 @@ class ProgressKeeper:
         self._instance = instance
         self._followed: dict[str, _Followed] = {}
 
-    def follow(self, request: str, work: Generate, made: Made | None) -> None:
+    def follow(self, request: str, work: Generate, made: PartialTrajectory | None) -> None:
         """An assignment was taken that goes on from `made`."""
         if is_evaluation(work.trajectory):
             return
@@ -126,7 +126,7 @@ class ProgressKeeper:
         if progress.id not in self._followed:  # it has ended meanwhile
             await self._store.delete([sequence])
 
-    def _made(self, followed: _Followed, progress: Progress) -> Made:
+    def _made(self, followed: _Followed, progress: Progress) -> PartialTrajectory:
         versions: NDArray[np.int32] = np.asarray(progress.versions, np.int32)
         size, work = len(versions), followed.work
         inherited = 0 if work.inherited is None else work.inherited.tokens
@@ -138,9 +138,9 @@ class ProgressKeeper:
             prompt=work.prompt,
             segments=(segment,),
             span=VersionSpan(int(versions.min()), int(versions.max())),
-            finish=Finish.UNFINISHED,
+            finish=FinishReason.UNFINISHED,
             engine=self._instance,
             sample=work.sample,
         )
         own = self.lineage.of(np.unique(versions[inherited:]).tolist())
-        return Made(trajectory, tuple(sorted({*before, *own})))
+        return PartialTrajectory(trajectory, tuple(sorted({*before, *own})))

@@ -27,7 +27,7 @@ from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryS
 from rljob_runtime.messaging.wire import PayloadSummary
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.pool import RewardPool
-from rljob_runtime.rewards.process import Job, Outcome
+from rljob_runtime.rewards.process import ScoringJob, ScoringOutcome
 
 SUFFIX = "results"
 """Suffix of result messages."""
@@ -115,9 +115,9 @@ async def score(
     try:
         completion = tokenizer.decode(response(trajectory))
     except OverflowError as error:  # ids that no tokenizer has; the message would come again and again
-        outcome = Outcome(error=f"RewardRaised: the response does not decode: {error}")
+        outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:
-        outcome = await pool.score(Job(trajectory.prompt, is_evaluation(trajectory.id), completion))
+        outcome = await pool.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
     result = RewardResult(
         trajectory=trajectory.id,
         attempt=trajectory.attempt,

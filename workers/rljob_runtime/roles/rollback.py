@@ -25,7 +25,7 @@ FLAG = "--from-version"
 
 
 @dataclass(frozen=True, slots=True)
-class GoneBack:
+class RolledBack:
     """What was done.
 
     Attributes:
@@ -41,7 +41,7 @@ class GoneBack:
     optimizer: int | None
 
 
-async def go_back(
+async def roll_back(
     config: JobConfig,
     store: MessageStore,
     weights: WeightStore,
@@ -49,7 +49,7 @@ async def go_back(
     *,
     version: int,
     instance: str,
-) -> GoneBack:
+) -> RolledBack:
     """Revoke all versions after `version`.
 
     Args:
@@ -71,7 +71,7 @@ async def go_back(
     chain = list(state.chain)
     await asyncio.to_thread(_check, weights, chain, version)
     checkpoint = _checkpoint(state.checkpoints, checkpoints, version)
-    rollback.go_back(planner, version, chain=chain, checkpoint=checkpoint)
+    rollback.revoke(planner, version, chain=chain, checkpoint=checkpoint)
     decision = planner.take_decision()
     await ledger.claim(state.writer, claim.records)
     # Before the record: what is interrupted in between can be done again as it was.
@@ -86,7 +86,7 @@ async def go_back(
             case PublishMetrics():
                 await publish_metrics(store, action)
     gone = chain[version:]
-    return GoneBack(
+    return RolledBack(
         version,
         len(gone),
         sum(len(part) for commit in gone for part in commit.micro_batches),

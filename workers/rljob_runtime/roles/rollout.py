@@ -38,7 +38,7 @@ from rljob_core.messages import (
 from rljob_core.ports import Channel, Completed, Engine, MessageStore, Request, Stopped, WeightStore
 from rljob_core.spec import Inflight, PipelineSpec
 from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan
-from rljob_runtime.messaging.progress import Made, ProgressStore
+from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.coordinator import heartbeat, publish_event
@@ -229,7 +229,7 @@ class Rollout:
         request = _request(work)
         return work in self._held or request in self._running or request in self._storing
 
-    async def _fetch(self, batch: EngineWorkBatch) -> dict[str, Made]:
+    async def _fetch(self, batch: EngineWorkBatch) -> dict[str, PartialTrajectory]:
         """What assignments go on from, by request, as far as it is there and may be used."""
         # A coordinator that was replaced may not know which weights count.
         if self._newest is not None and batch.epoch < self._newest.epoch:
@@ -243,7 +243,7 @@ class Rollout:
             if made is not None and inherited.tokens < longest
         }
 
-    async def _hold(self, work: Generate, made: Made | None) -> None:
+    async def _hold(self, work: Generate, made: PartialTrajectory | None) -> None:
         if work.inherited is not None and made is None:  # it is given back, and begun anew
             await self._give_up(work, Stopped(_request(work), "ProgressLost", failure=False))
             return

@@ -23,7 +23,7 @@ from rljob_core.errors import (
     JobFailed,
     ProtocolViolation,
     StalenessExceeded,
-    Stopped,
+    StopRequested,
     WeightsRejected,
 )
 from rljob_core.messages import (
@@ -42,10 +42,10 @@ from rljob_core.messages import (
 from rljob_core.ports import (
     Channel,
     Delivery,
-    Manifest,
     MessageStore,
     TrainerBackend,
     TrainingSample,
+    WeightManifest,
     WeightStore,
 )
 from rljob_core.records import FED, FedMicroBatch, FedTrajectory, StepCommitted
@@ -103,9 +103,9 @@ class Trainer:
         self._missing: PayloadMissing | None = None
         self._trajectories = TrajectoryStore(store)
         log_folder.mkdir(parents=True, exist_ok=True)
-        self._witness = log_folder / f"attempt-{attempt}.jsonl"
+        self._consumed_log = log_folder / f"attempt-{attempt}.jsonl"
         self._saved: tuple[int, str] | None = None  # version and key of the newest checkpoint
-        self._stored: list[Manifest] = []  # versions whose tensors are there
+        self._stored: list[WeightManifest] = []  # versions whose tensors are there
         self._swept = False
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
@@ -140,7 +140,7 @@ class Trainer:
                     if await self._handle(delivery):
                         return
             await self._save_checkpoint()
-            raise Stopped("stopped before the job was over")
+            raise StopRequested("stopped before the job was over")
         finally:
             stopping.cancel()
 
@@ -269,7 +269,7 @@ class Trainer:
         step, started = self._open_step, time.monotonic()
         step.waiting += started - step.idle_since
         self._check_staleness(work, samples)
-        self._testify(work, samples)
+        self._log_consumed(work, samples)
         await asyncio.to_thread(self._backend.accumulate, samples)
         step.fed.append(tuple(s.trajectory.id for s in samples))
         step.idle_since = time.monotonic()
@@ -303,13 +303,13 @@ class Trainer:
                     f"of step {work.step}"
                 )
 
-    def _testify(self, work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
+    def _log_consumed(self, work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
         fed = tuple(
             FedTrajectory(s.trajectory.id, s.trajectory.attempt, s.item.digest, s.trajectory.span)
             for s in samples
         )
         line = FED.dump_json(FedMicroBatch(work.step, work.micro_batch, work.attempt, work.epoch, fed))
-        with self._witness.open("ab") as file:  # a role that ends at any moment leaves nothing open
+        with self._consumed_log.open("ab") as file:  # a role that ends at any moment leaves nothing open
             file.write(line + b"\n")
 
     @property

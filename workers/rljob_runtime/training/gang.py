@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from rljob_core.messages import StepStats, TrainingItem
 from rljob_core.ports import TrainerBackend, TrainingSample
 from rljob_runtime.messaging.wire import decode, encode
-from rljob_runtime.model.tensor_files import Stream
+from rljob_runtime.model.tensor_files import TensorStream
 from rljob_runtime.training.broadcast import broadcast_tensors, receive_bytes, send_bytes
 
 ITEMS: TypeAdapter[list[TrainingItem]] = TypeAdapter(list[TrainingItem])
@@ -102,7 +102,7 @@ class GangBackend:
     def tensors(self) -> Iterator[tuple[str, Any]]:
         """The weights, which all ranks may have to put together; to be exhausted."""
         own = self._own.tensors()
-        return Stream(own.layouts, _together(own)) if isinstance(own, Stream) else _together(own)
+        return TensorStream(own.layouts, _together(own)) if isinstance(own, TensorStream) else _together(own)
 
     def random_state(self) -> str:
         """Digest of rank 0's random state."""

@@ -14,7 +14,7 @@ _CPU = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 
 
 @contextmanager
-def naming(*, sequences: int, tokens: int, step: int) -> Iterator[None]:
+def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator[None]:
     """Say which forward and backward ran out of memory.
 
     Args:

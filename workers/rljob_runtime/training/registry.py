@@ -46,15 +46,15 @@ class TrainingOptions(BackendOptions):
     """Keep the reference model in host memory between its uses."""
 
 
-class TorchOptions(TrainingOptions):
+class TorchBackendOptions(TrainingOptions):
     """Options of the backend `Torch`."""
 
 
-class FsdpOptions(TrainingOptions):
+class FsdpBackendOptions(TrainingOptions):
     """Options of the backend `FSDP`."""
 
 
-class DeepSpeedOptions(TrainingOptions):
+class DeepSpeedBackendOptions(TrainingOptions):
     """Options of the backend `DeepSpeed`."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -66,7 +66,7 @@ class DeepSpeedOptions(TrainingOptions):
 Seconds = Annotated[float, Field(ge=0, strict=False)]
 
 
-class EmulatedOptions(BackendOptions):
+class EmulatedBackendOptions(BackendOptions):
     """Options of the backend `Emulated`: what training takes, shared evenly between ranks."""
 
     step_seconds: Seconds = 0.0
@@ -106,7 +106,7 @@ def _trains(
 def _emulated(
     config: JobConfig,  # noqa: ARG001
     *,
-    options: EmulatedOptions,
+    options: EmulatedBackendOptions,
     model_path: Path,  # noqa: ARG001
     rank: int,  # noqa: ARG001
     world_size: int,
@@ -120,10 +120,10 @@ BACKENDS = Registry[Factory[TrainerBackend]](
     "trainer backend",
     "rljob.backends",
     {
-        "Torch": Factory(_torch, TorchOptions),
-        "FSDP": Factory(_fsdp, FsdpOptions),
-        "DeepSpeed": Factory(_deepspeed, DeepSpeedOptions),
-        "Emulated": Factory(_emulated, EmulatedOptions),
+        "Torch": Factory(_torch, TorchBackendOptions),
+        "FSDP": Factory(_fsdp, FsdpBackendOptions),
+        "DeepSpeed": Factory(_deepspeed, DeepSpeedBackendOptions),
+        "Emulated": Factory(_emulated, EmulatedBackendOptions),
     },
     Factory.of,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_core.errors import WeightsRejected
-from rljob_core.ports import DeltaBase, Manifest, TensorInfo
+from rljob_core.ports import DeltaBase, TensorInfo, WeightManifest
 from rljob_runtime.weights.format import bytes_of, code_of, digest_of, itemsize, size_of
 from rljob_runtime.weights.patch import apply_patch, make_patch
 from rljob_runtime.weights.transport import Bytes
@@ -20,7 +20,7 @@ _WORTH_IT = 0.8
 class Version:
     """A version's bytes in memory, by tensor. Nobody changes them."""
 
-    manifest: Manifest
+    manifest: WeightManifest
     tensors: dict[str, Bytes]
 
     @property
@@ -34,35 +34,35 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DeltaEntry:
     """A tensor on its way into the store: what the manifest says, what is stored, its own bytes."""
 
     info: TensorInfo
     stored: Bytes
     whole: Bytes
 
-    def as_whole(self) -> Entry:
+    def as_whole(self) -> DeltaEntry:
         """The same, stored whole."""
-        return Entry(replace(self.info, patch=None), self.whole, self.whole)
+        return DeltaEntry(replace(self.info, patch=None), self.whole, self.whole)
 
 
-def depth_of(manifest: Manifest) -> int:
+def depth_of(manifest: WeightManifest) -> int:
     """Deltas from a version down to its anchor; 0 for an anchor."""
     return 0 if manifest.base is None else manifest.base.depth
 
 
-def whole_entries(tensors: Iterable[tuple[str, Any]], *, copied: bool) -> list[Entry]:
+def whole_entries(tensors: Iterable[tuple[str, Any]], *, copied: bool) -> list[DeltaEntry]:
     """Tensors as they are; `copied`: with memory of their own, which a model that is trained on does not change."""
     entries = []
     for name, tensor in tensors:
         data = bytes_of(tensor)
         if copied:
             data = data.copy()
-        entries.append(Entry(_info(name, tensor, data), data, data))
+        entries.append(DeltaEntry(_info(name, tensor, data), data, data))
     return entries
 
 
-def delta_entries(tensors: Iterable[tuple[str, Any]], base: Version) -> list[Entry]:
+def delta_entries(tensors: Iterable[tuple[str, Any]], base: Version) -> list[DeltaEntry]:
     """Tensors as what changed since the base, whose memory is let go of on the way.
 
     The base's bytes are verified before they are compared with: a patch from others would fit nobody.
@@ -76,7 +76,7 @@ def delta_entries(tensors: Iterable[tuple[str, Any]], base: Version) -> list[Ent
         if before is None or old is None or (before.dtype, before.shape) != (info.dtype, info.shape):
             patch = None
         elif before.digest == info.digest:
-            entries.append(Entry(replace(info, patch=0), old[:0], old))
+            entries.append(DeltaEntry(replace(info, patch=0), old[:0], old))
             continue
         else:
             patch = (
@@ -86,12 +86,14 @@ def delta_entries(tensors: Iterable[tuple[str, Any]], base: Version) -> list[Ent
             )
         own = data.copy()
         entries.append(
-            Entry(info, own, own) if patch is None else Entry(replace(info, patch=len(patch)), patch, own)
+            DeltaEntry(info, own, own)
+            if patch is None
+            else DeltaEntry(replace(info, patch=len(patch)), patch, own)
         )
     return entries
 
 
-def worth_it(entries: Iterable[Entry]) -> bool:
+def worth_it(entries: Iterable[DeltaEntry]) -> bool:
     """Whether a delta is enough shorter than the whole to rest on other versions for it."""
     entries = list(entries)
     return sum(len(e.stored) for e in entries) < _WORTH_IT * sum(len(e.whole) for e in entries)

@@ -19,10 +19,10 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.errors import JobFailed, WeightsRejected
-from rljob_core.ports import Manifest, TensorInfo
-from rljob_runtime.weights.transport import Bytes, Reader
+from rljob_core.ports import TensorInfo, WeightManifest
+from rljob_runtime.weights.transport import Bytes, VersionReader
 
-_MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+_MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
 #: safetensors' names of dtypes, and torch's and NumPy's own.
 _DTYPES = {
     "F64": "float64",
@@ -105,7 +105,7 @@ def in_file_order(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
     return sorted(tensors, key=lambda info: (info.patch == 0, 0 if info.patch else -itemsize(info.dtype)))
 
 
-def header_of(manifest: Manifest) -> bytes:
+def header_of(manifest: WeightManifest) -> bytes:
     """What stands before the first tensor: u64 length, JSON, padding."""
     head: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     if manifest.base is not None:
@@ -117,7 +117,7 @@ def header_of(manifest: Manifest) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def skip_header(reader: Reader, manifest: Manifest) -> None:
+def skip_header(reader: VersionReader, manifest: WeightManifest) -> None:
     """Leave the reader at the first tensor.
 
     Raises:
@@ -142,7 +142,7 @@ def skip_header(reader: Reader, manifest: Manifest) -> None:
         raise WeightsRejected(f"the tensors of {key} are torn: they have not the size that their header says")
 
 
-def _layout(manifest: Manifest) -> list[tuple[str, str, tuple[int, ...], int, int]]:
+def _layout(manifest: WeightManifest) -> list[tuple[str, str, tuple[int, ...], int, int]]:
     """Name, dtype, shape, first and last offset of everything in the file."""
     found, offset = [], 0
     for info in manifest.tensors:
@@ -157,7 +157,7 @@ def _layout(manifest: Manifest) -> list[tuple[str, str, tuple[int, ...], int, in
 # ------------------------------------------------------------------------------------------ manifests
 
 
-def signed(manifest: Manifest) -> Manifest:
+def signed(manifest: WeightManifest) -> WeightManifest:
     """The manifest with the digest of its canonical JSON (sorted keys, no spaces, no digest)."""
     content = _MANIFEST.dump_python(manifest, mode="json")
     del content["digest"]
@@ -165,12 +165,12 @@ def signed(manifest: Manifest) -> Manifest:
     return replace(manifest, digest=xxhash.xxh3_128_hexdigest(canonical))
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: WeightManifest) -> bytes:
     """A manifest as JSON."""
     return _MANIFEST.dump_json(manifest, indent=1)
 
 
-def decode_manifest(content: bytes, key: str) -> Manifest:
+def decode_manifest(content: bytes, key: str) -> WeightManifest:
     """The manifest stored under a key.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import SpecError
-from rljob_core.ports import Manifest
+from rljob_core.ports import WeightManifest
 from rljob_runtime.model.settings import weight_files
 from rljob_runtime.weights.store import StoredWeights
 from rljob_runtime.weights.transport import Transport
@@ -30,7 +30,7 @@ class MergedWeights(StoredWeights):
         self._base = base
         self._alpha = alpha
 
-    def read(self, manifest: Manifest) -> Iterator[tuple[str, Any]]:
+    def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
         """Tensors of the base model with a version's adapters, which are verified before the first is given out.
 
         Raises:

@@ -1,6 +1,6 @@
 """The weight store over any transport: what a version is made of, what is verified, what a delta rests on.
 
-Without deltas, a version whose tensors are announced (`tensor_files.Stream`) is written tensor by tensor, and is never
+Without deltas, a version whose tensors are announced (`TensorStream`) is written tensor by tensor and never
 whole in memory. With deltas on, the store holds one version's bytes in host memory: the writer the last that it
 published, so that the next can be told as what changed; a reader the one that it read last, so that it need not fetch
 the anchor again. That is never the memory of a model, which changes while it is trained.
@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from rljob_core.errors import ProtocolViolation, StorageRefused, WeightsRejected
-from rljob_core.ports import DeltaBase, Manifest, TensorInfo
+from rljob_core.ports import DeltaBase, TensorInfo, WeightManifest
 from rljob_core.records import StepCommitted
-from rljob_runtime.model.tensor_files import Stream, in_turn
+from rljob_runtime.model.tensor_files import TensorStream, in_turn
 from rljob_runtime.weights.delta import (
-    Entry,
+    DeltaEntry,
     Version,
     delta_entries,
     depth_of,
@@ -67,7 +67,7 @@ class StoredWeights:
         proposal: StepCommitted | None,
         key: str,
         tensors: Iterable[tuple[str, Any]],
-    ) -> Manifest:
+    ) -> WeightManifest:
         """Store tensors (NumPy arrays or torch CPU tensors), then the manifest; durable on return.
 
         It is a delta of `parent`, if that is what this store wrote or read last. The same again changes nothing.
@@ -79,12 +79,12 @@ class StoredWeights:
         """
         _check_key(key)
         if self._transport.manifest(key) is not None:
-            return self._same(Manifest(key, version, parent, (), proposal, ""), tensors)
-        if isinstance(tensors, Stream) and self._anchor_every is None:
-            return self._stream(Manifest(key, version, parent, (), proposal, ""), tensors)
+            return self._same(WeightManifest(key, version, parent, (), proposal, ""), tensors)
+        if isinstance(tensors, TensorStream) and self._anchor_every is None:
+            return self._stream(WeightManifest(key, version, parent, (), proposal, ""), tensors)
         base, entries = self._entries(parent, tensors)
         infos = tuple(in_file_order([entry.info for entry in entries]))
-        manifest = signed(Manifest(key, version, parent, infos, proposal, "", base))
+        manifest = signed(WeightManifest(key, version, parent, infos, proposal, "", base))
         stored = {entry.info.name: entry.stored for entry in entries}
         try:
             with self._transport.writer(key) as writer:
@@ -98,7 +98,7 @@ class StoredWeights:
             self._held = Version(manifest, {entry.info.name: entry.whole for entry in entries})
         return manifest
 
-    def _stream(self, empty: Manifest, tensors: Stream) -> Manifest:
+    def _stream(self, empty: WeightManifest, tensors: TensorStream) -> WeightManifest:
         """Store tensors as they come, in their order; no more than one of them is held."""
         infos = [TensorInfo(e.name, e.dtype, e.shape, "") for e in tensors.layouts]
         if infos != in_file_order(infos):
@@ -118,7 +118,7 @@ class StoredWeights:
 
     def _entries(
         self, parent: str, tensors: Iterable[tuple[str, Any]]
-    ) -> tuple[DeltaBase | None, list[Entry]]:
+    ) -> tuple[DeltaBase | None, list[DeltaEntry]]:
         """What the version is a delta of, if it is one, and its tensors."""
         every, held = self._anchor_every, self._held
         # It is taken apart: an error on the way leaves none, and the next version is an anchor.
@@ -131,7 +131,7 @@ class StoredWeights:
             return held.as_base(), entries
         return None, [entry.as_whole() for entry in entries]
 
-    def _same(self, asked: Manifest, tensors: Iterable[tuple[str, Any]]) -> Manifest:
+    def _same(self, asked: WeightManifest, tensors: Iterable[tuple[str, Any]]) -> WeightManifest:
         """What is stored under the key already, if it is the same."""
         there = self.manifest(asked.key)
         told = {e.info.name: e.info for e in whole_entries(tensors, copied=False)}
@@ -143,7 +143,7 @@ class StoredWeights:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    def manifest(self, key: str) -> Manifest:
+    def manifest(self, key: str) -> WeightManifest:
         """A stored manifest, verified against its own digest.
 
         Raises:
@@ -155,7 +155,7 @@ class StoredWeights:
             raise WeightsRejected(f"there is no manifest of {key}")
         return decode_manifest(content, key)
 
-    def read(self, manifest: Manifest) -> Iterator[tuple[str, Any]]:
+    def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
         """Tensors of a version as torch CPU tensors, each verified before it is given out; not to be changed.
 
         A reader that must not stop half-way takes them all before it uses the first.
@@ -178,7 +178,7 @@ class StoredWeights:
         if self._anchor_every is not None:
             self._held = Version(manifest, tensors)
 
-    def _chain(self, manifest: Manifest) -> tuple[Mapping[str, Bytes], list[Manifest]]:
+    def _chain(self, manifest: WeightManifest) -> tuple[Mapping[str, Bytes], list[WeightManifest]]:
         """The bytes that are there to begin with, and what is to be read after them, in order."""
         held, links, link = self._held, [], manifest
         while held is None or held.manifest.digest != link.digest:
@@ -188,7 +188,7 @@ class StoredWeights:
             link = self._applied_to(link.base, asked=manifest.key)
         return held.tensors, links[::-1]
 
-    def _applied_to(self, base: DeltaBase, *, asked: str) -> Manifest:
+    def _applied_to(self, base: DeltaBase, *, asked: str) -> WeightManifest:
         try:
             found = self.manifest(base.key)
         except WeightsRejected as error:
@@ -199,7 +199,7 @@ class StoredWeights:
             )
         return found
 
-    def _applied(self, link: Manifest, base: Mapping[str, Bytes]) -> Iterator[tuple[TensorInfo, Bytes]]:
+    def _applied(self, link: WeightManifest, base: Mapping[str, Bytes]) -> Iterator[tuple[TensorInfo, Bytes]]:
         """The tensors of a version, each verified; a delta's are made of its base's."""
         with self._transport.reader(link.key) as reader:
             skip_header(reader, link)
@@ -212,16 +212,16 @@ class StoredWeights:
 
     # ------------------------------------------------------------------------------------------ all of them
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self) -> list[WeightManifest]:
         """All versions whose tensors are there and whose manifests verify, by version."""
         return self._intact(key for key, there in self._transport.listing().items() if there)
 
-    def proposals(self, after: int) -> list[Manifest]:
+    def proposals(self, after: int) -> list[WeightManifest]:
         """All manifests of versions above `after` that verify, by version and key; tensors may be deleted."""
         keys = self._transport.listing()
         return self._intact(k for k in keys if (version := version_of(k)) is not None and version > after)
 
-    def _intact(self, keys: Iterable[str]) -> list[Manifest]:
+    def _intact(self, keys: Iterable[str]) -> list[WeightManifest]:
         found = []
         for key in keys:
             try:
@@ -248,7 +248,7 @@ class StoredWeights:
         self._transport.close()
 
 
-def _held(manifest: Manifest, tensors: Mapping[str, Bytes]) -> Iterator[tuple[TensorInfo, Bytes]]:
+def _held(manifest: WeightManifest, tensors: Mapping[str, Bytes]) -> Iterator[tuple[TensorInfo, Bytes]]:
     """A version that is in memory, verified like any other."""
     for info in manifest.tensors:
         yield info, rebuilt(replace(info, patch=0), tensors[info.name][:0], tensors)

@@ -28,7 +28,7 @@ Bytes = NDArray[np.uint8]
 """Memory, contiguous: [bytes]."""
 
 
-class Writer(Protocol):
+class VersionWriter(Protocol):
     """Takes one version. Without `commit` nothing of it counts.
 
     Raises:
@@ -43,7 +43,7 @@ class Writer(Protocol):
         """Make the version count; durable on return."""
 
 
-class Reader(Protocol):
+class VersionReader(Protocol):
     """The bytes of a version's tensors, from the first to the last."""
 
     size: int
@@ -61,10 +61,10 @@ class Reader(Protocol):
 class Transport(Protocol):
     """Where versions are kept. Blocking; one writer at a time."""
 
-    def writer(self, key: str) -> AbstractContextManager[Writer]:
+    def writer(self, key: str) -> AbstractContextManager[VersionWriter]:
         """Write the version of a key that has none; what an earlier writer left unfinished is replaced."""
 
-    def reader(self, key: str) -> AbstractContextManager[Reader]:
+    def reader(self, key: str) -> AbstractContextManager[VersionReader]:
         """Read a version's tensors.
 
         Raises:
@@ -108,7 +108,7 @@ Part = bytes | memoryview
 
 
 class ReadAhead:
-    """A `Reader` of parts that are fetched elsewhere, a few ahead of what is asked for.
+    """A `VersionReader` of parts that are fetched elsewhere, a few ahead of what is asked for.
 
     Args:
         size: bytes of all parts.

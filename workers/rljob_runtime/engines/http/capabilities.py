@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rljob_core.errors import NotThere, SpecError
+from rljob_core.errors import ResourceMissing, SpecError
 from rljob_core.ports import Request
 from rljob_runtime.engines.fit import OPTIONS
-from rljob_runtime.engines.http.server import Broken, Refused, Server, Unavailable
-from rljob_runtime.engines.options import HttpOptions
+from rljob_runtime.engines.http.server import RequestRefused, Server, ServerBroken, ServerUnavailable
+from rljob_runtime.engines.options import HttpEngineOptions
 from rljob_runtime.engines.random_stream import stream
 from rljob_runtime.engines.vllm.names import DRAWN, SEED
 
@@ -25,7 +25,7 @@ LOADING = "loading"
 _GLANCE = 10.0
 
 
-class Told(Enum):
+class LogprobKind(Enum):
     """Which log-probabilities a server tells."""
 
     OURS = "of the tempered distribution before truncation, by our sampler"
@@ -35,7 +35,7 @@ class Told(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerCapabilities:
     """What is known of a server.
 
     Attributes:
@@ -47,18 +47,18 @@ class Facts:
 
     name: str
     context: int | None
-    told: Told
+    told: LogprobKind
     seeds: bool
 
     def unable(self, request: Request) -> str:
         """Why log-probabilities of these samples would be of no use; empty if they are."""
         tempered, truncated = request.temperature not in (0, 1), request.temperature > 0 and request.top_p < 1
-        if tempered and self.told in (Told.RAW, Told.UNKNOWN):
+        if tempered and self.told in (LogprobKind.RAW, LogprobKind.UNKNOWN):
             return (
                 "Unsupported: the server tells log-probabilities before temperature, and training needs those after: "
                 "start it with --logprobs-mode processed_logprobs, or set spec.rollout.sampling.temperature to 1"
             )
-        if truncated and self.told in (Told.PROCESSED, Told.UNKNOWN):
+        if truncated and self.told in (LogprobKind.PROCESSED, LogprobKind.UNKNOWN):
             return (
                 "Unsupported: the server tells log-probabilities after truncation by topP, and training needs those "
                 "before: set spec.rollout.sampling.topP to 1"
@@ -86,7 +86,7 @@ class Facts:
             temperature, top_p: of the sampling.
             stop: tokens that end it.
         """
-        ours = self.told is Told.OURS
+        ours = self.told is LogprobKind.OURS
         body: dict[str, Any] = {
             "model": self.name,
             "prompt": prompt,
@@ -106,7 +106,7 @@ class Facts:
         return body
 
 
-async def learn(server: Server, options: HttpOptions) -> Facts:
+async def learn(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
     """All of it, with our sampler in the server's workers if they have our extension.
 
     A vLLM server that is ours to load goes on, should it have been left paused.
@@ -124,7 +124,7 @@ async def learn(server: Server, options: HttpOptions) -> Facts:
     return await _told(server, facts)
 
 
-async def learn_again(server: Server, options: HttpOptions) -> Facts:
+async def learn_again(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
     """What `learn` finds, of a server that may have been restarted since; it is not resumed, since we may replace its
     weights at this moment.
 
@@ -134,7 +134,7 @@ async def learn_again(server: Server, options: HttpOptions) -> Facts:
     return await _told(server, await _named(server, options))
 
 
-async def glance(options: HttpOptions) -> None:
+async def glance(options: HttpEngineOptions) -> None:
     """Whether a server that answers now lacks what training needs. It is asked for a token, and nothing is changed.
 
     Who asks may stand elsewhere than the workers, without the key, or before the server's start. So one that does not
@@ -150,35 +150,37 @@ async def glance(options: HttpOptions) -> None:
             facts = await _named(server, options, patient=False)
             if not await _check_versions(server, options):
                 await _probe(server, facts, temperature=0.0)
-    except (NotThere, Refused, Broken, Unavailable, TimeoutError):
+    except (ResourceMissing, RequestRefused, ServerBroken, ServerUnavailable, TimeoutError):
         return
     finally:
         await server.close()
 
 
-async def _told(server: Server, facts: Facts) -> Facts:
+async def _told(server: Server, facts: ServerCapabilities) -> ServerCapabilities:
     """The same with what its log-probabilities are."""
-    with suppress(Refused):  # vLLM without our extension answers 500, and always will
+    with suppress(RequestRefused):  # vLLM without our extension answers 500, and always will
         answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"}, patient=False)
         if all(str(found) == "True" for found in answer["results"]):
-            facts = Facts(facts.name, facts.context, Told.OURS, facts.seeds)
+            facts = ServerCapabilities(facts.name, facts.context, LogprobKind.OURS, facts.seeds)
     plain = await _probe(server, facts, temperature=0.0)
-    if facts.told is Told.OURS:
+    if facts.told is LogprobKind.OURS:
         return facts
     # The likeliest token is less likely in a flatter distribution.
     flat = await _probe(server, facts, temperature=2.0)
     if plain is None or flat is None:
         return facts
-    told = Told.RAW if abs(plain - flat) < 1e-4 else Told.PROCESSED
-    return Facts(facts.name, facts.context, told, facts.seeds)
+    told = LogprobKind.RAW if abs(plain - flat) < 1e-4 else LogprobKind.PROCESSED
+    return ServerCapabilities(facts.name, facts.context, told, facts.seeds)
 
 
-async def _named(server: Server, options: HttpOptions, *, patient: bool = True) -> Facts:
+async def _named(server: Server, options: HttpEngineOptions, *, patient: bool = True) -> ServerCapabilities:
     answer = await server.ask("GET", "/v1/models", patient=patient)
     try:
         models = {str(entry["id"]): entry for entry in answer["data"]}
     except (KeyError, TypeError) as error:
-        raise Refused(200, f"what it answers at /v1/models lists no models: {answer!r:.100}") from error
+        raise RequestRefused(
+            200, f"what it answers at /v1/models lists no models: {answer!r:.100}"
+        ) from error
     name = options.model
     if not name and len(models) == 1:
         name = next(iter(models))
@@ -189,10 +191,12 @@ async def _named(server: Server, options: HttpOptions, *, patient: bool = True) 
             f"the server has {', '.join(models) or 'none'}, and {asked}: write what it has",
         )
     context = models[name].get("max_model_len")
-    return Facts(name, context if isinstance(context, int) else None, Told.UNKNOWN, options.seeds)
+    return ServerCapabilities(
+        name, context if isinstance(context, int) else None, LogprobKind.UNKNOWN, options.seeds
+    )
 
 
-async def _check_versions(server: Server, options: HttpOptions) -> bool:
+async def _check_versions(server: Server, options: HttpEngineOptions) -> bool:
     """Whether the server is paused, if that is ours to end.
 
     Raises:
@@ -202,7 +206,7 @@ async def _check_versions(server: Server, options: HttpOptions) -> bool:
         await label(server, options)
         if options.weights == "Reload" and not options.reload_path:
             return bool((await server.ask("GET", "/is_paused"))["is_paused"])
-    except (Refused, KeyError, TypeError) as error:
+    except (RequestRefused, KeyError, TypeError) as error:
         hint = "start vLLM's server with VLLM_SERVER_DEV_MODE=1, or name another server's paths in "
         raise SpecError(
             f"{OPTIONS}.weights",
@@ -211,7 +215,7 @@ async def _check_versions(server: Server, options: HttpOptions) -> bool:
     return False
 
 
-async def label(server: Server, options: HttpOptions) -> str:
+async def label(server: Server, options: HttpEngineOptions) -> str:
     """What the server calls the weights that it has."""
     return str((await server.ask("GET", options.version_path))["weight_version"])
 
@@ -221,7 +225,7 @@ async def relabel(server: Server, name: str, *, patient: bool = True) -> None:
     await server.ask("POST", "/update_weight_version", {"new_version": name}, patient=patient)
 
 
-async def _probe(server: Server, facts: Facts, *, temperature: float) -> float | None:
+async def _probe(server: Server, facts: ServerCapabilities, *, temperature: float) -> float | None:
     """Log-probability of the likeliest token behind a prompt, if the server tells it.
 
     Raises:
@@ -232,7 +236,7 @@ async def _probe(server: Server, facts: Facts, *, temperature: float) -> float |
     async with server.completion(body) as pieces:
         found = [piece async for piece in pieces]
     if any(piece.finish == "abort" for piece in found):
-        raise Broken(f"{server.url} broke a completion off")
+        raise ServerBroken(f"{server.url} broke a completion off")
     if not any(piece.tokens for piece in found):
         raise SpecError(f"{OPTIONS}.url", "the server completes a prompt with no token at all")
     return next((piece.likeliest for piece in found if piece.tokens), None)

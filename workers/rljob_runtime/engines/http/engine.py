@@ -16,18 +16,18 @@ from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_core.errors import NotThere, SpecError, WeightsRejected
+from rljob_core.errors import ResourceMissing, SpecError, WeightsRejected
 from rljob_core.ports import Request
 from rljob_runtime.engines.fit import OPTIONS
-from rljob_runtime.engines.options import HttpOptions
+from rljob_runtime.engines.options import HttpEngineOptions
 from rljob_runtime.engines.stops import Decode
-from rljob_runtime.engines.streamed.engine import RequestEngine
-from rljob_runtime.engines.streamed.request import Chunk, EngineDied, Held
+from rljob_runtime.engines.streamed.engine import StreamedEngine
+from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
 from rljob_runtime.model.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from rljob_runtime.engines.http.capabilities import Facts
-    from rljob_runtime.engines.http.server import Server, Stream
+    from rljob_runtime.engines.http.capabilities import ServerCapabilities
+    from rljob_runtime.engines.http.server import CompletionStream, Server
 
 #: A server's label before anybody has given it another one: it has the weights that it was started with.
 _INITIAL = "default"
@@ -36,8 +36,8 @@ _LOOK_SECONDS = 1.0
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
 
 
-class HttpEngine(RequestEngine):
-    """The port `Engine`; see `HttpOptions` for its options.
+class HttpEngine(StreamedEngine):
+    """The port `Engine`; see `HttpEngineOptions` for its options.
 
     The i-th token of a response draws the same number as in other engines where the server is vLLM's on a CPU with the
     worker extension of `engine_vllm_worker`. With others, a response depends on its seed and on where it was cut.
@@ -48,7 +48,9 @@ class HttpEngine(RequestEngine):
         decode: text of token ids, for stop strings; by default the tokenizer in the model's folder.
     """
 
-    def __init__(self, model: ModelSettings, *, options: HttpOptions, decode: Decode | None = None) -> None:
+    def __init__(
+        self, model: ModelSettings, *, options: HttpEngineOptions, decode: Decode | None = None
+    ) -> None:
         staging = None if options.staging is None else Path(options.staging)
         super().__init__(
             model, slots=options.slots, max_length=options.max_length, decode=decode, staging=staging
@@ -56,8 +58,8 @@ class HttpEngine(RequestEngine):
         self._options = options
         self._reloads = options.weights == "Reload"
         self._client: Server | None = None
-        self._known: Facts | None = None
-        self._streams: set[Stream] = set()
+        self._known: ServerCapabilities | None = None
+        self._streams: set[CompletionStream] = set()
         self._replacing = False
         self._doubted = False  # whether another server may stand in the place of the one that we know
         self._asking = asyncio.Lock()
@@ -66,7 +68,7 @@ class HttpEngine(RequestEngine):
 
     async def _open(self) -> None:
         from rljob_runtime.engines.http.capabilities import learn
-        from rljob_runtime.engines.http.server import Broken, Refused, Server, Unavailable
+        from rljob_runtime.engines.http.server import RequestRefused, Server, ServerBroken, ServerUnavailable
 
         options = self._options
         self._client = Server(
@@ -78,9 +80,9 @@ class HttpEngine(RequestEngine):
         await self._client.open()
         try:
             self._known = await learn(self._client, options)
-        except (Unavailable, Broken) as error:  # it may be starting anew
-            raise NotThere(f"{OPTIONS}.url", str(error)) from error
-        except Refused as error:
+        except (ServerUnavailable, ServerBroken) as error:  # it may be starting anew
+            raise ResourceMissing(f"{OPTIONS}.url", str(error)) from error
+        except RequestRefused as error:
             raise SpecError(
                 f"{OPTIONS}.url", f"{error}; is it a completions server of this model?"
             ) from error
@@ -95,7 +97,7 @@ class HttpEngine(RequestEngine):
         return self._client
 
     @property
-    def _facts(self) -> Facts:
+    def _facts(self) -> ServerCapabilities:
         if self._known is None:
             raise RuntimeError("the engine has not started")
         return self._known
@@ -108,7 +110,7 @@ class HttpEngine(RequestEngine):
             Broken, Unavailable: it does not answer now.
         """
         from rljob_runtime.engines.http.capabilities import learn_again
-        from rljob_runtime.engines.http.server import Refused
+        from rljob_runtime.engines.http.server import RequestRefused
 
         async with self._asking:
             if not self._doubted:
@@ -116,7 +118,7 @@ class HttpEngine(RequestEngine):
             self._doubted = False
             try:
                 found = await learn_again(self._server, self._options)
-            except (SpecError, Refused) as error:
+            except (SpecError, RequestRefused) as error:
                 raise EngineDied(str(error)) from error
             except BaseException:
                 self._doubted = True
@@ -131,8 +133,8 @@ class HttpEngine(RequestEngine):
     def _unable(self, request: Request) -> str:
         return self._facts.unable(request)
 
-    async def _generate(self, held: Held) -> AsyncGenerator[Chunk, None]:
-        from rljob_runtime.engines.http.server import Broken, Unavailable
+    async def _generate(self, held: StreamedRequest) -> AsyncGenerator[Chunk, None]:
+        from rljob_runtime.engines.http.server import ServerBroken, ServerUnavailable
 
         request, drawn, version = held.request, len(held.tokens), self.version
         body = self._facts.body(
@@ -166,10 +168,10 @@ class HttpEngine(RequestEngine):
                         yield Chunk(piece.tokens, piece.logprobs, versions, finish)  # type: ignore[arg-type]
                 finally:
                     self._streams.discard(pieces)
-        except Broken:
+        except ServerBroken:
             # Unless it was us, for new weights. The request begins again, behind what came.
             self._doubted |= not self._replacing and self.version == version
-        except Unavailable as error:
+        except ServerUnavailable as error:
             raise EngineDied(str(error)) from error
 
     # ------------------------------------------------------------------------------------------ weights
@@ -187,7 +189,7 @@ class HttpEngine(RequestEngine):
         return int(label) if label.isdecimal() else -1
 
     async def _stage(self, version: int, tensors: Iterable[tuple[str, Any]] | None) -> Path | None:
-        from rljob_runtime.engines.http.server import Refused, Unavailable
+        from rljob_runtime.engines.http.server import RequestRefused, ServerUnavailable
 
         try:
             if not self._reloads:
@@ -195,7 +197,7 @@ class HttpEngine(RequestEngine):
                 return None
             folder = await super()._stage(version, tensors)
             untouched = not self._options.reload_path and await self._label() == _INITIAL
-        except (Refused, Unavailable) as error:
+        except (RequestRefused, ServerUnavailable) as error:
             raise WeightsRejected(str(error)) from error
         return self._model.folder if folder is None and not untouched else folder
 

@@ -19,7 +19,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from rljob_core.errors import NotThere, SpecError
+from rljob_core.errors import ResourceMissing, SpecError
 from rljob_runtime.engines.fit import OPTIONS
 
 #: Of an event of a stream.
@@ -28,7 +28,7 @@ _LONGEST_LINE = 4 << 20
 _LONGEST_WAIT = 10.0
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The server answered that it will not, and why."""
 
     def __init__(self, status: int, detail: str) -> None:
@@ -36,11 +36,11 @@ class Refused(Exception):
         self.status = status
 
 
-class Unavailable(Exception):
+class ServerUnavailable(Exception):
     """The server cannot be reached, or not now; it may be later."""
 
 
-class Broken(Exception):
+class ServerBroken(Exception):
     """A stream ended before it had to."""
 
 
@@ -61,7 +61,7 @@ class Piece:
     likeliest: float | None
 
 
-class Stream:
+class CompletionStream:
     """The events of a completion; iterate it once.
 
     Raises:
@@ -88,13 +88,13 @@ class Stream:
                     continue
                 event = json.loads(data)
                 if "error" in event:
-                    raise Broken(_detail(data.decode()))
+                    raise ServerBroken(_detail(data.decode()))
                 for choice in event.get("choices") or ():
                     yield _piece(choice)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise Broken(f"the connection was lost: {error!r}") from error
+            raise ServerBroken(f"the connection was lost: {error!r}") from error
         if not whole:
-            raise Broken("the stream ended without a word")
+            raise ServerBroken("the stream ended without a word")
 
 
 class Server:
@@ -124,7 +124,7 @@ class Server:
         if self._key_variable:
             key = os.environ.get(self._key_variable)
             if not key:
-                raise NotThere(
+                raise ResourceMissing(
                     f"{OPTIONS}.apiKeyVariable",
                     f"the environment has no {self._key_variable}: set it from a Secret in the pool's template",
                 )
@@ -160,11 +160,11 @@ class Server:
                     try:
                         answer = json.loads(text) if text.strip() else None
                     except ValueError as error:
-                        raise Refused(response.status, f"no JSON, but {text[:100]!r}") from error
+                        raise RequestRefused(response.status, f"no JSON, but {text[:100]!r}") from error
         return answer
 
     @asynccontextmanager
-    async def completion(self, body: Mapping[str, Any]) -> AsyncIterator[Stream]:
+    async def completion(self, body: Mapping[str, Any]) -> AsyncIterator[CompletionStream]:
         """Stream a completion; leaving it withdraws the request. Beginning is tried again, going on is not.
 
         Raises:
@@ -176,14 +176,16 @@ class Server:
                 with attempt:
                     request = self._request("POST", "/v1/completions", {**body, "stream": True})
                     response = await opened.enter_async_context(request)
-            yield Stream(response)
+            yield CompletionStream(response)
 
     def _tries(self, patience: float) -> AsyncRetrying:
         def give_up(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome is not None else None
             if isinstance(error, _Later) and not patience:
-                raise Refused(error.status, error.detail) from error
-            raise Unavailable(f"{self.url} could not be reached for {patience:.0f} s: {error}") from error
+                raise RequestRefused(error.status, error.detail) from error
+            raise ServerUnavailable(
+                f"{self.url} could not be reached for {patience:.0f} s: {error}"
+            ) from error
 
         return AsyncRetrying(
             retry=retry_if_exception_type(_AWAY),
@@ -202,7 +204,7 @@ class Server:
             if response.status >= 500 or response.status == 429:
                 raise _Later(response.status, _detail(await response.text()))
             if response.status >= 400:
-                raise Refused(response.status, _detail(await response.text()))
+                raise RequestRefused(response.status, _detail(await response.text()))
             yield response
 
 

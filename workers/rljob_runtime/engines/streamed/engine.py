@@ -25,12 +25,12 @@ from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request
 from rljob_core.spec import Inflight
 from rljob_runtime.engines.staging import Staging
 from rljob_runtime.engines.stops import Decode
-from rljob_runtime.engines.streamed.request import Chunk, Held
-from rljob_runtime.engines.streamed.scheduler import RequestBook
+from rljob_runtime.engines.streamed.request import Chunk, StreamedRequest
+from rljob_runtime.engines.streamed.scheduler import RequestScheduler
 from rljob_runtime.model.settings import ModelSettings, tensor_shapes
 
 
-class RequestEngine(ABC):
+class StreamedEngine(ABC):
     """The port `Engine` over `_open`, `_generate`, `_replace` and `_shut`.
 
     Args:
@@ -54,7 +54,7 @@ class RequestEngine(ABC):
         self.version = -1
         self._model = model
         self._decode = decode
-        self._book = RequestBook(
+        self._book = RequestScheduler(
             slots=slots,
             longest=min(max_length or model.context, model.context),
             vocabulary=model.vocabulary,
@@ -81,7 +81,7 @@ class RequestEngine(ABC):
         """
 
     @abstractmethod
-    def _generate(self, held: Held) -> AsyncGenerator[Chunk, None]:
+    def _generate(self, held: StreamedRequest) -> AsyncGenerator[Chunk, None]:
         """Stream what follows `held.prompt`, `held.left` tokens at most; closing it withdraws the request.
 
         Raises:

@@ -34,7 +34,7 @@ class Chunk:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class StreamedRequest:
     """A request that the engine has, and its response so far, inherited tokens included.
 
     Attributes:

@@ -16,17 +16,17 @@ import numpy as np
 
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
-from rljob_core.trajectory import Finish
+from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, unfit
 from rljob_runtime.engines.profile import StepMeter
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
-from rljob_runtime.engines.streamed.request import Chunk, EngineDied, Held
+from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
 
 #: Streams of a request in a row that end without a token, a reason or a swap, before it fails.
 _CUTS = 8
 
 
-class RequestBook:
+class RequestScheduler:
     """Requests from their submission to their end.
 
     Args:
@@ -49,7 +49,7 @@ class RequestBook:
         longest: int,
         vocabulary: int,
         decode: Callable[[], Decode],
-        generate: Callable[[Held], AsyncGenerator[Chunk, None]],
+        generate: Callable[[StreamedRequest], AsyncGenerator[Chunk, None]],
         unable: Callable[[Request], str],
         version: Callable[[], int],
     ) -> None:
@@ -62,9 +62,9 @@ class RequestBook:
         self._stops = StopTable(vocabulary=vocabulary, decode=decode)
         self._events = EngineEvents()
         self._numbers = count()
-        self._held: dict[str, Held] = {}
-        self._running: dict[int, Held] = {}
-        self._waiting: deque[Held] = deque()
+        self._held: dict[str, StreamedRequest] = {}
+        self._running: dict[int, StreamedRequest] = {}
+        self._waiting: deque[StreamedRequest] = deque()
         self._tokens = 0
         self._gates = 0
         self._open_gate = asyncio.Event()
@@ -91,7 +91,7 @@ class RequestBook:
             if problem:
                 self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
                 continue
-            held = Held(next(self._numbers), request, ending)
+            held = StreamedRequest(next(self._numbers), request, ending)
             self._held[request.id] = held
             self._waiting.append(held)
         self._admit()
@@ -200,7 +200,7 @@ class RequestBook:
             held.task = asyncio.create_task(self._run(held))
             self._meter.disturb()  # a prompt is computed
 
-    async def _run(self, held: Held) -> None:
+    async def _run(self, held: StreamedRequest) -> None:
         """Stream a response until it has ended."""
         cuts = 0
         try:
@@ -221,7 +221,7 @@ class RequestBook:
         except Exception as error:  # an engine outlives one request
             self._finish(held, Stopped(id=held.request.id, reason=_failure(error), failure=True))
 
-    def _take(self, held: Held, chunk: Chunk, version: int) -> EngineEvent | None:
+    def _take(self, held: StreamedRequest, chunk: Chunk, version: int) -> EngineEvent | None:
         """Append what came; the event that ends the request, if it does."""
         name = held.request.id
         versions = [version] * len(chunk.tokens) if chunk.versions is None else chunk.versions
@@ -237,9 +237,9 @@ class RequestBook:
             held.versions.append(made_by)
             self._tokens += 1
             if self._stopped(held, token):
-                return Completed(name, *held.arrays, Finish.STOP)
+                return Completed(name, *held.arrays, FinishReason.STOP)
             if not held.left:
-                return Completed(name, *held.arrays, Finish.LENGTH)
+                return Completed(name, *held.arrays, FinishReason.LENGTH)
         if chunk.tokens:
             self._meter.tokens(len(chunk.tokens), self._running.values())
         if chunk.finish in ("stop", "length"):  # neither a token nor a length that was asked for
@@ -249,19 +249,19 @@ class RequestBook:
             return Stopped(id=name, reason=reason, failure=True)
         return None
 
-    def _stopped(self, held: Held, token: int) -> bool:
+    def _stopped(self, held: StreamedRequest, token: int) -> bool:
         mark = self._stops.marks[held.ending, token]
         return mark == Mark.STOP or (
             mark == Mark.MAYBE and self._stops.completed(held.ending, np.array(held.tokens, np.int64))
         )
 
-    def _finish(self, held: Held, event: EngineEvent) -> None:
+    def _finish(self, held: StreamedRequest, event: EngineEvent) -> None:
         """Report a request's end."""
         self._leave(held)
         self._events.put([event])
         self._admit()
 
-    def _leave(self, held: Held) -> None:
+    def _leave(self, held: StreamedRequest) -> None:
         if self._held.get(held.request.id) is held:
             del self._held[held.request.id]
         if self._running.pop(held.number, None) is None:

@@ -17,14 +17,14 @@ from typing import Any
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request
 from rljob_runtime.engines.events import EngineEvents
-from rljob_runtime.engines.options import TorchOptions
+from rljob_runtime.engines.options import TorchEngineOptions
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.torch.commands import Close, Report, Submit, Swap, Withdraw
 from rljob_runtime.engines.torch.worker import Worker
 
 
 class TorchEngine:
-    """The port `Engine`; see `TorchOptions` for its options.
+    """The port `Engine`; see `TorchEngineOptions` for its options.
 
     A request whose id is still being generated takes that one's place. For temperature 0 log-probabilities are
     those of the untempered distribution.
@@ -35,7 +35,7 @@ class TorchEngine:
         decode: text of token ids, for stop strings; by default the tokenizer in the model's folder.
     """
 
-    def __init__(self, path: Path, *, options: TorchOptions, decode: Decode | None = None) -> None:
+    def __init__(self, path: Path, *, options: TorchEngineOptions, decode: Decode | None = None) -> None:
         self.slots = options.slots
         self.version = -1
         self._path = path

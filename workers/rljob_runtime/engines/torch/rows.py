@@ -18,7 +18,7 @@ from rljob_runtime.engines.random_stream import stream
 
 
 @dataclass(frozen=True, slots=True)
-class Sequenced:
+class QueuedSequence:
     """A request on its way through the engine.
 
     Attributes:
@@ -55,7 +55,7 @@ class Rows:
         self.capacity = capacity
         self.used = 0
         self.column = 0
-        self.holder: dict[int, Sequenced] = {}
+        self.holder: dict[int, QueuedSequence] = {}
         self.tokens = np.zeros((slots, capacity), np.int64)
         self.logprobs = np.zeros((slots, capacity), np.float32)
         self.versions = np.zeros(capacity, np.int32)
@@ -82,7 +82,7 @@ class Rows:
         """Tokens of all sequences together, prompts included; a hole counts as one."""
         return self.used * (self.column + 1) - int(self.start[: self.used].sum())
 
-    def place(self, arrivals: Sequence[Sequenced]) -> list[int]:
+    def place(self, arrivals: Sequence[QueuedSequence]) -> list[int]:
         """Give arrivals a row each, holes first; what they begin with ends in the current column."""
         holes = [row for row in range(self.used) if row not in self.holder]
         rows = [*holes, *range(self.used, self.slots)][: len(arrivals)]

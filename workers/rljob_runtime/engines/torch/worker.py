@@ -22,15 +22,15 @@ from rljob_core.errors import WeightsRejected
 from rljob_core.messages import EngineProfile
 from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
-from rljob_core.trajectory import Finish
+from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import unfit
-from rljob_runtime.engines.options import TorchOptions
+from rljob_runtime.engines.options import TorchEngineOptions
 from rljob_runtime.engines.profile import StepTimes
 from rljob_runtime.engines.random_stream import draw
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
 from rljob_runtime.engines.torch.commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engines.torch.model import SlotModel
-from rljob_runtime.engines.torch.rows import Rows, Sequenced
+from rljob_runtime.engines.torch.rows import QueuedSequence, Rows
 from rljob_runtime.engines.torch.sampler import sample
 
 _TEND_EVERY = 8
@@ -57,7 +57,7 @@ class Worker:
         self,
         *,
         path: Path,
-        options: TorchOptions,
+        options: TorchEngineOptions,
         decode: Callable[[], Decode],
         deliver: Callable[[list[tuple[int, EngineEvent]]], None],
         started: Settle,
@@ -72,10 +72,10 @@ class Worker:
         self._started = started
         self._ended = ended
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._waiting: deque[Sequenced] = deque()
+        self._waiting: deque[QueuedSequence] = deque()
         self._swaps: deque[Swap] = deque()
         self._events: list[tuple[int, EngineEvent]] = []
-        self._arrivals: list[Sequenced] = []  # between the queue and their rows
+        self._arrivals: list[QueuedSequence] = []  # between the queue and their rows
         self._stale = False  # the cache is of older weights
         self._tend_at = 0
         self._times = StepTimes()
@@ -198,7 +198,7 @@ class Worker:
             except Exception as error:  # the tokenizer's
                 problem = f"EngineFailed: {type(error).__name__}: {error}"
             else:
-                self._waiting.append(Sequenced(ticket, request, tokens, ending))
+                self._waiting.append(QueuedSequence(ticket, request, tokens, ending))
                 return
         self._events.append((ticket, Stopped(id=request.id, reason=problem, failure=True)))
 
@@ -243,7 +243,7 @@ class Worker:
         )
         if stopped or rows.last[row] <= rows.column:
             tokens, logprobs, versions = rows.response(row)
-            finish = Finish.STOP if stopped else Finish.LENGTH
+            finish = FinishReason.STOP if stopped else FinishReason.LENGTH
             self._events.append((held.ticket, Completed(name, tokens, logprobs, versions, finish)))
             rows.release(row)
 

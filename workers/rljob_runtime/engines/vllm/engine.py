@@ -22,10 +22,10 @@ import numpy as np
 
 from rljob_core.errors import GenerationFailed, SpecError
 from rljob_core.ports import Request
-from rljob_runtime.engines.options import VllmOptions
+from rljob_runtime.engines.options import VllmEngineOptions
 from rljob_runtime.engines.stops import Decode
-from rljob_runtime.engines.streamed.engine import RequestEngine
-from rljob_runtime.engines.streamed.request import Chunk, EngineDied, Held
+from rljob_runtime.engines.streamed.engine import StreamedEngine
+from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
 from rljob_runtime.engines.vllm.names import DRAWN, EXTENSION, OWNER, SEED, TRANSFER
 from rljob_runtime.model.settings import ModelSettings
 
@@ -34,8 +34,8 @@ _GIB = 1 << 30
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
 
 
-class VllmEngine(RequestEngine):
-    """The port `Engine`; see `VllmOptions` for its options.
+class VllmEngine(StreamedEngine):
+    """The port `Engine`; see `VllmEngineOptions` for its options.
 
     On a CPU the i-th token of a response draws the same random number as in the engine `Torch`. On a GPU vLLM draws its
     own: the same for the same seed and position wherever vLLM generates it.
@@ -46,7 +46,9 @@ class VllmEngine(RequestEngine):
         decode: text of token ids, for stop strings; by default the tokenizer in the model's folder.
     """
 
-    def __init__(self, model: ModelSettings, *, options: VllmOptions, decode: Decode | None = None) -> None:
+    def __init__(
+        self, model: ModelSettings, *, options: VllmEngineOptions, decode: Decode | None = None
+    ) -> None:
         super().__init__(model, slots=options.slots, max_length=options.max_length, decode=decode)
         self._options = options
         self._llm: Any = None
@@ -150,7 +152,7 @@ class VllmEngine(RequestEngine):
             "those before: set spec.rollout.sampling.topP to 1"
         )
 
-    async def _generate(self, held: Held) -> AsyncGenerator[Chunk, None]:
+    async def _generate(self, held: StreamedRequest) -> AsyncGenerator[Chunk, None]:
         from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -182,7 +184,7 @@ class VllmEngine(RequestEngine):
             if identifier and not self._book.failed:
                 await self._llm.abort(identifier, internal=True)
 
-    def _sampling(self, held: Held) -> Any:
+    def _sampling(self, held: StreamedRequest) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

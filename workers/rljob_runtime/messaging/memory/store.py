@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from rljob_core.errors import Fenced, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, NEWEST_ONLY, WORK_QUEUES, Channel, Message, first_sequence
-from rljob_runtime.messaging.memory.streams import Consumer, Stream, matches
+from rljob_runtime.messaging.memory.streams import Consumer, StoredStream, matches
 
 _REMOVED = "KV-Operation"
 
@@ -40,7 +40,7 @@ class MemoryJob:
 
     def __init__(self, trajectory_bytes: int | None) -> None:
         self.streams = {
-            channel: Stream(
+            channel: StoredStream(
                 channel.value,
                 first=first_sequence(channel),
                 limit=trajectory_bytes if channel is Channel.TRAJECTORIES else None,
@@ -49,7 +49,7 @@ class MemoryJob:
             )
             for channel in Channel
         }
-        self.signals = Stream("signals", last_per_suffix=True)
+        self.signals = StoredStream("signals", last_per_suffix=True)
 
     def restart(self) -> None:
         """The server dies and comes back, and forgets what it does not write down: ids of messages that are gone."""
@@ -237,7 +237,7 @@ class MemoryStore:
             raise StoreUnavailable("this store is closed")
         return self._job
 
-    def _stream(self, channel: Channel) -> Stream:
+    def _stream(self, channel: Channel) -> StoredStream:
         return self._check().streams[channel]
 
 
@@ -272,7 +272,9 @@ class MemoryDelivery:
 class MemoryQueue:
     """A durable queue over a stream."""
 
-    def __init__(self, store: MemoryStore, stream: Stream, name: str, create: Callable[[], Consumer]) -> None:
+    def __init__(
+        self, store: MemoryStore, stream: StoredStream, name: str, create: Callable[[], Consumer]
+    ) -> None:
         self._store = store
         self._stream = stream
         self._name = name

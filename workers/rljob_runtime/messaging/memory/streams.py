@@ -68,7 +68,7 @@ class _Removed:
     """The stream's last sequence when it went."""
 
 
-class Stream:
+class StoredStream:
     """Messages in the order of their sequences.
 
     Args:
@@ -247,7 +247,9 @@ class Consumer:
             heapq.heappop(self._timers)
         return float("inf")
 
-    def take(self, stream: Stream, messages: int, max_bytes: int, now: float) -> list[tuple[Message, int]]:
+    def take(
+        self, stream: StoredStream, messages: int, max_bytes: int, now: float
+    ) -> list[tuple[Message, int]]:
         """What is given out now, with how often it was: messages whose time is over, then new ones."""
         taken: list[tuple[Message, int]] = []
         room = max_bytes
@@ -263,7 +265,7 @@ class Consumer:
             taken.append((message, deliveries))
         return taken
 
-    def _candidate(self, stream: Stream, now: float) -> Message | None:
+    def _candidate(self, stream: StoredStream, now: float) -> Message | None:
         if self.next_due() <= now:
             return stream.get(self._timers[0][1])
         if len(self.pending) >= self.max_pending:
@@ -279,20 +281,20 @@ class Consumer:
         self.pending[sequence] = _Pending(due, deliveries)
         heapq.heappush(self._timers, (due, sequence))
 
-    def settle(self, stream: Stream, sequence: int) -> None:
+    def settle(self, stream: StoredStream, sequence: int) -> None:
         """A message is dealt with."""
         if self.pending.pop(sequence, None) is not None:
             stream.changes.notify(self.suffix)
         if stream.work_queue:
             stream.remove([sequence])
 
-    def postpone(self, stream: Stream, sequence: int, delay: float | None, now: float) -> None:
+    def postpone(self, stream: StoredStream, sequence: int, delay: float | None, now: float) -> None:
         """A message comes again after `delay` seconds, or `ack_wait`."""
         if (pending := self.pending.get(sequence)) is not None:
             self._give(sequence, now + (self.ack_wait if delay is None else delay), pending.deliveries)
             stream.changes.notify(self.suffix)
 
-    def unacknowledged(self, stream: Stream) -> int:
+    def unacknowledged(self, stream: StoredStream) -> int:
         """Messages that wait, or are given out."""
         return len(self.pending) + sum(matches(self.suffix, m.suffix) for m in stream.since(self.following))
 

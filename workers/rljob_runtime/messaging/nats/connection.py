@@ -40,7 +40,7 @@ class Interrupted(Exception):
     """No answer: the connection was lost, the server is not ready, or it took too long. Worth another try."""
 
 
-class Refused(Exception):
+class JetStreamError(Exception):
     """The server's own error answer."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class Connection:
             except (Interrupted, nats.errors.Error) as error:
                 if self._client.is_closed or asyncio.get_running_loop().time() > deadline:
                     raise StoreUnavailable(f"nats-server at {self.url} does not answer: {error!r}") from error
-            except Refused as error:
+            except JetStreamError as error:
                 raise StoreUnavailable(f"nats-server at {self.url} refuses: {error}") from error
             await asyncio.sleep(_RETRY_WAIT)
 
@@ -330,7 +330,7 @@ class Connection:
             if asked.lower() == subject:
                 del self._waiting[token]
                 if not future.done():
-                    future.set_exception(Refused({"code": 403, "description": reason}))
+                    future.set_exception(JetStreamError({"code": 403, "description": reason}))
 
     async def _on_lost(self) -> None:
         self._lost_at = asyncio.get_running_loop().time()
@@ -357,7 +357,7 @@ def parsed(data: bytes) -> dict[str, Any]:
     error = answer.get("error")
     if error is None:
         return answer
-    refused = Refused(error)
+    refused = JetStreamError(error)
     # 10008: JetStream is starting or recovering. 10059: a stream that someone else has yet to create.
     # 429: more requests in line than the server keeps.
     if refused.err_code in (10008, 10059) or refused.code == 429:

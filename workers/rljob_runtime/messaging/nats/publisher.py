@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 
 from rljob_core.errors import Fenced, StoreFull
 from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
-from rljob_runtime.messaging.nats.connection import Connection, Interrupted, Refused, Window, parsed
+from rljob_runtime.messaging.nats.connection import Connection, Interrupted, JetStreamError, Window, parsed
 from rljob_runtime.messaging.nats.streams import JobStreams
 
 _WRONG_ID = 10070
@@ -61,7 +61,7 @@ class Publisher:
         async def attempt() -> int:
             try:
                 return _sequence(await self._connection.request(subject, data, head))
-            except Refused as error:
+            except JetStreamError as error:
                 if error.err_code in (_WRONG_SEQUENCE, _WRONG_ID):
                     stored = await self._stored_before(channel, expected_sequence, identity)
                     if stored is None and error.err_code == _WRONG_ID and expected_id is not None:
@@ -106,7 +106,7 @@ class Publisher:
         del conditions["Nats-Expected-Last-Msg-Id"]
         try:
             return _sequence(await self._connection.request(subject, data, conditions))
-        except Refused as error:
+        except JetStreamError as error:
             if error.err_code != _WRONG_SEQUENCE:
                 raise
             return None

@@ -16,7 +16,7 @@ from typing import Any
 from nats.aio.msg import Msg
 
 from rljob_core.ports import MESSAGE_ID, Message
-from rljob_runtime.messaging.nats.connection import Connection, Interrupted, Refused
+from rljob_runtime.messaging.nats.connection import Connection, Interrupted, JetStreamError
 
 #: Bytes of one pull: an eighth of what makes the server cut a slow client off (64 MB).
 PULL_BYTES = 8 << 20
@@ -114,7 +114,7 @@ async def create_consumer(connection: Connection, stream: str, config: Mapping[s
             f"CONSUMER.CREATE.{stream}.{config['name']}.{config['filter_subject']}",
             {"stream_name": stream, "config": config},
         )
-    except Refused as error:
+    except JetStreamError as error:
         if error.err_code in _BEING_DELETED:
             raise Interrupted(str(error)) from error
         raise

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from rljob_core.errors import StoreFull, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
-from rljob_runtime.messaging.nats.connection import Connection, Refused, Window, parsed
+from rljob_runtime.messaging.nats.connection import Connection, JetStreamError, Window, parsed
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
 from rljob_runtime.messaging.nats.pull import message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
@@ -88,7 +88,7 @@ class NatsStore:
             ) -> None:
                 try:
                     await self._connection.call(f"STREAM.CREATE.{name}", body)
-                except Refused as error:
+                except JetStreamError as error:
                     if error.err_code != _STREAM_EXISTS:
                         raise
 
@@ -147,7 +147,7 @@ class NatsStore:
                 raise StoreFull(f"{stream} holds {held >> 20} MB as yet")
             try:
                 await self._connection.call(f"STREAM.UPDATE.{stream}", {**info["config"], "max_bytes": size})
-            except Refused as error:
+            except JetStreamError as error:
                 if error.err_code in _NO_ROOM:
                     raise StoreFull(error.description) from error
                 raise
@@ -176,7 +176,7 @@ class NatsStore:
             for name in (name for name, over in consumers if over == subject):
                 try:
                     await self._connection.call(f"CONSUMER.DELETE.{stream}.{name}", {})
-                except Refused as error:
+                except JetStreamError as error:
                     if error.err_code != _NO_CONSUMER:
                         raise
 
@@ -272,7 +272,7 @@ class NatsStore:
         async def attempt() -> dict[str, Any] | None:
             try:
                 return await self._connection.call(f"CONSUMER.INFO.{stream}.{name}", {})
-            except Refused as error:
+            except JetStreamError as error:
                 if error.err_code != _NO_CONSUMER:
                     raise
                 return None

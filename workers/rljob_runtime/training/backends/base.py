@@ -35,7 +35,7 @@ from rljob_runtime.model.lora import without_adapters
 from rljob_runtime.training.backends.state import BackendState
 from rljob_runtime.training.forward import log_probabilities
 from rljob_runtime.training.loss import LossSettings, divisor, loss_sums, token_weight
-from rljob_runtime.training.out_of_memory import naming
+from rljob_runtime.training.out_of_memory import explain_out_of_memory
 from rljob_runtime.training.packing.rows import Row, row
 from rljob_runtime.training.registry import TrainingOptions
 from rljob_runtime.training.step_count import StepCount
@@ -242,7 +242,9 @@ class BackendBase(BackendState):
             return log_probabilities(model, batch, temperature=temperature, dtype=self._dtype)
 
     def _naming(self, rows: Sequence[Row]) -> AbstractContextManager[None]:
-        return naming(sequences=len(rows), tokens=sum(len(r.tokens) for r in rows), step=self._sums.step)
+        return explain_out_of_memory(
+            sequences=len(rows), tokens=sum(len(r.tokens) for r in rows), step=self._sums.step
+        )
 
     def _divisor(self) -> float:
         return divisor(

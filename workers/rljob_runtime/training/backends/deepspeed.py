@@ -27,7 +27,7 @@ from rljob_runtime.training.gang import join_alone
 from rljob_runtime.training.optimizer import fill_state, moments_of
 from rljob_runtime.training.optimizer_state import Elements
 from rljob_runtime.training.reference import Reference
-from rljob_runtime.training.registry import DeepSpeedOptions
+from rljob_runtime.training.registry import DeepSpeedBackendOptions
 
 #: Elements that are reduced at a time; DeepSpeed holds a buffer of this size.
 _BUCKET = 1 << 28
@@ -40,7 +40,7 @@ class DeepSpeedBackend(BackendBase):
         SpecError: the folder holds no causal language model, or DeepSpeed is not installed.
     """
 
-    _options: DeepSpeedOptions
+    _options: DeepSpeedBackendOptions
     in_step = True
 
     def _make(self) -> None:

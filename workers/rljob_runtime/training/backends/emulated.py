@@ -14,7 +14,7 @@ import xxhash
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.training.backends.arrays import ArrayBackend
-from rljob_runtime.training.registry import EmulatedOptions
+from rljob_runtime.training.registry import EmulatedBackendOptions
 
 TENSOR = "emulated.steps"
 STEPS = "steps"
@@ -29,7 +29,9 @@ class EmulatedBackend(ArrayBackend):
         sleep: blocks for so many seconds.
     """
 
-    def __init__(self, options: EmulatedOptions, *, world_size: int, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, options: EmulatedBackendOptions, *, world_size: int, sleep: Callable[[float], None]
+    ) -> None:
         # Steps since a fresh state stand for optimizer and random state.
         super().__init__({TENSOR: np.zeros(4, np.float32)}, state={STEPS: np.zeros((), np.int64)})
         self._options = options

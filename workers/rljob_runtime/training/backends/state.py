@@ -23,7 +23,7 @@ from rljob_core.spec import LoraSpec
 from rljob_runtime.model.causal import checkpoint_activations, load_model, published, write_settings
 from rljob_runtime.model.lora import add_adapters, write_adapter_config
 from rljob_runtime.model.lora_weights import initial_adapter, published_name
-from rljob_runtime.model.tensor_files import Layout, Stream, write_model
+from rljob_runtime.model.tensor_files import Layout, TensorStream, write_model
 from rljob_runtime.training.broadcast import broadcast_tensors
 from rljob_runtime.training.forward import precision
 from rljob_runtime.training.optimizer_state import Elements, SavedState, write_state
@@ -195,12 +195,12 @@ class BackendState(ABC):
         """What `tensors` gives, before it does: names, dtypes and shapes in the same order."""
         return [Layout(n, code_of(self._empty(t)), self._shape(t)) for n, t in self._published.items()]
 
-    def tensors(self) -> Stream:
+    def tensors(self) -> TensorStream:
         """The weights (with adapters: these only) as CPU tensors under their published names, each storage once.
 
         One at a time: write each before the next, and before the next `finish_step`; all ranks exhaust it.
         """
-        return Stream(self.layout(), self._whole_tensors())
+        return TensorStream(self.layout(), self._whole_tensors())
 
     def _whole_tensors(self) -> Iterator[tuple[str, Any]]:
         for name, tensor in self._published.items():
@@ -262,7 +262,7 @@ class BackendState(ABC):
                 random=torch.get_rng_state(),
             )
 
-    def _write_weights(self, path: Path, coming: Stream) -> None:
+    def _write_weights(self, path: Path, coming: TensorStream) -> None:
         if self._lora is None:
             write_settings(self._model_path, path, dtype=self._dtype)
             write_model(path, coming.layouts, coming)

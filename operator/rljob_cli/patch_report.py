@@ -1,0 +1,118 @@
+"""What `rljob patch` says: the fields, what restarts, and from which buffer on another pipeline binds.
+
+The last is not guessed: the running coordinator writes it into its ledger (`PipelineSet`), which is read there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from rljob_cli.embedded_nats import running_url
+from rljob_cli.patch import Change, patch, restarts
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core.errors import RLJobError, StoreUnavailable
+from rljob_core.planner.pipeline_change import pipeline_set
+from rljob_core.ports import Channel
+from rljob_core.records import PipelineSet, decode_batch
+from rljob_core.stream_names import StreamNames
+from rljob_operator.cluster.local.files import LocalFiles
+from rljob_runtime.messaging.nats.store import NatsStore
+
+_PATIENCE_SECONDS = 15.0
+_LOOK_SECONDS = 0.1
+
+
+def tell(folder: RunFolder, texts: Sequence[str]) -> Iterator[str]:
+    """Patch, and say line by line what comes of it.
+
+    Raises:
+        SpecError, InvalidManifest: it is refused.
+    """
+    end = asyncio.run(_ledger_end(folder)) if folder.in_use() else 0
+    change = patch(folder, texts)
+    if not change.fields:
+        yield "nothing changes: the job has these values already"
+        return
+    for path, before, now in change.fields:
+        yield f"{path}: {json.dumps(before)} → {json.dumps(now)}"
+    if not folder.in_use():
+        yield f"kept for the next `rljob run … --output {folder.path} --resume`: it does not run now"
+        return
+    yield from restarts(change, folder.defaults(nats_url=""))
+    if not _taken(folder, change):
+        yield "not taken over yet: `rljob run` starts or ends just now; it is kept, for --resume too"
+        return
+    if pipeline_set(change.before.spec.pipeline) == pipeline_set(change.after.spec.pipeline):
+        yield "taken over by the running job"
+        return
+    yield _in_force(change, asyncio.run(_said(folder, change, after=end)))
+
+
+def _taken(folder: RunFolder, change: Change) -> bool:
+    """Whether the running reconcile has seen the change, in a while."""
+    job = change.identity.stamp(change.after)
+    files = LocalFiles(folder.path)
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < end and folder.in_use():
+        if files.read_status(job).observed_generation >= change.identity.generation:
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def _in_force(change: Change, said: PipelineSet | None) -> str:
+    if said is None:
+        return "handed to the coordinator, which has not taken it over yet: its log says why, if it does not"
+    before, after = change.before.spec.pipeline, change.after.spec.pipeline
+    if (before.mode, before.bound) == (after.mode, after.bound):
+        return "taken over: it counts from now on"
+    if said.step >= change.after.spec.steps:
+        return "taken over, but no buffer is left to open: the last steps keep the bound that they have"
+    return f"taken over: it binds buffers that open from now on, and is complete after step {said.step} at the latest"
+
+
+async def _said(folder: RunFolder, change: Change, *, after: int) -> PipelineSet | None:
+    """The ledger's record of the change, behind the message `after`; None if it does not come."""
+    wanted = pipeline_set(change.after.spec.pipeline)
+    with suppress(TimeoutError, RLJobError):
+        async with asyncio.timeout(_PATIENCE_SECONDS), _store(folder, change.identity) as store:
+            async for messages in store.read(Channel.LEDGER, start=after + 1):
+                for record in (r for message in messages for r in decode_batch(message.data).records):
+                    if isinstance(record, PipelineSet) and replace(record, step=0) == wanted:
+                        return record
+    return None
+
+
+async def _ledger_end(folder: RunFolder) -> int:
+    identity = folder.identity()
+    if identity is not None:
+        with suppress(RLJobError):
+            async with _store(folder, identity) as store:
+                return await store.last_sequence(Channel.LEDGER)
+    return 0
+
+
+@asynccontextmanager
+async def _store(folder: RunFolder, identity: Identity) -> AsyncIterator[NatsStore]:
+    """The running job's streams.
+
+    Raises:
+        StoreUnavailable: there are none, or their server does not answer.
+    """
+    url = identity.nats_url or running_url(folder.nats)
+    if url is None:
+        raise StoreUnavailable("the nats-server has not started")
+    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
+    store = NatsStore(
+        url, subject=names.subject, stream_prefix=names.prefix, create=False, connect=2.0, patience=5.0
+    )
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()

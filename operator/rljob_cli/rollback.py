@@ -1,0 +1,67 @@
+"""`rljob run --resume --from-version`: revokes later versions in a run's folder before any of its processes starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from contextlib import closing
+from functools import partial
+
+from rljob_cli.embedded_nats import streams_at_rest
+from rljob_cli.run_folder import RunFolder
+from rljob_core.spec import RLJob
+from rljob_operator.children.cluster_defaults import job_config
+from rljob_runtime.locations import local_path
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.roles.rollback import RolledBack, roll_back
+from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.weights.create import weights_transport
+from rljob_runtime.weights.store import StoredWeights
+
+
+def go_back_to(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
+    """Revoke all later versions of a job.
+
+    Args:
+        job: with its uid.
+        folder: locked; it holds the job.
+
+    Raises:
+        SpecError: it cannot be gone back to; it names the versions that can.
+        CorruptLedger, StoreUnavailable: the ledger cannot be read.
+    """
+    return asyncio.run(_go_back(version, job, folder))
+
+
+async def _go_back(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
+    async with streams_at_rest(folder.nats, job.spec.nats.url, os.environ) as url:
+        config = job_config(job, folder.defaults(url))
+        connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
+        transport = weights_transport(config.spec.weights.transport, config.weights_uri, connect)
+        checkpoints = CheckpointStore(
+            config.checkpoint_uri, model_path=local_path(config.spec.model.uri, field="spec.model.uri")
+        )
+        store = connect()
+        await store.open()
+        try:
+            with closing(StoredWeights(transport)) as weights:
+                return await roll_back(
+                    config,
+                    store,
+                    weights,
+                    checkpoints,
+                    version=version,
+                    instance=f"rljob-run.{secrets.token_hex(4)}",
+                )
+        finally:
+            await store.close()
+
+
+def told(done: RolledBack) -> str:
+    """What was done, in a line."""
+    optimizer = "fresh" if done.optimizer is None else f"of version {done.optimizer}"
+    return (
+        f"gone back to version {done.version}: {done.revoked} versions are revoked, and the {done.trajectories} "
+        f"trajectories that they were trained on; optimizer state: {optimizer}"
+    )

@@ -1,0 +1,39 @@
+"""Remembered children are those that `desired` would make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conftest import MakeJob
+from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.children.desired import Targets, desired
+from rljob_operator.reconcile.desired_memo import DesiredMemo
+
+
+def pool(**changes: Any) -> dict[str, Any]:
+    spec = {"pool": "cpu", "replicas": changes.get("replicas", 2)}
+    return {"metadata": {"uid": changes.get("uid", "p-1"), "annotations": {}}, "spec": spec}
+
+
+def test_it_is_what_would_be_made(make_job: MakeJob, defaults: ClusterDefaults) -> None:
+    before, after = make_job(reward__replicas=1), make_job(reward__replicas=2)
+    memo = DesiredMemo(defaults)
+    for job in (before, after, before):
+        for targets in (
+            Targets(1, 0, {}),
+            Targets(1, 0, {"cpu": pool()}),
+            Targets(1, 0, {"cpu": pool(uid="p-2")}),
+            Targets(1, 0, {"cpu": pool(uid="p-2", replicas=5)}),
+            Targets(2, 1, {"cpu": pool()}),
+            Targets(None, 1, {"cpu": pool()}),
+        ):
+            for _ in range(2):
+                assert memo(job, targets) == desired(job, defaults, targets)
+
+
+def test_who_changes_what_was_returned_changes_nothing_for_the_next(
+    make_job: MakeJob, defaults: ClusterDefaults
+) -> None:
+    memo, targets = DesiredMemo(defaults), Targets(1, 0, {})
+    memo(make_job(), targets)[0]["metadata"]["name"] = "other"
+    assert memo(make_job(), targets) == desired(make_job(), defaults, targets)

@@ -1,0 +1,101 @@
+"""Every manifest of manifests/examples, and all that the operator would make of it, is what an API server accepts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness.fixtures import SharedControlPlane
+from e2e.harness.kubectl import Kubectl
+from e2e.harness.namespaces import own_namespace
+from installation import CHECKOUT, MANIFESTS
+from ruamel.yaml import YAML
+
+from rljob_core.spec import RLJob
+from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.children.desired import Targets, desired
+
+Object = dict[str, Any]
+
+EXAMPLES = sorted((MANIFESTS / "examples").glob("*.yaml"))
+SITE = ClusterDefaults(
+    nats_url="nats://nats:4222",
+    weights_uri="pvc://rljob/weights",
+    checkpoint_uri="pvc://rljob/checkpoints",
+    trainer_log_uri="",
+    per_job=True,
+)
+
+
+@pytest.fixture(scope="module")
+def here(control_plane: SharedControlPlane) -> Any:
+    """A namespace that enforces Restricted Pod Security, of a server that knows our kinds."""
+    kubectl = control_plane.kubectl
+    kubectl("apply", "--server-side", "--kustomize", str(CHECKOUT / "crds"))
+    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
+        kubectl.wait("condition=Established", f"crd/{name}")
+    with own_namespace(kubectl, for_pods=True) as name:
+        kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        yield kubectl.within(name)
+
+
+def accepted(kubectl: Kubectl, *objects: Object, output: str = "name") -> str:
+    """What the API server answers to a request to create them, which it does not do."""
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    arguments = ("--dry-run=server", "--validate=strict", f"--output={output}", "--filename=-")
+    return kubectl("create", *arguments, input_text=listed)
+
+
+def read(file: Path) -> Object:
+    return dict(YAML(typ="safe").load(file.read_text()))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_is_accepted(here: Kubectl, file: Path) -> None:
+    accepted(here, read(file))
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in EXAMPLES if "RLJob" in f.read_text()], ids=lambda file: file.stem
+)
+def test_what_is_made_of_a_job_is_accepted(here: Kubectl, file: Path) -> None:
+    stored = json.loads(accepted(here, read(file), output="json"))
+    metadata = {
+        "name": stored["metadata"]["name"],
+        "namespace": here.namespace,
+        "uid": "u-1",
+        "generation": 1,
+    }
+    job = RLJob.model_validate({**stored, "metadata": metadata})
+    pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
+    made = desired(job, SITE, Targets(1, 0, pools))
+    assert {child["kind"] for child in made} >= {"Deployment", "Job", "RolloutPool"}
+    accepted(here, *made)
+    # A Deployment is accepted whose pods are not.
+    pods = [pod(child, here.namespace) for child in made if child["kind"] in {"Deployment", "Job"}]
+    accepted(here, *pods)
+
+
+def pod(workload: Object, namespace: str) -> Object:
+    template = workload["spec"]["template"]
+    metadata = {"name": workload["metadata"]["name"], "namespace": namespace, **template["metadata"]}
+    # The API server asks for the account, which a dry run does not make.
+    spec = {field: value for field, value in template["spec"].items() if field != "serviceAccountName"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def test_two_pools_ask_for_what_they_should() -> None:
+    job = RLJob.model_validate(read(MANIFESTS / "examples/two-pools.yaml"))
+    pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
+    made = {f"{c['kind']} {c['metadata']['name']}": c for c in desired(job, SITE, Targets(1, 0, pools))}
+    steady, spot = (made[f"Deployment grade-school-rollout-{name}"]["spec"] for name in pools)
+    assert (steady["replicas"], spot["replicas"]) == (4, 0)
+    for workload in (steady, spot, made["Job grade-school-trainer-1"]["spec"]):
+        spec = workload["template"]["spec"]
+        assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+        assert spec["nodeSelector"]
+    tolerated = {toleration["key"] for toleration in spot["template"]["spec"]["tolerations"]}
+    lost = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    assert tolerated == {"spot", "nvidia.com/gpu", *lost}

@@ -1,0 +1,263 @@
+"""`kubectl apply -k`: what is applied, on a real API server with its real controllers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness.control_plane import ControlPlane
+from e2e.harness.kubectl import Kubectl
+from installation import CHECKOUT, MANIFESTS, NAMESPACED, Asked, Object, installed, moved, of_kind, rendered
+from operators import until
+from ruamel.yaml import YAML
+
+from rljob_operator.nats import accounts as nats_accounts
+from rljob_operator.nats.credentials import CREDENTIALS_FILE
+from rljob_operator.settings import Settings
+from rljob_runtime.messaging.nats.server import binary
+
+pytestmark = pytest.mark.xdist_group("manifests")
+
+EXTERNAL = MANIFESTS / "overlays/external-nats"
+ROLES = ("Role", "ClusterRole")
+WORKLOADS = ("Deployment", "StatefulSet", "Job")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """manifests/, applied."""
+    with installed(tmp_path_factory.mktemp("installed")) as control_plane:
+        yield control_plane
+
+
+@pytest.fixture(scope="module")
+def kubectl(base: ControlPlane) -> Kubectl:
+    return base.kubectl
+
+
+@pytest.fixture
+def every(kubectl: Kubectl, tmp_path: Path) -> dict[str, list[Object]]:
+    """All that we ship, rendered."""
+    opened = moved(EXTERNAL, "rljob-system", tmp_path / "open", components=[component("open-nats", tmp_path)])
+    folders = {"base": MANIFESTS, "namespaced": NAMESPACED, "external-nats": EXTERNAL, "open-nats": opened}
+    return {name: rendered(kubectl, folder) for name, folder in folders.items()}
+
+
+def component(name: str, tmp_path: Path) -> str:
+    """As a kustomization in a folder of `tmp_path` names it."""
+    up = "../" * len((tmp_path / "any").resolve().parts[1:])
+    return f"{up}{(MANIFESTS / 'components' / name).relative_to('/')}"
+
+
+def names(objects: list[Object], *kinds: str) -> set[str]:
+    return {o["metadata"]["name"] for o in of_kind(objects, *kinds)}
+
+
+def one(objects: list[Object], kind: str, name: str) -> Object:
+    (found,) = [o for o in of_kind(objects, kind) if o["metadata"]["name"] == name]
+    return found
+
+
+def pod_of(workload: Object) -> Object:
+    spec: Object = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def environment(objects: list[Object]) -> dict[str, Any]:
+    (container,) = pod_of(one(objects, "Deployment", "rljob-operator"))["containers"]
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+def pods(kubectl: Kubectl, namespace: str) -> dict[str, list[Object]]:
+    found: dict[str, list[Object]] = {}
+    for pod in kubectl.within(namespace).json("get", "pods")["items"]:
+        found.setdefault(pod["metadata"]["labels"]["app.kubernetes.io/name"], []).append(pod)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- applied
+
+
+def test_applied_again_nothing_changes(kubectl: Kubectl) -> None:
+    lines = kubectl("apply", "--kustomize", str(MANIFESTS)).splitlines()
+    assert len(lines) == len(rendered(kubectl, MANIFESTS))
+    assert not [line for line in lines if not line.endswith(" unchanged")]
+    kubectl("apply", "--kustomize", str(MANIFESTS), "--server-side", "--force-conflicts", "--dry-run=server")
+
+
+@pytest.mark.parametrize("folder", [MANIFESTS, EXTERNAL], ids=["base", "external-nats"])
+def test_it_is_valid_as_strictly_as_can_be(kubectl: Kubectl, folder: Path) -> None:
+    arguments = ["--kustomize", str(folder), "--dry-run=server", "--validate=strict"]
+    assert "Warning" not in kubectl("apply", *arguments)
+
+
+def test_the_namespace_admits_every_pod(kubectl: Kubectl) -> None:
+    """Its namespace enforces Restricted Pod Security; the pods are made by the real controllers."""
+    labels = kubectl.json("get", "namespace", "rljob-system")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    until(lambda: pods(kubectl, "rljob-system").keys() == {"rljob-operator", "nats", "rljob-nats-setup"})
+
+
+def test_an_overlay_for_one_namespace_needs_nothing_outside_of_it(kubectl: Kubectl, tmp_path: Path) -> None:
+    kubectl("create", "namespace", "team-a")
+    kubectl("label", "namespace", "team-a", "pod-security.kubernetes.io/enforce=restricted")
+    kubectl("create", "serviceaccount", "admin", "--namespace=team-a")
+    kubectl(
+        "create",
+        "rolebinding",
+        "admin",
+        "--namespace=team-a",
+        "--clusterrole=cluster-admin",
+        "--serviceaccount=team-a:admin",
+    )
+    ours = moved(NAMESPACED, "team-a", tmp_path / "moved")
+    as_admin = "--as=system:serviceaccount:team-a:admin"
+    kubectl("apply", "--kustomize", str(ours), "--validate=strict", as_admin)
+    until(lambda: pods(kubectl, "team-a").keys() == {"rljob-operator", "nats", "rljob-nats-setup"})
+    as_operator = "--as=system:serviceaccount:team-a:rljob-operator"
+    ours_now = kubectl.within("team-a")
+    until(lambda: ours_now.succeeds("auth", "can-i", "create", "deployments", as_operator))
+    assert not kubectl.within("default").succeeds("auth", "can-i", "list", "rljobs.rljob.dev", as_operator)
+
+
+def test_who_may_edit_a_namespace_may_edit_its_jobs(kubectl: Kubectl) -> None:
+    for role in ("edit", "view"):
+        kubectl(
+            "create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", "--namespace=default"
+        )
+    here = kubectl.within("default")
+    until(lambda: here.succeeds("auth", "can-i", "create", "rljobs.rljob.dev", "--as=edit"))
+    until(lambda: here.succeeds("auth", "can-i", "list", "rljobs.rljob.dev", "--as=view"))
+    assert here.succeeds(
+        "auth", "can-i", "patch", "rolloutpools.rljob.dev", "--subresource=scale", "--as=edit"
+    )
+    assert not here.succeeds("auth", "can-i", "patch", "rolloutpools.rljob.dev", "--as=edit")
+    assert not here.succeeds("auth", "can-i", "create", "rljobs.rljob.dev", "--as=view")
+
+
+# ---------------------------------------------------------------------------------------------- rendered
+
+
+def test_roles_have_no_wildcards_and_the_operator_reads_no_secret(every: dict[str, list[Object]]) -> None:
+    for objects in every.values():
+        for role in of_kind(objects, *ROLES):
+            for rule in role["rules"]:
+                assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+                if "secrets" in rule["resources"] and role["metadata"]["name"] == "rljob-operator":
+                    assert not {"get", "list", "watch"} & {*rule["verbs"]}
+
+
+def test_every_container_has_a_root_that_it_cannot_write_to(every: dict[str, list[Object]]) -> None:
+    for objects in every.values():
+        for workload in of_kind(objects, *WORKLOADS):
+            for container in pod_of(workload)["containers"]:
+                assert container["securityContext"]["readOnlyRootFilesystem"] is True
+                assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def test_only_who_asks_the_api_server_has_a_token(every: dict[str, list[Object]]) -> None:
+    for objects in every.values():
+        for workload in of_kind(objects, *WORKLOADS):
+            spec = pod_of(workload)
+            account = spec.get("serviceAccountName")
+            assert (account is None) == (spec.get("automountServiceAccountToken") is False)
+            assert account is None or account in names(objects, "ServiceAccount")
+
+
+def test_secrets_are_mounted_under_the_names_that_they_are_made_with(every: dict[str, list[Object]]) -> None:
+    objects = every["base"]
+    operator, server = (
+        pod_of(one(objects, *which)) for which in (("Deployment", "rljob-operator"), ("StatefulSet", "nats"))
+    )
+    volumes = {volume["name"]: volume for volume in operator["volumes"]}
+    assert volumes["nats"]["secret"] == {"secretName": nats_accounts.ISSUER_SECRET}
+    (mount,) = [m for m in operator["containers"][0]["volumeMounts"] if m["name"] == "nats"]
+    folder = Path(mount["mountPath"])
+    given = environment(objects)
+    assert given["RLJOB_NATS_CREDENTIALS"] == str(folder / CREDENTIALS_FILE)
+    assert given["RLJOB_NATS_ISSUER"] == str(folder / nats_accounts.ISSUER_FILE)
+    sources = [source for volume in server["volumes"] for source in volume["projected"]["sources"]]
+    assert {"secret": {"name": nats_accounts.SERVER_SECRET}} in sources
+    config = one(objects, "ConfigMap", "nats")["data"]["nats-server.conf"]
+    assert f"include {nats_accounts.ACCOUNTS_FILE}\n" in config
+    (read,) = [rule for rule in one(objects, "Role", "rljob-nats-setup")["rules"] if "get" in rule["verbs"]]
+    assert read["resourceNames"] == [
+        nats_accounts.SEEDS_SECRET,
+        nats_accounts.SERVER_SECRET,
+        nats_accounts.ISSUER_SECRET,
+    ]
+
+
+def test_the_operator_reads_all_that_it_is_given(every: dict[str, list[Object]], tmp_path: Path) -> None:
+    seeds = nats_accounts.Seeds.complete({}, bytes)
+    (tmp_path / nats_accounts.ISSUER_FILE).write_text(nats_accounts.issuer(seeds).text())
+    for objects in every.values():
+        given = {name: value for name, value in environment(objects).items() if isinstance(value, str)}
+        if "RLJOB_NATS_ISSUER" in given:
+            given["RLJOB_NATS_ISSUER"] = str(tmp_path / nats_accounts.ISSUER_FILE)
+        asked = Asked({**given, "WATCH_NAMESPACES": "team-a"})
+        settings = Settings.read(asked)
+        assert environment(objects).keys() <= asked.names
+        assert settings.defaults.nats_url == given["RLJOB_NATS_URL"]
+        assert (settings.defaults.issuer is None) == ("RLJOB_NATS_ISSUER" not in given)
+
+
+def test_the_server_is_the_one_that_is_tested(every: dict[str, list[Object]]) -> None:
+    image = pod_of(one(every["base"], "StatefulSet", "nats"))["containers"][0]["image"]
+    said = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"(\d+\.\d+)", image)[0] == re.findall(r"v(\d+\.\d+)", said)[0]
+
+
+def test_an_overlay_for_one_namespace_has_nothing_of_the_cluster(every: dict[str, list[Object]]) -> None:
+    objects = every["namespaced"]
+    assert {o["metadata"].get("namespace") for o in objects} == {"rl-team"}
+    assert not of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+    whole = one(every["base"], "ClusterRole", "rljob-operator")
+    assert one(objects, "Role", "rljob-operator")["rules"] == whole["rules"]
+    bindings = of_kind(objects, "RoleBinding")
+    assert {s["namespace"] for binding in bindings for s in binding["subjects"]} == {"rl-team"}
+    given = environment(objects)
+    assert given["WATCH_NAMESPACES"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    assert given.keys() - {"WATCH_NAMESPACES"} == environment(every["base"]).keys()
+
+
+def test_with_a_server_elsewhere_there_is_none_of_ours(every: dict[str, list[Object]]) -> None:
+    objects = every["external-nats"]
+    gone = {(o["kind"], o["metadata"]["name"]) for o in every["base"]}
+    gone -= {(o["kind"], o["metadata"]["name"]) for o in objects}
+    assert gone == {
+        *((kind, "nats") for kind in ("Service", "ConfigMap", "StatefulSet")),
+        *((kind, "rljob-nats-setup") for kind in ("Job", "ServiceAccount", "Role", "RoleBinding")),
+    }
+    assert environment(objects) == {
+        **environment(every["base"]),
+        "RLJOB_NATS_URL": "nats://nats.example:4222",
+    }
+
+
+def test_a_server_that_asks_for_no_credentials_needs_no_secret(every: dict[str, list[Object]]) -> None:
+    operator = one(every["open-nats"], "Deployment", "rljob-operator")
+    assert not [name for name in environment(every["open-nats"]) if "CREDENTIALS" in name or "ISSUER" in name]
+    assert not [volume for volume in pod_of(operator)["volumes"] if "secret" in volume]
+    mounts = {mount["name"] for mount in pod_of(operator)["containers"][0]["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod_of(operator)["volumes"]}
+
+
+def test_components_go_with_the_overlay_for_one_namespace(kubectl: Kubectl, tmp_path: Path) -> None:
+    more = [component(name, tmp_path) for name in ("external-nats", "open-nats")]
+    objects = rendered(kubectl, moved(NAMESPACED, "team-b", tmp_path / "both", components=more))
+    assert {o["metadata"]["namespace"] for o in objects} == {"team-b"}
+    assert names(objects, *WORKLOADS) == {"rljob-operator"}
+
+
+def test_the_job_that_makes_keys_can_be_taken_away(kubectl: Kubectl, tmp_path: Path) -> None:
+    """As docs/nats-security.md shows it."""
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (CHECKOUT / "docs/nats-security.md").read_text(), re.DOTALL)
+    patches = YAML(typ="safe").load(shown)["patches"]
+    objects = rendered(kubectl, moved(MANIFESTS, "rljob-system", tmp_path / "without", patches=patches))
+    assert not [o for o in objects if o["metadata"]["name"] == "rljob-nats-setup"]
+    assert names(objects, *WORKLOADS) == {"rljob-operator", "nats"}

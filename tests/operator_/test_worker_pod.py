@@ -1,0 +1,262 @@
+"""Worker pods and the pod that audits: whose credentials they have, what users and the site may change of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from conftest import MakeJob
+from rljob_core.config import JobConfig
+from rljob_core.spec import RLJob
+from rljob_operator.children.audit_pod import POD_FILE, audit_config_map
+from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.children.worker_pod import Patches, pod_template
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.names import Role
+from rljob_operator.nats.accounts import Seeds, issuer
+from rljob_operator.nats.credentials import secret_name
+from rljob_operator.nats.permissions import Holder
+
+_NUMBERS = itertools.count(1)
+ISSUER = issuer(Seeds.complete({}, lambda size: bytes([next(_NUMBERS)]) * size))
+VARIABLE = "RLJOB_NATS_CREDENTIALS"
+
+
+@pytest.fixture
+def secured(defaults: ClusterDefaults) -> ClusterDefaults:
+    """A place whose NATS server asks for credentials."""
+    return dataclasses.replace(defaults, issuer=ISSUER, per_job=True)
+
+
+def template(job: RLJob, defaults: ClusterDefaults, role: Role, user: Manifest | None = None) -> Manifest:
+    pool = job.spec.rollout.pools[0] if role is Role.ROLLOUT else None
+    spec: Manifest = pod_template(job, defaults, role, "c", Patches("spec.x", user), pool=pool)["spec"]
+    return spec
+
+
+def secret_of(container: Manifest) -> str | None:
+    found = [e["valueFrom"]["secretKeyRef"] for e in container["env"] if e["name"] == VARIABLE]
+    assert len(found) <= 1
+    assert all(reference["key"] == "user.creds" for reference in found)
+    return found[0]["name"] if found else None
+
+
+def worker(spec: Manifest, role: Role) -> Manifest:
+    (found,) = [c for c in spec["containers"] if c["name"] == role.value]
+    return dict(found)
+
+
+# ---------------------------------------------------------------------------------------------- credentials
+
+
+@pytest.mark.parametrize("role", Role)
+def test_every_role_has_its_own_credentials(make_job: MakeJob, secured: ClusterDefaults, role: Role) -> None:
+    job = make_job()
+    assert secret_of(worker(template(job, secured, role), role)) == secret_name(
+        job, Holder(role.value), ISSUER
+    )
+
+
+@pytest.mark.parametrize("role", Role)
+def test_where_nobody_asks_for_credentials_nobody_has_any(
+    make_job: MakeJob, defaults: ClusterDefaults, secured: ClusterDefaults, role: Role
+) -> None:
+    for job, place in ((make_job(), defaults), (make_job(nats__url="nats://mine:4222"), secured)):
+        spec = template(job, place, role)
+        assert secret_of(worker(spec, role)) is None
+        assert "initContainers" not in spec
+    variables = {e["name"]: e.get("value") for e in worker(spec, role)["env"]}
+    assert variables["RLJOB_NATS_URL"] == "nats://mine:4222"
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("url", [{}, {"nats__url": "nats://mine:4222"}])
+def test_a_user_s_own_secret_comes_before_ours(
+    make_job: MakeJob, secured: ClusterDefaults, role: Role, url: dict[str, str]
+) -> None:
+    spec = template(make_job(nats__credentialsSecret="mine", **url), secured, role)
+    containers = [worker(spec, role), *spec.get("initContainers", [])]
+    assert {secret_of(container) for container in containers} == {"mine"}
+
+
+def test_only_the_coordinator_s_first_container_makes_streams(
+    make_job: MakeJob, secured: ClusterDefaults
+) -> None:
+    job = make_job()
+    spec = template(job, secured, Role.COORDINATOR)
+    (streams,) = spec["initContainers"]
+    assert streams["name"] == "streams"
+    assert streams["command"] == ["python", "-m", "rljob_runtime.main", "streams"]
+    assert secret_of(streams) == secret_name(job, Holder.STREAMS, ISSUER)
+    ours = worker(spec, Role.COORDINATOR)
+    for field in ("image", "volumeMounts", "securityContext", "terminationMessagePath"):
+        assert streams[field] == ours[field]
+    assert "readinessProbe" not in streams
+    for role in set(Role) - {Role.COORDINATOR}:
+        assert "initContainers" not in template(job, secured, role)
+
+
+def test_a_user_s_init_containers_stay_before_ours(make_job: MakeJob, secured: ClusterDefaults) -> None:
+    user = {"spec": {"initContainers": [{"name": "fetch", "image": "curl"}]}}
+    spec = template(make_job(), secured, Role.COORDINATOR, user)
+    assert [c["name"] for c in spec["initContainers"]] == ["fetch", "streams"]
+    assert VARIABLE not in json.dumps(spec["initContainers"][0])
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_model_s_credentials_are_variables(make_job: MakeJob, secured: ClusterDefaults, role: Role) -> None:
+    spec = template(make_job(model__credentialsSecret="hub"), secured, role)
+    for container in [worker(spec, role), *spec.get("initContainers", [])]:
+        assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+
+
+# ---------------------------------------------------------------------------------------------- templates
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_site_s_template_lies_under_the_user_s(
+    make_job: MakeJob, defaults: ClusterDefaults, role: Role
+) -> None:
+    laid = {
+        "metadata": {"labels": {"team": "site"}},
+        "spec": {
+            "nodeSelector": {"zone": "a", "gpu": "any"},
+            "priorityClassName": "low",
+            "containers": [
+                {"name": "worker", "imagePullPolicy": "Never", "env": [{"name": "X", "value": "site"}]},
+                {"name": "logs", "image": "logs"},
+            ],
+        },
+    }
+    user = {
+        "spec": {
+            "nodeSelector": {"gpu": "l40s"},
+            "priorityClassName": None,
+            "containers": [{"name": role.value, "env": [{"name": "X", "value": "user"}]}],
+        }
+    }
+    place = dataclasses.replace(defaults, template=laid)
+    spec = template(make_job(), place, role, user)
+    assert spec["nodeSelector"] == {"zone": "a", "gpu": "l40s"}
+    assert "priorityClassName" not in spec
+    assert [c["name"] for c in spec["containers"]] == [role.value, "logs"]
+    ours = worker(spec, role)
+    assert ours["imagePullPolicy"] == "Never"
+    assert {"name": "X", "value": "user"} in ours["env"]
+    assert laid["spec"]["containers"][0]["name"] == "worker", "what is given stays as it is"  # type: ignore[index]
+
+
+LOST = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (None, 0),
+        ([], 0),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists"}], 1),
+        ([{"operator": "Exists"}], 1),
+        ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 5}], 1),
+    ],
+)
+def test_lost_nodes_are_tolerated_for_a_while_whatever_else_is(
+    make_job: MakeJob, defaults: ClusterDefaults, given: list[Manifest] | None, kept: int
+) -> None:
+    spec = template(make_job(), defaults, Role.ROLLOUT, {"spec": {"tolerations": given}})
+    tolerations = spec["tolerations"]
+    assert tolerations[:kept] == (given or [])
+    keys = [toleration.get("key") for toleration in tolerations]
+    assert {key for key in keys if key in LOST} == LOST
+    assert len(keys) == len(set(keys))
+    seconds = {t["key"]: t.get("tolerationSeconds") for t in tolerations if t.get("key") in LOST}
+    own = [t for t in given or [] if t.get("key") in LOST]
+    assert seconds == dict.fromkeys(LOST, 30) | {t["key"]: t["tolerationSeconds"] for t in own}
+
+
+def restricted(spec: Manifest) -> None:
+    """What Pod Security's level Restricted asks for."""
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    assert spec["automountServiceAccountToken"] is False
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim"}
+    assert all(volume.keys() - {"name"} <= allowed for volume in spec["volumes"])
+    for container in [*spec["containers"], *spec.get("initContainers", [])]:
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize("role", Role)
+def test_pods_are_restricted(make_job: MakeJob, secured: ClusterDefaults, role: Role) -> None:
+    restricted(template(make_job(model__uri="pvc://shared/model"), secured, role))
+
+
+# ---------------------------------------------------------------------------------------------- the audit's pod
+
+
+def audit_pod(job: RLJob, defaults: ClusterDefaults) -> tuple[Manifest, Manifest]:
+    """The ConfigMap, and the Pod that is in it."""
+    found = audit_config_map(job, defaults)
+    return found, json.loads(found["data"][POD_FILE])
+
+
+def test_the_audit_s_pod_is_restricted_and_only_looks_on(make_job: MakeJob, secured: ClusterDefaults) -> None:
+    job = make_job(model__uri="pvc://shared/model", weights__uri="pvc://runs/w")
+    config_map, pod = audit_pod(job, secured)
+    spec = pod["spec"]
+    restricted(spec)
+    (container,) = spec["containers"]
+    assert "initContainers" not in spec
+    assert secret_of(container) == secret_name(job, Holder.READER, ISSUER)
+    assert container["command"] == ["rljob", "audit", "/etc/rljob/config.json"]
+    assert spec["restartPolicy"] == "Never"
+    assert "serviceAccountName" not in spec, "the workers' account goes when the job ends"
+    (mounted,) = [v for v in spec["volumes"] if v["name"] == "config"]
+    assert mounted["configMap"]["name"] == config_map["metadata"]["name"] == "chain-sum-audit"
+    claims = {
+        v["persistentVolumeClaim"]["claimName"] for v in spec["volumes"] if "persistentVolumeClaim" in v
+    }
+    assert claims == {"shared", "runs"}
+    assert JobConfig.model_validate_json(config_map["data"]["config.json"]).uid == "u-1"
+
+
+def test_the_audit_s_pod_is_not_taken_for_a_worker_of_the_job(
+    make_job: MakeJob, secured: ClusterDefaults
+) -> None:
+    config_map, pod = audit_pod(make_job(), secured)
+    assert config_map["metadata"]["labels"]["rljob.dev/job"] == "chain-sum"
+    assert config_map["metadata"]["labels"]["rljob.dev/kept"] == "true"
+    assert not [label for label in pod["metadata"]["labels"] if label.startswith("rljob.dev/")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "secret"),
+    [({"nats__credentialsSecret": "mine"}, "mine"), ({"nats__url": "nats://mine:4222"}, None)],
+)
+def test_the_audit_asks_the_job_s_own_server(
+    make_job: MakeJob, secured: ClusterDefaults, changes: dict[str, Any], secret: str | None
+) -> None:
+    _, pod = audit_pod(make_job(**changes), secured)
+    assert secret_of(pod["spec"]["containers"][0]) == secret
+
+
+def test_a_coordinator_s_template_reaches_the_audit(make_job: MakeJob, secured: ClusterDefaults) -> None:
+    user = {
+        "spec": {
+            "nodeSelector": {"zone": "a"},
+            "containers": [
+                {"name": "coordinator", "image": "mine", "resources": {"limits": {"cpu": "1"}}},
+                {"name": "sidecar", "image": "logs"},
+            ],
+        }
+    }
+    _, pod = audit_pod(make_job(coordinator__template=user), secured)
+    (container,) = pod["spec"]["containers"]
+    assert (container["image"], container["resources"]) == ("mine", {"limits": {"cpu": "1"}})
+    assert pod["spec"]["nodeSelector"] == {"zone": "a"}

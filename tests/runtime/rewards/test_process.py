@@ -1,0 +1,448 @@
+"""The reward role over a real process pool: limits, crashes, draining, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import xxhash
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from rljob_core.config import JobConfig
+from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.messages import REWARD_BATCH, RewardResult
+from rljob_core.ports import Channel
+from rljob_core.spec import RLJobSpec
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan, trajectory_id
+from rljob_runtime.data.prompts import open_prompts
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.rewards.pool import RewardPool
+from rljob_runtime.rewards.process import ScoringJob
+from rljob_runtime.roles.reward import run_reward
+
+CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
+#: Seconds of a function: longer than any takes, on a machine that has much else to do; and where some hang.
+LIMIT, SHORT = 60.0, 3.0
+SUMS = {
+    "dataset": "chain_sum",
+    "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    "promptTemplate": "{{ metadata.expression }}=",
+}
+
+#: A user's reward function: what it does is what the answer says.
+USER_MODULE = """
+import ctypes, os, signal, time
+from pathlib import Path
+
+def act(*, completion, item):
+    word, _, rest = completion.partition(" ")
+    if word == "sleep":
+        time.sleep(600)
+    if word == "stubborn":
+        while True:
+            try:
+                time.sleep(600)
+            except BaseException:
+                pass
+    if word == "spin":  # in C, with the interpreter's lock held
+        ctypes.PyDLL(None).sleep(600)
+    if word == "raise":
+        raise ValueError("bad answer")
+    if word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "exit":
+        os._exit(7)
+    if word == "once":  # killed from outside: goes well the second time
+        file = Path(__file__).parent / f"seen-{rest}"
+        if not file.exists():
+            file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    if word == "nan":
+        return float("nan")
+    if word == "slow":
+        time.sleep(0.03)
+    return len(rest)
+
+def one(*, completion, item):
+    return 1.0
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with a character-level tokenizer, enough for the reward role."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    backend = Tokenizer(
+        models.WordLevel({c: i for i, c in enumerate(["<end>", *CHARACTERS])}, unk_token="<end>")
+    )
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(["<end>"])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The user's module, under a name of its own, since the pool's server may keep modules."""
+    name = f"user_reward_{xxhash.xxh32_hexdigest(str(tmp_path).encode())}"
+    (tmp_path / f"{name}.py").write_text(USER_MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def job_config(
+    model: Path | str, *, functions: list[str], data: dict[str, Any] | None = None, limit: float = LIMIT
+) -> JobConfig:
+    spec = RLJobSpec.model_validate(
+        {
+            "steps": 1,
+            "model": {"uri": str(model)},
+            "data": data or SUMS,
+            "evaluation": None if data else {},
+            "reward": {"functions": functions, "timeoutSeconds": limit},
+            "rollout": {"pools": [{"name": "local"}]},
+        }
+    )
+    return JobConfig(
+        namespace="default",
+        job="job",
+        uid=os.urandom(4).hex(),
+        spec=spec,
+        weights_uri="w",
+        checkpoint_uri="c",
+        trainer_log_uri="t",
+    )
+
+
+def trajectory(
+    identifier: str, completion: str, *, prompt: int = 0, attempt: int = 0, sample: str = "sampled"
+) -> Trajectory:
+    """A trajectory whose prompt is `0=` and whose response is the text and an end token."""
+
+    def segment(source: Source, tokens: list[int]) -> Segment:
+        model = source is Source.MODEL
+        n = len(tokens)
+        return Segment(
+            source=source,
+            tokens=np.array(tokens, np.int32),
+            loss_mask=np.full(n, model, np.uint8),
+            logprobs=np.full(n, -0.5 if model else 0, np.float32),
+            versions=np.full(n, 3 if model else -1, np.int32),
+        )
+
+    def ids(text: str) -> list[int]:
+        return [CHARACTERS.index(c) + 1 for c in text]
+
+    segments = (segment(Source.PROMPT, ids("0=")), segment(Source.MODEL, [*ids(completion), 0]))
+    return Trajectory(
+        id=identifier,
+        attempt=attempt,
+        prompt=prompt,
+        segments=segments,
+        span=VersionSpan(3, 3),
+        finish=FinishReason.STOP,
+        engine="engine",
+        sample=sample,
+    )
+
+
+class Role:
+    """The reward role running in this process, and the results that it published."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.trajectories = TrajectoryStore(store)
+        self.stop = asyncio.Event()
+        self.ready = asyncio.Event()
+
+    async def results(self, number: int) -> dict[str, RewardResult]:
+        """The first `number` results, by trajectory."""
+        found: dict[str, RewardResult] = {}
+        async for messages in self.store.read(Channel.REWARDS):
+            for message in messages:
+                found |= {
+                    result.trajectory: result for result in REWARD_BATCH.validate_json(message.data).results
+                }
+            if len(found) >= number:
+                return found
+        raise AssertionError("the stream has no end")
+
+
+@asynccontextmanager
+async def running(config: JobConfig, store: Any, *, workers: int = 2) -> AsyncIterator[Role]:
+    role = Role(store)
+    task = asyncio.create_task(
+        run_reward(config, store, stop=role.stop, ready=role.ready.set, workers=workers)
+    )
+    waiter = asyncio.create_task(role.ready.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if task.done():
+        task.result()
+    try:
+        yield role
+    finally:
+        role.stop.set()
+        await task
+
+
+def memory() -> MemoryStore:
+    return MemoryStore(MemoryServer(), subject="job")
+
+
+# ---------------------------------------------------------------------------------------- the role
+
+
+async def test_trajectories_are_scored_by_their_items(model: Path) -> None:
+    config = job_config(model, functions=["exact_match", "verifier"])
+    training, held_out = open_prompts(config)
+    # Prompts where the same index asks for different answers, so that the wrong source would show.
+    prompts = [i for i in range(60) if training.item(i)["answer"] != held_out.item(i)["answer"]][:20]
+    assert len(prompts) == 20
+    sent = [trajectory(f"g{i}.0", training.item(i)["answer"], prompt=i) for i in prompts]
+    sent += [
+        trajectory(f"g{i}.1", f"{training.item(i)['answer']} apples", prompt=i, attempt=2) for i in prompts
+    ]
+    sent += [trajectory(f"e0-{i}.0", held_out.item(i)["answer"], prompt=i, sample="greedy") for i in prompts]
+    store = memory()
+    async with running(config, store) as role:
+        await role.trajectories.put(sent)
+        results = await role.results(len(sent))
+    assert set(results) == {t.id for t in sent}
+    digests = {}
+    async for located in TrajectoryStore(store).summaries():
+        digests |= {entry.summary.trajectory: entry.summary.digest for entry in located}
+        break
+    for result in results.values():
+        assert not result.error
+        assert result.payload_digest == digests[result.trajectory]
+        exact = 0.0 if result.trajectory.endswith(".1") else 1.0
+        assert result.parts["exact_match"] == exact
+        assert result.reward == pytest.approx(sum(result.parts.values()))
+        assert 0 < result.parts["verifier"] <= 1
+        assert (result.parts["verifier"] == 1) == bool(exact)
+        assert result.attempt == (0 if exact else 2)
+        assert result.sample == ("greedy" if result.trajectory.startswith("e") else "sampled")
+
+
+async def test_the_digest_covers_the_result(model: Path) -> None:
+    async with running(job_config(model, functions=["exact_match"]), memory()) as role:
+        await role.trajectories.put([trajectory("g0.0", "1")])
+        result = (await role.results(1))["g0.0"]
+    fields = {
+        "attempt": 0,
+        "error": "",
+        "kind": "reward",
+        "parts": {"exact_match": result.reward},
+        "payload_digest": result.payload_digest,
+        "reward": result.reward,
+        "sample": "sampled",
+        "trajectory": "g0.0",
+    }
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    assert result.digest == xxhash.xxh3_128_hexdigest(canonical)
+
+
+async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: str) -> None:
+    words = {
+        "raise": "RewardRaised: {}:act raised ValueError: bad answer",
+        "nan": "RewardRaised: {}:act returned nan, not a finite number",
+        "sleep": "RewardTimeout: longer than 3 s",
+        "stubborn": "RewardTimeout: longer than 3 s",
+        "spin": "RewardTimeout: longer than 3 s",
+        "kill": "RewardCrashed: the process ended by SIGKILL",
+        "exit": "RewardCrashed: the process ended with code 7",
+        "once": "",
+    }
+    sent = [trajectory(trajectory_id("g0", i), f"good {'x' * (i % 5)}") for i in range(60)]
+    bad = [trajectory(f"g1.{i}", f"{word} xy") for i, word in enumerate(words)]
+    mixed = [*sent[:30], *bad[:4], *sent[30:50], *bad[4:], *sent[50:]]
+    config = job_config(model, functions=[f"{module}:one", f"{module}:act"], limit=SHORT)
+    async with running(config, memory()) as role:
+        await role.trajectories.put(mixed)
+        results = await role.results(len(mixed))
+    for one in sent:
+        result = results[one.id]
+        assert not result.error
+        assert result.parts == {
+            f"{module}:one": 1.0,
+            f"{module}:act": float(int(one.id.partition(".")[2]) % 5),
+        }
+        assert result.reward == sum(result.parts.values())
+    for one, error in zip(bad, words.values(), strict=True):
+        result = results[one.id]
+        assert result.error == error.format(module)
+        if error:
+            assert (result.reward, result.parts) == (0.0, {})
+        else:
+            assert result.reward == 3.0
+
+
+async def test_tokens_that_are_none_fail_their_trajectory(model: Path) -> None:
+    odd = trajectory("g0.0", "1")
+    odd.segments[1].tokens[0] = -7
+    async with running(job_config(model, functions=["exact_match"]), memory()) as role:
+        await role.trajectories.put([odd, trajectory("g0.1", "1")])
+        results = await role.results(2)
+    assert results["g0.0"].error.startswith("RewardRaised: the response does not decode")
+    assert not results["g0.1"].error
+
+
+async def test_a_drain_finishes_what_is_in_hand(model: Path, module: str) -> None:
+    config = job_config(model, functions=[f"{module}:act"], limit=20)
+    store = memory()
+    sent = [trajectory(f"g0.{i}", "slow x") for i in range(40)]
+    async with running(config, store, workers=1) as role:
+        await role.trajectories.put(sent)
+        await role.results(1)
+        role.stop.set()
+    # After the role has ended, so nothing else will come.
+    assert set(await role.results(len(sent))) == {t.id for t in sent}
+    queue = await TrajectoryStore(store).queue("reward")
+    assert await queue.fetch(messages=10, timeout=0.05) == []
+
+
+async def test_two_workers_share_the_trajectories_of_a_real_server(
+    model: Path, nats_server: EmbeddedServer
+) -> None:
+    config = job_config(model, functions=["exact_match"])
+    stores = [
+        NatsStore(
+            nats_server.url,
+            subject=config.subject,
+            stream_prefix=config.stream_prefix,
+            trajectory_bytes=1 << 24,
+        )
+        for _ in range(3)
+    ]
+    for store in stores:
+        await store.open()
+    try:
+        items, _ = open_prompts(config)
+        async with running(config, stores[0], workers=1) as one, running(config, stores[1], workers=1):
+            writer = TrajectoryStore(stores[2])
+            for i in range(40):
+                await writer.put([trajectory(f"g{i}.0", items.item(i)["answer"], prompt=i)])
+            results = await one.results(40)
+        assert all(result.reward == 1 for result in results.values())
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def test_a_wrong_spec_ends_the_role(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "1+1=", "answer": "2"}\n')
+    config = job_config(
+        model, data={"source": "jsonl", "dataset": str(file)}, functions=["exact_match", "verifier"]
+    )
+    with pytest.raises(SpecError, match=r"spec\.reward\.functions\[1\]: .*verifier of their own"):
+        async with running(config, memory()):
+            pass
+
+
+# ---------------------------------------------------------------------------------------- the pool
+
+
+async def test_a_pool_whose_idle_processes_were_killed_goes_on() -> None:
+    pool = RewardPool(job_config("model", functions=["exact_match"], limit=20), workers=2)
+    try:
+        await pool.start()
+        for _ in range(2):
+            assert not (await pool.score(ScoringJob(0, False, "1"))).error
+            for process in _pool_processes():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        assert not (await pool.score(ScoringJob(0, False, "1"))).error
+    finally:
+        await pool.close()
+    deadline = time.monotonic() + 60
+    while _pool_processes():
+        assert time.monotonic() < deadline, "a process outlived its pool"
+        await asyncio.sleep(0.05)
+
+
+async def test_processes_that_cannot_even_load_are_given_up(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"{module}_deadly.py").write_text("import os; os._exit(3)\n")
+    pool = RewardPool(job_config("model", functions=[f"{module}_deadly:f"]), workers=1)
+    try:
+        with pytest.raises(RewardFailed, match="die before they score anything"):
+            await pool.start()
+    finally:
+        await pool.close()
+
+
+def _pool_processes() -> list[psutil.Process]:
+    """Processes of this process's pools (they are the fork server's children)."""
+    found: list[psutil.Process] = []
+    for server in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # another test's, which has just ended
+            if "forkserver" in " ".join(server.cmdline()):
+                found += filter(_alive, server.children())
+    return found
+
+
+def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module: str) -> None:
+    program = tmp_path / "parent.py"
+    config = job_config("model", functions=[f"{module}:act"], limit=600)
+    program.write_text(
+        "import asyncio, sys\n"
+        "from rljob_core.config import JobConfig\n"
+        "from rljob_runtime.rewards.pool import RewardPool\n"
+        "from rljob_runtime.rewards.process import Job\n"
+        "async def main():\n"
+        "    pool = RewardPool(JobConfig.model_validate_json(sys.argv[1]), workers=2)\n"
+        "    await pool.start()\n"
+        "    stuck = [asyncio.ensure_future(pool.score(Job(0, False, 'stubborn'))) for _ in range(2)]\n"
+        "    await asyncio.sleep(0.2)\n"
+        "    print('ready', flush=True)\n"
+        "    await asyncio.gather(*stuck)\n"
+        "if __name__ == '__main__':\n"
+        "    asyncio.run(main())\n"
+    )
+    environment = {**os.environ, "RLJOB_DIE_WITH_PARENT": "1", "RLJOB_SUPERVISOR": str(os.getpid())}
+    environment["PYTHONPATH"] = str(tmp_path)
+    parent = subprocess.Popen(
+        [sys.executable, str(program), config.model_dump_json(by_alias=True)],
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert len(family) >= 3  # the fork server and two workers
+    finally:
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+    deadline = time.monotonic() + 60
+    while any(_alive(process) for process in family):
+        assert time.monotonic() < deadline, "a process outlived the reward worker"
+        time.sleep(0.05)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

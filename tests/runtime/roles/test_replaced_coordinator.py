@@ -1,0 +1,51 @@
+"""A coordinator that was replaced and does not know it yet does nothing, also where it has nothing to record."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import virtual_time
+from world import job_config
+
+from rljob_core.errors import Fenced
+from rljob_core.planner import Planner
+from rljob_core.ports import Channel
+from rljob_core.trajectory import FinishReason, Trajectory, VersionSpan
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.weights.memory import MemoryTransport
+from rljob_runtime.weights.store import StoredWeights
+
+
+def test_it_deletes_no_payload_that_its_successor_may_need() -> None:
+    config = job_config()
+    server = MemoryServer()
+
+    def connect() -> MemoryStore:
+        return MemoryStore(server, subject=config.subject)
+
+    async def succeed() -> None:
+        planner, ledger = Planner(config), Ledger(connect(), job=config.uid, instance="c2")
+        planner.state = await ledger.replay()
+        await ledger.claim(planner.state.writer, planner.start("c2", 0.0).records)
+
+    async def whole() -> None:
+        ready = asyncio.Event()
+        weights = StoredWeights(MemoryTransport(), anchor_every=1)
+        first = Coordinator(config, connect(), weights, lambda prompt, _: str(prompt), instance="c1")
+        running = asyncio.create_task(first.run(ready.set))
+        await ready.wait()
+        await succeed()
+        # Of a group that only the successor knows: to the first one it is of no use.
+        unknown = Trajectory("g9000.0", 1, 9000, (), VersionSpan(0, 0), FinishReason.STOP, "e")
+        sequence = await TrajectoryStore(connect()).put([unknown])
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await running
+        assert raised.group_contains(Fenced)
+        (left,) = await connect().get(Channel.TRAJECTORIES, [sequence])
+        assert left is not None
+
+    virtual_time.run(whole(), limit=600.0)

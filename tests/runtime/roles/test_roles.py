@@ -1,0 +1,241 @@
+"""The real roles in one event loop, over the in-memory store, with the emulated engine and backend."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from role_tasks import Corrupting, Forgetful, Repeating, Roles, Slow
+
+from rljob_contract.tiny_models import tiny_model
+from rljob_core.config import JobConfig
+from rljob_core.ports import Channel
+from rljob_core.records import (
+    FED,
+    CheckpointSaved,
+    Evaluated,
+    GroupAborted,
+    GroupReserved,
+    SiblingReset,
+    StepCommitted,
+    decode_batch,
+)
+from rljob_core.spec import RLJobSpec
+from rljob_runtime.messaging.memory.store import MemoryStore
+from rljob_runtime.roles.trainer import RECOVERY_VERSIONS
+from rljob_runtime.weights.files import FilesWeightStore
+
+SECONDS = 200.0
+"""After which a test that waits for something gives up: a job's, on a machine that has much else to do."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def job(
+    tmp_path: Path, model: Path, *, micro_batch_tokens: int = 200, every_steps: int = 3, **pipeline: object
+) -> JobConfig:
+    return JobConfig(
+        namespace="default",
+        job="roles",
+        uid="u1",
+        spec=RLJobSpec.model_validate(
+            {
+                "steps": 6,
+                "model": {"uri": str(model)},
+                "data": {"dataset": "chain_sum", "promptsPerStep": 4, "groupSize": 2},
+                "evaluation": {"everySteps": 3, "samples": 5},
+                "pipeline": pipeline,
+                "rollout": {
+                    "engine": {
+                        "name": "Emulated",
+                        "options": {
+                            "slots": 6,
+                            "stepSeconds": 0.001,
+                            "lengths": {"median": 8, "min": 1, "max": 40},
+                        },
+                    },
+                    "pools": [{"name": "a", "replicas": 2}],
+                },
+                "trainer": {
+                    "backend": "Emulated",
+                    "microBatchTokens": micro_batch_tokens,
+                    "checkpoint": {"everySteps": every_steps},
+                },
+            }
+        ),
+        weights_uri=str(tmp_path / "weights"),
+        checkpoint_uri=str(tmp_path / "checkpoints"),
+        trainer_log_uri=str(tmp_path / "trainer"),
+    )
+
+
+async def ledger(store: MemoryStore) -> list:
+    last = await store.last_sequence(Channel.LEDGER)
+    async for messages in store.read(Channel.LEDGER):
+        return [r for m in messages if m.sequence <= last for r in decode_batch(m.data).records]
+    raise AssertionError
+
+
+async def check(roles: Roles) -> None:
+    records = await ledger(roles.store)
+    commits = [r for r in records if isinstance(r, StepCommitted)]
+    assert [c.version for c in commits] == list(range(1, 7))
+    consumed = Counter(t for c in commits for part in c.micro_batches for t in part)
+    assert set(consumed.values()) == {1}
+    assert len(consumed) == 6 * 4 * 2
+    planned = [r.group for r in records if isinstance(r, GroupReserved)]
+    assert len(planned) == len(set(planned))
+    weights = FilesWeightStore(roles.config.weights_uri)
+    for commit in commits:
+        assert weights.manifest(commit.key).digest == commit.manifest
+    fed = Counter()
+    for log in sorted(Path(roles.config.trainer_log_uri).iterdir()):
+        for line in log.read_bytes().splitlines():
+            batch = FED.validate_json(line)
+            fed[batch.step] += len(batch.items)
+    assert all(fed[step] >= 8 for step in range(6))
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        {"mode": "Synchronous"},
+        {"mode": "Streaming", "inflight": "Keep"},
+        {"mode": "BoundedAsync", "maxStaleness": 2},
+        {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Keep"},
+        {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Restart"},
+    ],
+    ids=lambda p: "-".join(map(str, p.values())),
+)
+async def test_a_job_runs_to_its_end(tmp_path, model, pipeline):
+    async with Roles(job(tmp_path, model, **pipeline), model) as roles:
+        line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
+        assert line.finished == "Succeeded"
+        assert line.trajectories["consumed"] == 48
+        await asyncio.wait_for(roles.tasks["trainer"], SECONDS)
+    await check(roles)
+
+
+async def test_old_weights_go_and_their_manifests_stay(tmp_path, model):
+    config = job(tmp_path, model, mode="Streaming")
+    weights = FilesWeightStore(config.weights_uri)
+    (tmp_path / "weights" / ".v00000001-a0-e1-r1.writing").mkdir(parents=True)  # of an attempt that died
+    async with Roles(config, model) as roles:
+        await finish(roles)
+    assert [m.version for m in weights.manifests()] == list(range(6 - RECOVERY_VERSIONS, 7))
+    assert [m.version for m in weights.proposals(0)] == list(range(1, 7))
+    assert not list((tmp_path / "weights").glob(".*"))
+
+
+@pytest.mark.parametrize("victim", ["coordinator", "trainer", "reward", "a-0"])
+async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
+    async with Roles(job(tmp_path, model, mode="BoundedAsync", maxStaleness=1), model) as roles:
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 2), SECONDS)
+        await roles.kill(victim)
+        match victim:
+            case "coordinator":
+                roles.coordinator("c2")
+            case "trainer":
+                roles.trainer()
+            case "reward":
+                roles.reward()
+            case _:
+                roles.rollout(victim)
+        line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
+        assert line.finished == "Succeeded"
+    await check(roles)
+
+
+async def finish(roles: Roles) -> None:
+    line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
+    assert line.finished == "Succeeded"
+
+
+@pytest.mark.parametrize("mode", ["Synchronous", "Streaming", "BoundedAsync"])
+async def test_every_message_may_come_twice(tmp_path, model, mode):
+    config = job(tmp_path, model, micro_batch_tokens=20, mode=mode)
+    async with Roles(config, model, kind=Repeating) as roles:
+        await finish(roles)
+    await check(roles)
+
+
+async def test_a_step_starts_over_without_a_payload_that_is_gone(tmp_path, model):
+    Forgetful.reads = 0
+    config = job(tmp_path, model, micro_batch_tokens=20, mode="Streaming")
+    async with Roles(config, model, trainer_kind=Forgetful) as roles:
+        await finish(roles)
+        assert roles.attempt == 1
+        assert not roles.tasks["trainer"].done() or roles.tasks["trainer"].exception() is None
+    await check(roles)
+    aborted = [r for r in await ledger(roles.store) if isinstance(r, GroupAborted)]
+    assert [a.reason for a in aborted] == ["PayloadLost"]
+
+
+async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_that_saves_it(tmp_path, model):
+    config, begun, loop = job(tmp_path, model, mode="Streaming"), asyncio.Event(), asyncio.get_running_loop()
+    slow = Slow(config, model, version=6, begun=lambda: loop.call_soon_threadsafe(begun.set))
+    async with Roles(config, model, checkpoints=slow) as roles:
+        await asyncio.wait_for(begun.wait(), SECONDS)
+        await roles.kill("trainer")
+        slow.killed.set()
+        roles.trainer()
+        await finish(roles)
+    await check(roles)
+    assert slow.keys()
+
+
+async def test_a_trainer_goes_on_from_the_newest_state_where_the_named_one_is_gone(tmp_path, model, caplog):
+    """A ledger that lost its end names an older checkpoint than there are, which was removed for newer ones."""
+    config = job(tmp_path, model, every_steps=1, mode="Streaming")
+    async with Roles(config, model) as roles:
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 3), SECONDS)
+        await roles.kill("trainer")
+        while await roles.store.unacknowledged(Channel.EVENTS, "coordinator"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # what it had told of a newer one is in the ledger then
+        named = [r for r in await ledger(roles.store) if isinstance(r, CheckpointSaved)][-1]
+        shutil.rmtree(roles.checkpoints.folder(named.key))
+        roles.trainer()
+        await finish(roles)
+    await check(roles)
+    assert f"the checkpoint {named.key} is gone: going on from step-0000" in caplog.text
+
+
+async def test_a_coordinator_that_dies_while_it_evaluates_is_followed_by_one_that_does_so_again(
+    tmp_path, model
+):
+    async with Roles(job(tmp_path, model, mode="BoundedAsync"), model) as roles:
+        scored = 0
+        async for messages in roles.store.read(Channel.REWARDS):
+            scored += sum(b'"e0-' in m.data for m in messages)
+            if scored:
+                break
+        await roles.kill("coordinator")
+        assert not [r for r in await ledger(roles.store) if isinstance(r, Evaluated)]
+        roles.coordinator("c2")
+        await finish(roles)
+    await check(roles)
+
+
+async def test_what_was_stored_with_altered_bytes_is_generated_again(tmp_path, model):
+    Corrupting.puts = 0
+    async with Roles(job(tmp_path, model, mode="Streaming"), model, kind=Corrupting) as roles:
+        await finish(roles)
+    await check(roles)
+    resets = [r for r in await ledger(roles.store) if isinstance(r, SiblingReset)]
+    assert {r.reason for r in resets} <= {"PayloadCorrupt"}
+
+
+async def test_an_engine_that_is_told_to_stop_before_there_are_weights_stops(tmp_path, model):
+    async with Roles(job(tmp_path, model, mode="Streaming"), model) as roles:
+        roles.rollout("early")
+        await asyncio.sleep(0.05)  # nobody has announced a version
+        assert not roles.tasks["early"].done()
+        roles.stop.set()
+        async with asyncio.timeout(SECONDS):
+            await roles.tasks["early"]

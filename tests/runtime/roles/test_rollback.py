@@ -1,0 +1,236 @@
+"""Going back to an earlier version: what is revoked, what is left, and what is refused before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evidence_builder import JOB, Story, job
+from evidence_streams import append
+from world import job_config
+
+from rljob_cli.audit import audit
+from rljob_cli.audit.evidence import Evidence
+from rljob_cli.audit.read import collect
+from rljob_contract.tiny_models import tiny_model
+from rljob_core.errors import CorruptLedger, SpecError
+from rljob_core.job_state import JobState
+from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED
+from rljob_core.ports import Channel
+from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, StepCommitted
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.roles.rollback import RolledBack, roll_back, whole_before
+from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.weights.files import files_transport
+from rljob_runtime.weights.store import StoredWeights
+
+CONFIG = job_config().model_copy(update={"uid": JOB})
+
+
+class Place:
+    """What a job that does not run has left: three versions, checkpoints after the first two."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.folder = folder
+        self.server = MemoryServer()
+        self.store = MemoryStore(self.server, subject="job")
+        self.weights = StoredWeights(files_transport(str(folder / "weights")))
+        self.checkpoints = CheckpointStore(str(folder / "checkpoints"), model_path=model)
+
+    async def leave(self, story: Story) -> None:
+        sealed = {"": ""}
+        for file in story.manifests:
+            assert file.proposal is not None
+            written = self.weights.write(
+                version=file.version,
+                parent=sealed[file.parent],
+                proposal=replace(file.proposal, parent=sealed[file.parent], key=key(file.version)),
+                key=key(file.version),
+                tensors=[("steps", np.full(4, file.version, np.float32))],
+            )
+            sealed[file.digest] = written.digest
+            if file.version < 3:
+                self.checkpoints.write(version=file.version, manifest="", attempt=1, save=lambda _: None)
+
+        def rename(record: Any) -> Any:
+            if not isinstance(record, StepCommitted):
+                return record
+            return replace(
+                record,
+                parent=sealed[record.parent],
+                manifest=sealed[record.manifest],
+                key=key(record.version),
+            )
+
+        story.rewrite(rename)
+        log = self.folder / "trainer" / "attempt-1.jsonl"
+        log.parent.mkdir()
+        log.write_bytes(b"".join(FED.dump_json(line) + b"\n" for line in story.fed))
+        await self.store.open()
+        await append(self.store, story)
+
+    async def back_to(self, version: int) -> RolledBack:
+        return await roll_back(
+            CONFIG, self.store, self.weights, self.checkpoints, version=version, instance="rljob-run.x"
+        )
+
+    async def state(self) -> JobState:
+        return await Ledger(self.store, job=JOB, instance="reader").replay()
+
+    async def evidence(self) -> Evidence:
+        store = MemoryStore(self.server, subject="job")
+        transport = files_transport(str(self.folder / "weights"))
+        return await collect(store, transport, job=JOB, trainer=self.folder / "trainer")
+
+    def damage(self, version: int) -> None:
+        path = self.folder / "weights" / key(version) / "weights.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def key(version: int) -> str:
+    return f"v{version:08d}-a1"
+
+
+def story() -> Story:
+    story = job()
+    story.write(CheckpointSaved(1, 1, "step-000001"), CheckpointSaved(2, 1, "step-000002"))
+    return story
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def place(tmp_path: Path, model: Path) -> AsyncIterator[Place]:
+    place = Place(tmp_path, model)
+    yield place
+    await place.store.close()
+
+
+async def test_later_versions_are_revoked_and_nothing_of_them_is_left(place: Place):
+    await place.leave(story())
+    assert await place.back_to(1) == RolledBack(1, revoked=2, trajectories=8, optimizer=1)
+    state = await place.state()
+    assert (state.version, state.commit.key, state.next_prompt, dict(state.groups)) == (1, key(1), 7, {})
+    assert (state.writer.count, state.writer.instance) == (1, "rljob-run.x")
+    assert state.aborted == {"VersionRevoked": 10}
+    assert state.checkpoint is not None
+    assert (state.checkpoint.version, state.checkpoint.key) == (1, "step-000001")
+    announced = await place.store.last(Channel.VERSIONS)
+    assert announced is not None
+    told = VERSION_ANNOUNCED.validate_json(announced.data)
+    assert (told.version, told.key, told.epoch) == (1, key(1), state.writer.number)
+    assert [m.version for m in place.weights.manifests()] == [1]
+    assert [m.version for m in place.weights.proposals(0)] == [1, 2, 3]  # of what there was, for the audit
+    assert place.checkpoints.keys() == ["step-000001"]
+    assert (place.folder / "checkpoints" / "latest").resolve().name == "step-000001"
+    line = await place.store.last(Channel.METRICS)
+    assert line is not None
+    assert STEP_METRICS.validate_json(line.data).gone_back
+    findings = audit(await place.evidence())
+    assert [check for check in findings.checks if not check.holds] == []
+    assert findings.counts["versions_revoked"] == 2
+
+
+async def test_back_to_the_initial_model(place: Place):
+    await place.leave(story())
+    assert await place.back_to(0) == RolledBack(0, revoked=3, trajectories=12, optimizer=None)
+    state = await place.state()
+    assert (state.version, state.commit.key, state.checkpoint) == (0, None, None)
+    assert place.checkpoints.keys() == []
+    assert not (place.folder / "checkpoints" / "latest").is_symlink()
+    assert audit(await place.evidence()).holds
+
+
+async def test_an_optimizer_state_of_before_is_taken_if_that_of_the_version_is_gone(place: Place):
+    await place.leave(story())
+    path = place.checkpoints.folder("step-000002")
+    path.rename(path.with_name(".step-000002.removed"))
+    assert (await place.back_to(2)).optimizer == 1
+
+
+async def test_a_job_that_had_ended_goes_on(place: Place):
+    ended = story()
+    ended.write(JobFinished("Failed", "weights"), GroupAborted("g6", "JobFinished"))
+    await place.leave(ended)
+    await place.back_to(2)
+    state = await place.state()
+    assert state.finished is None
+    assert state.aborted == {"JobFinished": 2, "VersionRevoked": 4}
+
+
+async def test_a_commit_that_the_ledger_had_lost_is_taken_back_first(place: Place):
+    lost = story()
+    last = next(n for n, e in enumerate(lost.ledger) if any(r for r in e.records if commits(r, 3)))
+    lost.lose(len(lost.ledger) - last)
+    await place.leave(lost)
+    assert (await place.back_to(2)).revoked == 1
+    findings = audit(await place.evidence())
+    assert findings.holds
+    assert (findings.counts["versions"], findings.counts["versions_revoked"]) == (2, 1)
+
+
+def commits(record: Any, version: int) -> bool:
+    return isinstance(record, StepCommitted) and record.version == version
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (3, "3 is the newest version: to go on from it, leave the flag out"),
+        (4, "there is no version 4: the newest is 3"),
+        (2, "the weights of version 2 are deleted or damaged"),
+    ],
+)
+async def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(
+    place: Place, version: int, told: str
+):
+    await place.leave(story())
+    place.damage(2)
+    before = await place.store.depths()
+    with pytest.raises(SpecError) as refused:
+        await place.back_to(version)
+    assert str(refused.value) == (
+        f"--from-version: {told}. Versions that can be gone back to: 0, 1 (0 is the initial model)"
+    )
+    assert await place.store.depths() == before
+    assert [m.version for m in place.weights.manifests()] == [1, 2, 3]
+
+
+async def test_of_a_job_that_never_trained_there_is_nothing_to_go_back_to(place: Place):
+    await place.store.open()
+    with pytest.raises(SpecError, match=r"0 is the newest version.*: nothing was trained"):
+        await place.back_to(0)
+
+
+async def test_a_ledger_of_another_job_is_not_touched(place: Place):
+    await place.leave(story())
+    other = CONFIG.model_copy(update={"uid": "another"})
+    with pytest.raises(CorruptLedger, match="of the job 0123, not of another"):
+        await roll_back(other, place.store, place.weights, place.checkpoints, version=1, instance="x")
+
+
+async def test_without_the_ledger_versions_are_found_by_their_parents(place: Place):
+    await place.leave(story())
+    # A proposal that was never committed stands beside them.
+    side = place.weights.write(
+        version=2,
+        parent="other",
+        proposal=None,
+        key="v00000002-a9",
+        tensors=[("steps", np.zeros(4, np.float32))],
+    )
+    newest = place.weights.manifest(key(3))
+    assert whole_before(place.weights, newest.digest, 3) == [1, 2]
+    place.damage(1)
+    assert whole_before(place.weights, newest.digest, 3) == [2]
+    # Where the newest manifest itself is damaged, nobody knows which are on its chain.
+    assert sorted(whole_before(place.weights, "unknown", 3)) == [2, 2]
+    assert side.version == 2
