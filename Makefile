@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test runs engines search soak faults kube e2e check bench bench-operator format crds lock model clean
+.PHONY: help demo test runs engines search soak faults kube e2e check bench bench-operator docs format crds lock model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,10 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, generated f
 	@$(BIN)/lint-imports
 	@$(BIN)/rljob crd --check
 
+docs: $(VENV)/.installed  ## build the documentation site into site/; a dead link fails it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 format: $(VENV)/.installed  ## rewrite the sources in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -92,4 +96,4 @@ lock:  ## resolve the requirement files again
 	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean:  ## remove what was built
-	@rm -rf $(VENV) .venv-bench runs bench/out .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) .venv-bench runs site bench/out .pytest_cache .mypy_cache .ruff_cache
