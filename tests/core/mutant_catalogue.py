@@ -179,7 +179,7 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.engines", "        dispatching.repeat(context, view.engine)\n", ""
     ),
     "work that was on its way is not sent again": Mutant(
-        "rljob_core.planner", "        dispatching.repeat(self)\n", ""
+        "rljob_core.planner.planner", "        dispatching.repeat(self)\n", ""
     ),
     # What only the roles' own code guards.
     "rollouts start below the minVersion": Mutant(

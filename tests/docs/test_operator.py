@@ -189,7 +189,7 @@ def test_a_change_restarts_what_the_page_says(path: str) -> None:
 
 
 def sources() -> str:
-    return "\n".join(file.read_text() for file in (CHECKOUT / "operator/rljob_operator").glob("*.py"))
+    return "\n".join(file.read_text() for file in (CHECKOUT / "operator/rljob_operator").rglob("*.py"))
 
 
 def test_every_reason_is_one_of_the_operator() -> None:
