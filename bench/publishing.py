@@ -90,7 +90,7 @@ def rank(trainer: dict[str, Any], model: Path, number: int, folder: Path) -> dic
 
     from rljob_contract.samples import job_config, random_samples
     from rljob_runtime.training.registry import create_backend
-    from rljob_runtime.weights.files import FilesWeightStore
+    from rljob_runtime.weights.create import open_store
 
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -112,7 +112,7 @@ def rank(trainer: dict[str, Any], model: Path, number: int, folder: Path) -> dic
             for _ in backend.tensors():
                 pass
             return
-        with closing(FilesWeightStore((folder / "weights").as_uri())) as store:
+        with closing(open_store("Files", uri=(folder / "weights").as_uri())) as store:
             store.write(version=1, parent="", proposal=None, key="v1", tensors=backend.tensors())
 
     sizes = [layout.size for layout in backend.layout()]

@@ -42,7 +42,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout import Rollout
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
 
 CONTEXT = 1024
 
@@ -160,7 +160,7 @@ class Worker:
         for store in (self._store, own):
             await store.open()
         engine = create_engine("vLLM", model_path=self._model, options=options(self._sizes))
-        weights = FilesWeightStore(config.weights_uri)
+        weights = open_store("Files", uri=config.weights_uri)
         role = Rollout(config, own, weights, engine, Tokenizer(self._model), pod="bench", pool="a")
         self._engine = role.instance
         announced = VersionAnnounced(epoch=1, version=0, key=None, manifest="initial")

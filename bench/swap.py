@@ -25,7 +25,7 @@ from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Engine, Request, TrainerBackend, WeightManifest
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.training.registry import create_backend
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
 
 SWAPS = 7
 
@@ -63,7 +63,7 @@ class Trainer:
 
     def publish(self) -> WeightManifest:
         """Store the weights."""
-        with closing(FilesWeightStore(self._root)) as store:
+        with closing(open_store("Files", uri=self._root)) as store:
             return store.write(
                 version=self._version,
                 parent="",
@@ -74,7 +74,7 @@ class Trainer:
 
     def read(self, manifest: WeightManifest) -> list[tuple[str, Any]]:
         """Them, verified."""
-        with closing(FilesWeightStore(self._root)) as store:
+        with closing(open_store("Files", uri=self._root)) as store:
             return list(store.read(store.manifest(manifest.key)))
 
 

@@ -31,7 +31,8 @@ from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, Ver
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator, publish_event
-from rljob_runtime.weights.memory import MemoryWeightStore
+from rljob_runtime.weights.memory import MemoryTransport
+from rljob_runtime.weights.store import StoredWeights
 
 PROMPT, RESPONSE = 16, 48
 
@@ -67,7 +68,7 @@ def _coordinate(url: str, shape: LoadShape, told: Connection) -> None:
         role = Coordinator(
             config_of(shape),
             store,
-            MemoryWeightStore(),
+            StoredWeights(MemoryTransport()),
             lambda prompt, _: f"prompt {prompt}",
             instance="bench",
         )

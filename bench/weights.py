@@ -38,11 +38,10 @@ from bench.link import Link
 from rljob_core.ports import WeightManifest
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.weights.create import open_store
 from rljob_runtime.weights.delta import Version, delta_entries, whole_entries
-from rljob_runtime.weights.files import FilesWeightStore
 from rljob_runtime.weights.format import bytes_of
-from rljob_runtime.weights.memory import MemoryWeightStore
-from rljob_runtime.weights.nats import NatsWeightStore
+from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 Tensors = Mapping[str, torch.Tensor]
@@ -115,13 +114,12 @@ def measure_transports(sizes: Sizes, folder: Path, url: str) -> list[dict[str, A
     size = 4 * sizes.tensors * sizes.elements
     connect = partial(NatsStore, url, subject="rljob.bench", stream_prefix="RLJOB_bench")
     kinds: dict[str, Callable[[], StoredWeights]] = {
-        "Files": partial(FilesWeightStore, str(folder / "weights")),
-        "Nats": partial(NatsWeightStore, connect),
-        "memory": MemoryWeightStore,
+        "Files": partial(open_store, "Files", uri=str(folder / "weights")),
+        "Nats": partial(open_store, "Nats", connect=connect),
+        "memory": partial(StoredWeights, MemoryTransport()),
     }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("copied twice", *kinds)}
     stores = {name: (make(), make()) for name, make in kinds.items()}
-    stores["memory"] = stores["memory"][:1] * 2
     for version in range(sizes.rounds):
         for name, (writer, reader) in stores.items():
             put, manifest = timed(partial(publish, writer, version, tensors))
@@ -183,8 +181,8 @@ def measure_link(sizes: Sizes, url: str, kind: torch.dtype) -> dict[str, Any]:
 
     row: dict[str, Any] = {"dtype": name, "megabytes": start.nbytes / 1e6}
     with Link(url, bits_per_second=sizes.bits_per_second) as link:
-        writer = NatsWeightStore(partial(connect, url), anchor_every=10)
-        reader = NatsWeightStore(partial(connect, link.url), anchor_every=10)
+        writer = open_store("Nats", connect=partial(connect, url), anchor_every=10)
+        reader = open_store("Nats", connect=partial(connect, link.url), anchor_every=10)
         with closing(writer), closing(reader):
             reader.manifests()  # it is connected
             parent, found = "", {"weights": torch.empty_like(start)}
@@ -235,7 +233,7 @@ def measure_changes(sizes: Sizes, folder: Path, learning_rate: str) -> list[dict
     }  # fmt: skip
     output = folder / f"run-{learning_rate}"
     run_job(EXAMPLE, output, [f"spec.{path}={value}" for path, value in settings.items()], audit=False)
-    store = FilesWeightStore(str(output / "weights"))
+    store = open_store("Files", uri=str(output / "weights"))
     exact = [dict(store.read(manifest)) for manifest in store.manifests()]
     rounded = [{name: t.to(torch.bfloat16) for name, t in version.items()} for version in exact]
     return [

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -23,6 +24,7 @@ from rljob_cli.run_folder import Identity, RunFolder, fixed_differences
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.spec import RLJob
+from rljob_core.weight_transports import WeightTransportName
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.cluster.local import pod as local_pod
@@ -171,10 +173,10 @@ def _runs_here(config: JobConfig) -> None:
 
 
 def _uris(config: JobConfig) -> None:
-    if config.spec.weights.transport == "Files":
-        from rljob_runtime.weights.files import files_transport
+    if config.spec.weights.needs_uri:
+        from rljob_runtime.weights.create import open_transport
 
-        files_transport(config.weights_uri).close()
+        open_transport(config.spec.weights.transport, uri=config.weights_uri).close()
     local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
 
 
@@ -289,7 +291,7 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity) -> None:
 def _check_unused(job: RLJob) -> None:
     for field, uri, holds_any in (
         ("spec.trainer.checkpoint.uri", job.spec.trainer.checkpoint.uri, _holds_checkpoints),
-        ("spec.weights.uri", job.spec.weights.uri, _holds_weights),
+        ("spec.weights.uri", job.spec.weights.uri, partial(_holds_weights, job.spec.weights.transport)),
     ):
         if uri is not None and holds_any(uri, field):
             raise SpecError(field, f"{uri} holds what another job stored: choose an empty or a new folder")
@@ -299,10 +301,10 @@ def _holds_checkpoints(uri: str, field: str) -> bool:
     return any(local_path(uri, field=field).glob("step-*"))
 
 
-def _holds_weights(uri: str, field: str) -> bool:
-    from rljob_runtime.weights.files import files_transport
+def _holds_weights(transport_name: WeightTransportName, uri: str, field: str) -> bool:
+    from rljob_runtime.weights.create import open_transport
 
-    with closing(files_transport(uri)) as transport:
+    with closing(open_transport(transport_name, uri=uri)) as transport:
         try:
             return any(transport.manifest(key) is not None for key in transport.listing())
         except StoreUnavailable as error:

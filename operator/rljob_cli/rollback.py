@@ -16,8 +16,7 @@ from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.rollback import RolledBack, roll_back
 from rljob_runtime.training.checkpoints import CheckpointStore
-from rljob_runtime.weights.create import weights_transport
-from rljob_runtime.weights.store import StoredWeights
+from rljob_runtime.weights.create import open_store
 
 
 def go_back_to(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
@@ -38,14 +37,14 @@ async def _go_back(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
     async with streams_at_rest(folder.nats, job.spec.nats.url, os.environ) as url:
         config = job_config(job, folder.defaults(url))
         connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
-        transport = weights_transport(config.spec.weights.transport, config.weights_uri, connect)
+        weight_store = open_store(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
         checkpoints = CheckpointStore(
             config.checkpoint_uri, model_path=local_path(config.spec.model.uri, field="spec.model.uri")
         )
         store = connect()
         await store.open()
         try:
-            with closing(StoredWeights(transport)) as weights:
+            with closing(weight_store) as weights:
                 return await roll_back(
                     config,
                     store,

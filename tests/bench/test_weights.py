@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from bench.link import Bucket, Link
@@ -9,7 +11,7 @@ from bench.weights import SMALL, compare, main
 
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.weights.nats import NatsWeightStore
+from rljob_runtime.weights.create import open_store
 
 
 def test_all_of_it_at_a_small_size(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +45,8 @@ def test_what_the_link_lets_through() -> None:
 
 def test_the_link_carries_weights(nats_server: EmbeddedServer) -> None:
     with Link(nats_server.url, bits_per_second=1e9) as link:
-        store = NatsWeightStore(lambda: NatsStore(link.url, subject="rljob.link", stream_prefix="RLJOB_link"))
+        connect = partial(NatsStore, link.url, subject="rljob.link", stream_prefix="RLJOB_link")
+        store = open_store("Nats", connect=connect)
         manifest = store.write(
             version=0, parent="", proposal=None, key="v0-a", tensors=[("a", torch.zeros(100_000))]
         )

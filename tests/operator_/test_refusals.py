@@ -26,6 +26,7 @@ from strict_api import Refused, StrictApi
 from rljob_cli.manifest import InvalidManifest, load_job
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RolloutPool, immutable_fields
+from rljob_core.weight_transports import WEIGHT_TRANSPORTS
 from rljob_operator.crd.definitions import crds
 from rljob_operator.crd.schema import RULES
 
@@ -194,7 +195,7 @@ MANIFESTS = [
         ),
     ),
     case("spec.algorithm.loss", "PPO", one_of("GRPO", "DrGRPO", "DAPO")),
-    case("spec.weights.transport", "NCCL", one_of("Files", "Nats")),
+    case("spec.weights.transport", "NCCL", one_of(*WEIGHT_TRANSPORTS)),
     case(f"{POOL_0}.scaling.policy", "Internal", one_of("External"), **ONLY_SCALED),
     # Out of bounds.
     case("spec.steps", 0, at_least(1)),

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
 from runs import LiveRun, audit, still_there, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -88,7 +88,7 @@ def test_kill_9_costs_nothing_wherever_the_weights_are(start: Start, pod: str, r
     summary = check_finished(run)
     assert summary["staleness_max"] <= 1
     if role == "rollout":
-        told = FilesWeightStore(str(run.output / "weights")).proposals(0)
+        told = open_store("Files", uri=str(run.output / "weights")).proposals(0)
         assert [m.version for m in told if m.base is None] == [1, 5]
 
 

@@ -22,7 +22,7 @@ from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.trainer import Trainer
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
 
 
 class Repeating(MemoryStore):
@@ -101,7 +101,7 @@ class Roles:
         self.config, self.model = config, model
         self.kind, self.trainer_kind = kind, trainer_kind or kind
         self.checkpoints = checkpoints or CheckpointStore(config.checkpoint_uri, model_path=model)
-        self.weights = weights or (lambda pod: FilesWeightStore(config.weights_uri))
+        self.weights = weights or (lambda pod: open_store("Files", uri=config.weights_uri))
         self.server = MemoryServer()
         self.stop = asyncio.Event()
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -117,7 +117,7 @@ class Roles:
         role = Coordinator(
             self.config,
             self.connect(),
-            FilesWeightStore(self.config.weights_uri),
+            open_store("Files", uri=self.config.weights_uri),
             lambda prompt, evaluation: (held_out if evaluation else training).text(prompt),
             instance=instance,
             changes=self._changes(),
@@ -160,7 +160,7 @@ class Roles:
         role = Trainer(
             self.config,
             self.trainer_kind(self.server, subject=self.config.subject),
-            FilesWeightStore(self.config.weights_uri),
+            open_store("Files", uri=self.config.weights_uri),
             self.checkpoints,
             create_backend(self.config, rank=0, world_size=1, model_path=self.model),
             attempt=self.attempt,

@@ -29,7 +29,7 @@ from rljob_core.records import FED, FedMicroBatch
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.weights.create import weights_transport
+from rljob_runtime.weights.create import open_transport
 from rljob_runtime.weights.transport import Transport
 
 _MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
@@ -49,8 +49,8 @@ async def read_folder(folder: RunFolder) -> Evidence:
     weights = identity.manifest["spec"]["weights"]
     async with _server(folder, identity) as url:
         connect = partial(NatsStore, url, subject=names.subject, stream_prefix=names.prefix)
-        transport = weights_transport(
-            weights.get("transport", "Files"), weights.get("uri") or str(folder.weights), connect
+        transport = open_transport(
+            weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
         )
         return await collect(connect(), transport, job=identity.uid, trainer=folder.trainer)
 
@@ -77,7 +77,7 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
         inbox=inbox_of(config.uid, "reader"),
         create=False,
     )
-    transport = weights_transport(config.spec.weights.transport, config.weights_uri, connect)
+    transport = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     return await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
 
 

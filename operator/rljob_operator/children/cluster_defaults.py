@@ -51,7 +51,7 @@ def job_config(job: RLJob, defaults: ClusterDefaults) -> JobConfig:
     """
     spec = job.spec
     given = {"spec.trainer.checkpoint.uri": spec.trainer.checkpoint.uri or defaults.checkpoint_uri}
-    if spec.weights.transport == "Files":
+    if spec.weights.needs_uri:
         given = {"spec.weights.uri": _weights_uri(spec, defaults), **given}
     for path, uri in given.items():
         if not uri:
@@ -95,7 +95,7 @@ def job_claims(job: RLJob, defaults: ClusterDefaults) -> list[str]:
 
 def _weights_uri(spec: RLJobSpec, defaults: ClusterDefaults) -> str:
     """Where the files of weights are; empty if there are none."""
-    return (spec.weights.uri or defaults.weights_uri) if spec.weights.transport == "Files" else ""
+    return (spec.weights.uri or defaults.weights_uri) if spec.weights.needs_uri else ""
 
 
 def _seen_by_worker(spec: RLJobSpec) -> RLJobSpec:

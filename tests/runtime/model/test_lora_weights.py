@@ -17,9 +17,8 @@ from rljob_core.errors import JobFailed, SpecError, WeightsRejected
 from rljob_runtime.model.lora_weights import initial_adapter, merged
 from rljob_runtime.training.backends.torch import TorchBackend
 from rljob_runtime.training.registry import check_backend, create_backend
-from rljob_runtime.weights.files import files_transport
+from rljob_runtime.weights.create import open_store, open_transport
 from rljob_runtime.weights.merged import MergedWeights, base_tensors
-from rljob_runtime.weights.store import StoredWeights
 
 LORA = {"rank": 4, "alpha": 8.0}
 
@@ -135,9 +134,9 @@ def test_engines_read_what_the_trainer_computes(tmp_path: Path, architecture: st
     trainer = backend(model, learningRate=0.01)
     for number in range(3):
         step(trainer, number)
-    store = StoredWeights(files_transport(str(tmp_path / "weights")))
+    store = open_store("Files", uri=str(tmp_path / "weights"))
     manifest = store.write(version=3, parent="", proposal=None, key="v3-a1", tensors=trainer.tensors())
-    reader = MergedWeights(files_transport(str(tmp_path / "weights")), base=model, alpha=8.0)
+    reader = MergedWeights(open_transport("Files", uri=str(tmp_path / "weights")), base=model, alpha=8.0)
     whole = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
     missing, unknown = whole.load_state_dict(dict(reader.read(manifest)), strict=False)
     assert not unknown

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from rljob_core.errors import ProtocolViolation
 from rljob_runtime.model.tensor_files import Layout, TensorStream, layout_of, write_model, write_tensors
-from rljob_runtime.weights.files import files_transport
-from rljob_runtime.weights.store import StoredWeights
+from rljob_runtime.weights.create import open_store
 
 TENSORS = {
     "wide": torch.arange(6, dtype=torch.float64).reshape(2, 3),
@@ -74,12 +73,12 @@ def test_what_was_not_announced_is_not_written(tmp_path: Path, spoil: str) -> No
 
 
 def test_the_weight_store_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
-    held, store = Held(), StoredWeights(files_transport(str(tmp_path / "streamed")))
+    held, store = Held(), open_store("Files", uri=str(tmp_path / "streamed"))
     streamed = store.write(
         version=1, parent="p", proposal=None, key="v1-a1", tensors=TensorStream(LAYOUTS, held.tensors())
     )
     assert held.most == 1
-    whole = StoredWeights(files_transport(str(tmp_path / "whole"))).write(
+    whole = open_store("Files", uri=str(tmp_path / "whole")).write(
         version=1, parent="p", proposal=None, key="v1-a1", tensors=TENSORS.items()
     )
     assert streamed == whole
@@ -97,7 +96,7 @@ def test_the_weight_store_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_weight_store_refuses_another_order_than_a_file_has(tmp_path: Path) -> None:
-    store = StoredWeights(files_transport(str(tmp_path)))
+    store = open_store("Files", uri=str(tmp_path))
     backwards = TensorStream(LAYOUTS[::-1], iter(reversed(TENSORS.items())))
     with pytest.raises(ProtocolViolation, match="order"):
         store.write(version=1, parent="p", proposal=None, key="v1-a1", tensors=backwards)

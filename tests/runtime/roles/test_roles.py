@@ -26,7 +26,7 @@ from rljob_core.records import (
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.memory.store import MemoryStore
 from rljob_runtime.roles.trainer import RECOVERY_VERSIONS
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
 
 SECONDS = 200.0
 """After which a test that waits for something gives up: a job's, on a machine that has much else to do."""
@@ -91,7 +91,7 @@ async def check(roles: Roles) -> None:
     assert len(consumed) == 6 * 4 * 2
     planned = [r.group for r in records if isinstance(r, GroupReserved)]
     assert len(planned) == len(set(planned))
-    weights = FilesWeightStore(roles.config.weights_uri)
+    weights = open_store("Files", uri=roles.config.weights_uri)
     for commit in commits:
         assert weights.manifest(commit.key).digest == commit.manifest
     fed = Counter()
@@ -124,7 +124,7 @@ async def test_a_job_runs_to_its_end(tmp_path, model, pipeline):
 
 async def test_old_weights_go_and_their_manifests_stay(tmp_path, model):
     config = job(tmp_path, model, mode="Streaming")
-    weights = FilesWeightStore(config.weights_uri)
+    weights = open_store("Files", uri=config.weights_uri)
     (tmp_path / "weights" / ".v00000001-a0-e1-r1.writing").mkdir(parents=True)  # of an attempt that died
     async with Roles(config, model) as roles:
         await finish(roles)

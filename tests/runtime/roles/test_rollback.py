@@ -26,8 +26,7 @@ from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.roles.rollback import RolledBack, roll_back, whole_before
 from rljob_runtime.training.checkpoints import CheckpointStore
-from rljob_runtime.weights.files import files_transport
-from rljob_runtime.weights.store import StoredWeights
+from rljob_runtime.weights.create import open_store, open_transport
 
 CONFIG = job_config().model_copy(update={"uid": JOB})
 
@@ -39,7 +38,7 @@ class Place:
         self.folder = folder
         self.server = MemoryServer()
         self.store = MemoryStore(self.server, subject="job")
-        self.weights = StoredWeights(files_transport(str(folder / "weights")))
+        self.weights = open_store("Files", uri=str(folder / "weights"))
         self.checkpoints = CheckpointStore(str(folder / "checkpoints"), model_path=model)
 
     async def leave(self, story: Story) -> None:
@@ -84,7 +83,7 @@ class Place:
 
     async def evidence(self) -> Evidence:
         store = MemoryStore(self.server, subject="job")
-        transport = files_transport(str(self.folder / "weights"))
+        transport = open_transport("Files", uri=str(self.folder / "weights"))
         return await collect(store, transport, job=JOB, trainer=self.folder / "trainer")
 
     def damage(self, version: int) -> None:

@@ -15,7 +15,8 @@ from rljob_core.errors import RLJobError, StoreUnavailable, WeightsRejected
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, EngineSignal
 from rljob_core.ports import WeightManifest
 from rljob_runtime.roles import rollout
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store, open_transport
+from rljob_runtime.weights.store import StoredWeights
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +30,14 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout, "LONGEST_RETRY_SECONDS", 1.0)  # however long a test takes
 
 
-class Troubled(FilesWeightStore):
+class Troubled(StoredWeights):
     """A store with a trouble that comes at a version and can be mended."""
 
     trouble: RLJobError | None = None
     from_version = 0
 
     def __init__(self, uri: str) -> None:
-        super().__init__(uri)
+        super().__init__(open_transport("Files", uri=uri))
         self.asked = 0
         self.refused = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -111,8 +112,8 @@ async def test_an_engine_is_not_ready_before_it_has_weights(tmp_path: Path, mode
     config = job(tmp_path, model, mode="BoundedAsync", maxStaleness=1)
     late = Troubled(config.weights_uri)
     stores = {
-        "a-0": FilesWeightStore(config.weights_uri),
-        "a-1": FilesWeightStore(config.weights_uri),
+        "a-0": open_store("Files", uri=config.weights_uri),
+        "a-1": open_store("Files", uri=config.weights_uri),
         "a-2": late,
     }
     async with Roles(config, model, weights=stores.__getitem__) as roles:

@@ -14,7 +14,7 @@ from rljob_core.config import JobConfig
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import Source, Trajectory
 from rljob_runtime.messaging.trajectories import TrajectoryStore
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
 
 pytestmark = pytest.mark.timeout(300)
 TOLERANCE = 1e-4
@@ -88,7 +88,7 @@ async def test_every_token_s_log_probability_is_that_of_its_version(tmp_path):
         line = await asyncio.wait_for(roles.until(lambda m: m.finished), 200)
         assert line.finished == "Succeeded"
     witness.cancel()
-    weights = FilesWeightStore(config.weights_uri)
+    weights = open_store("Files", uri=config.weights_uri)
     models = {0: AutoModelForCausalLM.from_pretrained(folder).eval()}
     for manifest in weights.manifests():
         model = AutoModelForCausalLM.from_pretrained(folder).eval()

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, WeightsRejected
 from rljob_core.ports import WeightManifest
 from rljob_runtime.weights import files as weights_files
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
+from rljob_runtime.weights.store import StoredWeights
 
 TENSORS = {
     "embed": torch.arange(12, dtype=torch.float32).reshape(3, 4),
@@ -34,12 +35,12 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(root: Path) -> FilesWeightStore:
-    return FilesWeightStore(f"file://{root}")
+def store(root: Path) -> StoredWeights:
+    return open_store("Files", uri=f"file://{root}")
 
 
 def write(
-    store: FilesWeightStore, version: int, tensors: dict[str, Any] | None = None, parent: str = ""
+    store: StoredWeights, version: int, tensors: dict[str, Any] | None = None, parent: str = ""
 ) -> WeightManifest:
     return store.write(
         version=version,
@@ -50,7 +51,7 @@ def write(
     )
 
 
-def test_the_file_is_a_safetensors_file(store: FilesWeightStore, root: Path) -> None:
+def test_the_file_is_a_safetensors_file(store: StoredWeights, root: Path) -> None:
     manifest = write(store, 1)
     loaded = load_file(root / "v1-a" / "weights.safetensors")
     assert loaded.keys() == TENSORS.keys()
@@ -61,7 +62,7 @@ def test_the_file_is_a_safetensors_file(store: FilesWeightStore, root: Path) -> 
 
 
 def test_a_delta_is_a_safetensors_file_too(root: Path) -> None:
-    store = FilesWeightStore(str(root), anchor_every=5)
+    store = open_store("Files", uri=str(root), anchor_every=5)
     first = write(store, 1, {"a": torch.zeros(100), "b": torch.zeros(2), "c": torch.ones(3)})
     changed = torch.zeros(100)
     changed[3] = 1
@@ -73,7 +74,7 @@ def test_a_delta_is_a_safetensors_file_too(root: Path) -> None:
     }
 
 
-def test_what_is_no_version_is_passed_over(store: FilesWeightStore, root: Path) -> None:
+def test_what_is_no_version_is_passed_over(store: StoredWeights, root: Path) -> None:
     write(store, 1)
     for folder in ("v3", ".v4.writing", "v5"):
         (root / folder).mkdir()
@@ -83,7 +84,7 @@ def test_what_is_no_version_is_passed_over(store: FilesWeightStore, root: Path) 
     assert (root / "v5").is_dir()  # nothing is cleared away
 
 
-def test_a_version_appears_by_one_rename(store: FilesWeightStore, root: Path) -> None:
+def test_a_version_appears_by_one_rename(store: StoredWeights, root: Path) -> None:
     seen = []
 
     def tensors() -> Iterator[tuple[str, Any]]:
@@ -96,7 +97,7 @@ def test_a_version_appears_by_one_rename(store: FilesWeightStore, root: Path) ->
 
 
 def test_a_disk_that_takes_no_more_is_reported_and_earlier_versions_stay(root: Path) -> None:
-    store = FilesWeightStore(str(root), anchor_every=5)
+    store = open_store("Files", uri=str(root), anchor_every=5)
     first = write(store, 1)
     with files_of_at_most(100_000), pytest.raises(StorageRefused, match="version 2") as caught:
         write(store, 2, {"a": torch.ones(1_000_000)})
@@ -105,17 +106,17 @@ def test_a_disk_that_takes_no_more_is_reported_and_earlier_versions_stay(root: P
     assert len(list(store.read(first))) == len(TENSORS)
     assert [p.name for p in root.iterdir()] == ["v1-a"]
     assert write(store, 2, parent=first.digest).version == 2
-    assert len(list(FilesWeightStore(str(root)).read(store.manifest("v2-a")))) == len(TENSORS)
+    assert len(list(open_store("Files", uri=str(root)).read(store.manifest("v2-a")))) == len(TENSORS)
 
 
 def test_a_root_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageRefused, match="file/weights"):
-        write(FilesWeightStore(str(tmp_path / "file" / "weights")), 1)
+        write(open_store("Files", uri=str(tmp_path / "file" / "weights")), 1)
 
 
 def test_a_file_system_that_does_not_let_us_look_is_no_missing_version(
-    store: FilesWeightStore, root: Path
+    store: StoredWeights, root: Path
 ) -> None:
     manifest = write(store, 1)
     for name in ("weights.safetensors", "manifest.json"):
@@ -136,15 +137,15 @@ def test_another_scheme_is_refused() -> None:
     with pytest.raises(
         SpecError, match=r"spec\.weights\.uri: ftp:// is not supported: write a path, file://"
     ):
-        FilesWeightStore("ftp://host/weights")
+        open_store("Files", uri="ftp://host/weights")
 
 
-def test_reading_manifests_loads_no_torch(store: FilesWeightStore, root: Path) -> None:
+def test_reading_manifests_loads_no_torch(store: StoredWeights, root: Path) -> None:
     """A coordinator reads them, and starts fast."""
     write(store, 1)
     program = (
-        "import sys; from rljob_runtime.weights.files import FilesWeightStore;"
-        f"assert FilesWeightStore({str(root)!r}).proposals(0)[0].version == 1;"
+        "import sys; from rljob_runtime.weights.create import open_store;"
+        f"assert open_store('Files', uri={str(root)!r}).proposals(0)[0].version == 1;"
         "assert 'torch' not in sys.modules and 'fsspec' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

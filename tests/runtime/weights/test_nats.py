@@ -19,9 +19,11 @@ from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.process.loop_thread import LoopThread
-from rljob_runtime.weights.nats import NatsWeightStore
+from rljob_runtime.weights.create import open_store
+from rljob_runtime.weights.nats import MessageTransport
+from rljob_runtime.weights.store import StoredWeights
 
-Open = Callable[..., NatsWeightStore]
+Open = Callable[..., StoredWeights]
 
 
 @pytest.fixture
@@ -33,10 +35,10 @@ def job(nats_server: EmbeddedServer) -> Callable[..., NatsStore]:
 
 @pytest.fixture
 def opened(job: Callable[..., NatsStore]) -> Iterator[Open]:
-    stores: list[NatsWeightStore] = []
+    stores: list[StoredWeights] = []
 
-    def make(connect: Callable[[], NatsStore] = job, **options: int) -> NatsWeightStore:
-        stores.append(NatsWeightStore(connect, **options))
+    def make(connect: Callable[[], NatsStore] = job, **options: int) -> StoredWeights:
+        stores.append(StoredWeights(MessageTransport(connect, **options)))
         return stores[-1]
 
     yield make
@@ -44,7 +46,7 @@ def opened(job: Callable[..., NatsStore]) -> Iterator[Open]:
         store.close()
 
 
-def write(store: NatsWeightStore, version: int, size: int = 5_000_000):
+def write(store: StoredWeights, version: int, size: int = 5_000_000):
     tensors = [("a", np.arange(size, dtype=np.float32) + version), ("b", np.ones(3))]
     return store.write(version=version, parent="", proposal=None, key=f"v{version}-a", tensors=tensors)
 
@@ -103,7 +105,7 @@ def test_a_server_that_is_killed_meanwhile(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path / "nats")
     asyncio.run(server.start())
     connect = partial(NatsStore, server.url, subject="rljob.j", stream_prefix="RLJOB_j", patience=120.0)
-    writer, reader = NatsWeightStore(connect), NatsWeightStore(connect)
+    writer, reader = open_store("Nats", connect=connect), open_store("Nats", connect=connect)
     manifest = write(writer, 1)
     tensors = reader.read(manifest)
     next(tensors)
@@ -119,7 +121,7 @@ def test_a_server_that_is_killed_meanwhile(tmp_path: Path) -> None:
     assert next(tensors)[0] == "a"
     assert len(list(reader.read(second))) == 2
     asyncio.run(server.kill())
-    impatient = NatsWeightStore(partial(connect, patience=0.3))
+    impatient = open_store("Nats", connect=partial(connect, patience=0.3))
     for ask in (impatient.manifests, partial(impatient.manifest, "v1-a")):
         with pytest.raises(StoreUnavailable):
             ask()
@@ -130,7 +132,7 @@ def test_a_server_that_is_killed_meanwhile(tmp_path: Path) -> None:
 def test_a_full_stream_refuses() -> None:
     server = MemoryServer()
     server.job("j").streams[Channel.WEIGHTS].limit = 10_000_000
-    store = NatsWeightStore(lambda: MemoryStore(server, subject="j"))
+    store = open_store("Nats", connect=lambda: MemoryStore(server, subject="j"))
     write(store, 1, 1000)
     with pytest.raises(StorageRefused, match="version 2"):
         write(store, 2)

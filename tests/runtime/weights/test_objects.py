@@ -13,7 +13,7 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable
-from rljob_runtime.weights.files import FilesWeightStore
+from rljob_runtime.weights.create import open_store
 from rljob_runtime.weights.objects import ObjectTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -24,7 +24,7 @@ def test_a_missing_package_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SpecError) as caught:
-        FilesWeightStore(f"{scheme}://bucket/weights")
+        open_store("Files", uri=f"{scheme}://bucket/weights")
     assert str(caught.value) == (
         f"spec.weights.uri: {scheme}:// needs the package {package}: run pip install 'rljob[{extra}]'"
     )
@@ -101,7 +101,7 @@ def bucket() -> Iterator[str]:
 
 
 def test_versions_on_s3(bucket: str) -> None:
-    writer = FilesWeightStore(bucket, anchor_every=3)
+    writer = open_store("Files", uri=bucket, anchor_every=3)
     assert writer.manifests() == writer.proposals(0) == []
     tensors = {"large": torch.randn(4_500_000), "small": torch.randn(5)}  # more than one part
     manifests = []
@@ -118,7 +118,7 @@ def test_versions_on_s3(bucket: str) -> None:
             )
         )
     assert [m.base is None for m in manifests] == [True, False, False, True]
-    reader = FilesWeightStore(bucket)
+    reader = open_store("Files", uri=bucket)
     assert reader.manifests() == manifests
     assert reader.proposals(1) == manifests[2:]
     found = dict(reader.read(manifests[3]))
@@ -133,7 +133,7 @@ def test_versions_on_s3(bucket: str) -> None:
 
 
 def test_a_writer_that_fails_leaves_no_object(bucket: str) -> None:
-    store = FilesWeightStore(f"{bucket}/failed")
+    store = open_store("Files", uri=f"{bucket}/failed")
 
     def fail() -> None:
         with store._transport.writer("v1-a") as writer:
@@ -149,7 +149,7 @@ def test_a_writer_that_fails_leaves_no_object(bucket: str) -> None:
 
 
 def test_a_bucket_that_is_not_there(bucket: str) -> None:
-    store = FilesWeightStore(bucket.replace("models", "others"))
+    store = open_store("Files", uri=bucket.replace("models", "others"))
     assert store.manifests() == []
     with pytest.raises(StorageRefused, match="others/runs/weights/v1-a"):
         store.write(version=1, parent="", proposal=None, key="v1-a", tensors=[("a", torch.ones(3))])

@@ -25,6 +25,7 @@ from rljob_core.spec.pipeline import PipelineSpec
 from rljob_core.spec.rollout import RolloutSpec
 from rljob_core.spec.status import RLJobStatus
 from rljob_core.spec.training import AlgorithmSpec, ModelSpec, TrainerSpec
+from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
 
 
 class CoordinatorSpec(ApiModel):
@@ -42,12 +43,25 @@ class DeltaSpec(ApiModel):
     and all of them. 1: every version is whole."""
 
 
+def _has_no_uri(transport: WeightTransportName) -> Rule:
+    """The rule that refuses `uri` beside a transport that would not use it."""
+    return Rule(
+        "uri",
+        f"self.transport != '{transport}' || !has(self.uri)",
+        f"{transport} keeps the weights in {WEIGHT_TRANSPORTS[transport].keeps_them_in}: remove uri, "
+        "or use transport Files",
+        lambda spec: spec.transport != transport or spec.uri is None,
+    )
+
+
 class WeightsSpec(ApiModel):
     """How weights reach engines."""
 
-    transport: Annotated[Literal["Files", "Nats"], Immutable("the job's weights are there")] = "Files"
-    """Files: a folder or an object store that trainer and engines share. Nats: the server that carries the job's
-    streams, for small models, or deltas between sites."""
+    transport: Annotated[
+        WeightTransportName,
+        Immutable("the job's weights are there"),
+        Field(description=" ".join(f"{name}: {row.summary}." for name, row in WEIGHT_TRANSPORTS.items())),
+    ] = "Files"
     uri: Annotated[Uri | None, Immutable("the job's weights are there")] = None
     """Where Files are: a path, file://, pvc://claim/path, s3:// or gs://; absent: where the operator keeps them
     (`rljob run`: in the output folder)."""
@@ -57,14 +71,12 @@ class WeightsSpec(ApiModel):
     """Store what changed; absent: every version is stored whole. Trainer and engines then hold one more copy of the
     weights, in host memory."""
 
-    rules = (
-        Rule(
-            "uri",
-            "self.transport != 'Nats' || !has(self.uri)",
-            "Nats keeps the weights in the job's streams: remove uri, or use transport Files",
-            lambda s: s.transport != "Nats" or s.uri is None,
-        ),
-    )
+    rules = tuple(_has_no_uri(name) for name, row in WEIGHT_TRANSPORTS.items() if not row.needs_uri)
+
+    @property
+    def needs_uri(self) -> bool:
+        """Whether the transport keeps weights at a URI; if the job gives none, the operator's is used."""
+        return WEIGHT_TRANSPORTS[self.transport].needs_uri
 
     @property
     def anchor_every(self) -> int | None:

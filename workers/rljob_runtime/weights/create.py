@@ -1,48 +1,73 @@
-"""The weight store that a job's specification asks for."""
+"""Opens the weight store that a job's specification asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pkgutil import resolve_name
 
 from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore
+from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
 from rljob_runtime.locations import model_folder
 from rljob_runtime.messaging.connect import message_store
-from rljob_runtime.weights.files import files_transport
 from rljob_runtime.weights.merged import MergedWeights
-from rljob_runtime.weights.nats import MessageTransport
 from rljob_runtime.weights.store import StoredWeights
-from rljob_runtime.weights.transport import Transport
+from rljob_runtime.weights.transport import JobStorage, Transport
 
-#: Until a message is asked for, or sent, again: what is in flight (15 MB) may have to pass a link of 4 Mbit/s.
+#: Seconds before a message is requested or sent again: the 15 MB in flight may have to pass a link of 4 Mbit/s.
 _ATTEMPT_SECONDS = 30.0
 
 
-def weights_transport(transport: str, uri: str, connect: Callable[[], MessageStore]) -> Transport:
-    """What carries the weights of a job.
+def open_transport(
+    name: WeightTransportName, *, uri: str = "", connect: Callable[[], MessageStore] | None = None
+) -> Transport:
+    """Open the transport of one job's weights. Nothing is read or connected before it is used.
 
     Args:
-        transport: `spec.weights.transport`.
-        uri: where `Files` are.
-        connect: makes a message store, not yet open, on the job's streams; for `Nats`.
+        name: `spec.weights.transport`.
+        uri: the job's folder or bucket, for a transport that needs one.
+        connect: makes a message store on the job's streams, not yet open; for a transport that keeps weights there.
 
     Raises:
         SpecError: the URI has a scheme that is not supported, or whose package is not installed.
     """
-    return MessageTransport(connect) if transport == "Nats" else files_transport(uri)
+    opened: Transport = resolve_name(WEIGHT_TRANSPORTS[name].opened_by)(JobStorage(uri, connect))
+    return opened
+
+
+def open_store(
+    name: WeightTransportName,
+    *,
+    uri: str = "",
+    connect: Callable[[], MessageStore] | None = None,
+    anchor_every: int | None = None,
+) -> StoredWeights:
+    """Open the store of one job's weights, to be closed by the caller.
+
+    Args:
+        name: see `open_transport`, as for `uri` and `connect`.
+        uri: the job's folder or bucket.
+        connect: makes a message store on the job's streams.
+        anchor_every: see `StoredWeights`.
+
+    Raises:
+        SpecError: see `open_transport`.
+    """
+    return StoredWeights(open_transport(name, uri=uri, connect=connect), anchor_every=anchor_every)
 
 
 def create_weights(config: JobConfig, role: str) -> StoredWeights:
-    """A role's weight store, to be closed by the role. Where adapters are trained, engines read whole weights from it.
+    """Open a role's weight store, to be closed by the role.
+
+    The engines of a job that trains LoRA adapters read whole weights from it: the base model's with the adapters added.
 
     Raises:
-        SpecError: see `weights_transport`.
+        SpecError: see `open_transport`.
     """
-    weights = config.spec.weights
+    weights, lora = config.spec.weights, config.spec.model.lora
     connect = partial(message_store, config, role, attempt=_ATTEMPT_SECONDS)
-    transport = weights_transport(weights.transport, config.weights_uri, connect)
-    lora = config.spec.model.lora
+    transport = open_transport(weights.transport, uri=config.weights_uri, connect=connect)
     if role == "rollout" and lora is not None:
         folder = model_folder(config)
         return MergedWeights(transport, base=folder, alpha=lora.alpha, anchor_every=weights.anchor_every)

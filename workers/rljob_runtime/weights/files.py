@@ -19,38 +19,24 @@ from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
 from rljob_runtime.locations import local_path
 from rljob_runtime.process.fsync import sync_folder, sync_tree
 from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport, is_object_store
-from rljob_runtime.weights.store import StoredWeights
-from rljob_runtime.weights.transport import Bytes
+from rljob_runtime.weights.transport import Bytes, JobStorage
 
 _WRITING = ".writing"
 _OF_THIS_MACHINE = {"ext4", "xfs", "tmpfs", "overlay"}
 
 
-class FilesWeightStore(StoredWeights):
-    """A `WeightStore` on a file system or an object store.
+def open_files(storage: JobStorage) -> FolderTransport | ObjectTransport:
+    """Open the transport `Files` at a URI: a path, `file://`, `s3://` or `gs://`.
 
-    Args:
-        root_uri: a path, `file://`, `s3://` or `gs://`; a folder is made when it is first written to.
-        anchor_every: see `StoredWeights`.
+    A folder is made when it is first written to.
 
     Raises:
         SpecError: the URI has another scheme, or one whose package is not installed.
     """
-
-    def __init__(self, root_uri: str, *, anchor_every: int | None = None) -> None:
-        super().__init__(files_transport(root_uri), anchor_every=anchor_every)
-
-
-def files_transport(root_uri: str) -> FolderTransport | ObjectTransport:
-    """The transport behind a URI.
-
-    Raises:
-        SpecError: see `FilesWeightStore`.
-    """
     field = "spec.weights.uri"
-    if is_object_store(root_uri):
-        return ObjectTransport.of(root_uri, field=field)
-    return FolderTransport(local_path(root_uri, field=field))
+    if is_object_store(storage.uri):
+        return ObjectTransport.of(storage.uri, field=field)
+    return FolderTransport(local_path(storage.uri, field=field))
 
 
 class FolderTransport:

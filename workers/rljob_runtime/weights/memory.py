@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rljob_core.errors import WeightsRejected
-from rljob_runtime.weights.store import StoredWeights
 from rljob_runtime.weights.transport import Bytes
 
 
@@ -87,15 +86,3 @@ class MemoryReader:
             raise WeightsRejected("the tensors end too early")
         data, self._left = self._left[:count].copy(), self._left[count:]
         return data
-
-
-class MemoryWeightStore(StoredWeights):
-    """A `WeightStore` in memory.
-
-    Args:
-        transport: what is stored; shared by the stores of several roles.
-        anchor_every: see `StoredWeights`.
-    """
-
-    def __init__(self, transport: MemoryTransport | None = None, *, anchor_every: int | None = None) -> None:
-        super().__init__(transport or MemoryTransport(), anchor_every=anchor_every)

@@ -27,8 +27,7 @@ from rljob_core.errors import StorageRefused, StoreFull, WeightsRejected
 from rljob_core.ports import Channel, MessageStore
 from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
 from rljob_runtime.process.loop_thread import LoopThread
-from rljob_runtime.weights.store import StoredWeights
-from rljob_runtime.weights.transport import Part, ReadAhead
+from rljob_runtime.weights.transport import JobStorage, Part, ReadAhead
 
 PARTS_HEADER = "Rljob-Parts"
 _CHUNK, _PART, _MANIFEST = "chunk", "part", "manifest"
@@ -36,23 +35,15 @@ _CHUNK, _PART, _MANIFEST = "chunk", "part", "manifest"
 _WINDOW = 16
 
 
-class NatsWeightStore(StoredWeights):
-    """A `WeightStore` on a job's streams.
+def open_messages(storage: JobStorage) -> MessageTransport:
+    """Open the transport `Nats` on a job's streams.
 
-    Args:
-        connect: makes a message store, not yet open, for this store alone.
-        anchor_every: see `StoredWeights`.
-        chunk_bytes: payload of a message.
+    Raises:
+        ValueError: the caller has given no connection to them.
     """
-
-    def __init__(
-        self,
-        connect: Callable[[], MessageStore],
-        *,
-        anchor_every: int | None = None,
-        chunk_bytes: int = PAYLOAD_BYTES,
-    ) -> None:
-        super().__init__(MessageTransport(connect, chunk_bytes=chunk_bytes), anchor_every=anchor_every)
+    if storage.connect is None:
+        raise ValueError("the weight transport Nats needs a connection to the job's streams")
+    return MessageTransport(storage.connect)
 
 
 @dataclass(frozen=True, slots=True)

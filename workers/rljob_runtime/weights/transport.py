@@ -17,15 +17,30 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rljob_core.errors import WeightsRejected
+from rljob_core.ports import MessageStore
 
 Bytes = NDArray[np.uint8]
 """Memory, contiguous: [bytes]."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStorage:
+    """The places where one job may keep its weights; each transport uses one of them.
+
+    Attributes:
+        uri: the job's folder or bucket; "" where `rljob_core.weight_transports` says that none is needed.
+        connect: makes a message store on the job's streams, not yet open; None where no transport needs it.
+    """
+
+    uri: str
+    connect: Callable[[], MessageStore] | None
 
 
 class VersionWriter(Protocol):
