@@ -16,6 +16,7 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,26 @@ from rljob_cli.run_folder import RunFolder
 from rljob_core.records import Generated, GroupAborted, Record, SiblingReset, StepCommitted
 from rljob_core.trajectory import group_of
 
-BOUNDS = (64, 1, 2, 4)
-"""The first one binds nobody in so few steps: what the others are compared with."""
-PROMPTS, STEPS, SKIPPED = 16, 200, 8
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        bounds: η, a job each; the first one holds nothing back in so few steps, and the others are compared with it.
+        steps: of each job.
+        skipped: of them at the beginning, while the pipeline fills.
+    """
+
+    bounds: tuple[int, ...] = (64, 1, 2, 4)
+    steps: int = 200
+    skipped: int = 8
+
+
+FULL = Sizes()
+SMOKE = Sizes(bounds=(1,), steps=6, skipped=2)
+SIZES = {"full": FULL, "quick": Sizes(steps=60), "smoke": SMOKE}
+PROMPTS = 16
 SLOTS = 32
 STEP_SECONDS = 0.00125
 TARGET = 0.95
@@ -55,14 +73,14 @@ def discarded(records: Iterable[Record]) -> Counter[str]:
     return Counter({reason: count for reason, count in lost.items() if count})
 
 
-def measure(bounds: tuple[int, ...], *, steps: int, skip: int) -> Iterator[dict[str, Any]]:
+def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
     """A row for each bound, as soon as it is there."""
     model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
-    for bound in bounds:
+    for bound in sizes.bounds:
         with tempfile.TemporaryDirectory() as temporary:
             manifest = Path(temporary) / "bound.yaml"
             text = MANIFEST.format(
-                steps=steps,
+                steps=sizes.steps,
                 prompts=PROMPTS,
                 mode="BoundedAsync",
                 bound=f", maxStaleness: {bound}",
@@ -73,7 +91,7 @@ def measure(bounds: tuple[int, ...], *, steps: int, skip: int) -> Iterator[dict[
             manifest.write_text(text.replace("slots: 32, stepSeconds: 0.01", engine))
             folder = Path(temporary) / "run"
             summary = run_job(manifest, folder)
-            seconds, _ = steady(folder, skip=skip)
+            seconds, _ = steady(folder, skip=sizes.skipped)
             lines = metrics(folder)
             evidence = asyncio.run(read_folder(RunFolder(folder)))
         records = list(Charge().records(evidence.ledger))
@@ -81,7 +99,7 @@ def measure(bounds: tuple[int, ...], *, steps: int, skip: int) -> Iterator[dict[
         yield {
             "max_staleness": bound,
             "seconds_per_step": seconds,
-            "steps": steps,
+            "steps": sizes.steps,
             "aborted_because_of_staleness": sum(
                 count for reason, count in summary["trajectories"]["aborted"].items() if "tale" in reason
             ),
@@ -92,14 +110,14 @@ def measure(bounds: tuple[int, ...], *, steps: int, skip: int) -> Iterator[dict[
         }
 
 
-def main() -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table; ratios to the job without a bound."""
     print(
         f"{'η':>4} {'s/step':>7} {'of no bound':>12} {'aborted, stale':>15} {'unfinished':>11}  "
         "discarded tokens by reason"
     )
     rows: list[dict[str, Any]] = []
-    for row in measure(BOUNDS, steps=STEPS, skip=SKIPPED):
+    for row in measure(sizes):
         rows.append(row)
         row["of_unbounded"] = rows[0]["seconds_per_step"] / row["seconds_per_step"]
         reasons = (

@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,28 @@ from bench.models import qwen2
 
 VOCABULARY = 13
 PROMPT = 16
-ROUNDS = 3
 #: A model this small gains nothing from more, and two that wait for each other on a busy machine measure nothing.
 THREADS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        longest: response tokens; where lengths vary they go from a sixteenth of it to all of it.
+        slots: sequences at once, of a small and of a large batch.
+        rounds: of each case, after one that warms up.
+    """
+
+    longest: int = 256
+    slots: tuple[int, int] = (64, 256)
+    rounds: int = 3
+
+
+FULL = Sizes()
+SMOKE = Sizes(longest=16, slots=(4, 8), rounds=1)
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 
 def make_model(folder: Path) -> Path:
@@ -112,10 +132,10 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def compare(name: str, model: Path, *, slots: int, lengths: Sequence[int]) -> dict[str, Any]:
+def compare(name: str, model: Path, *, slots: int, lengths: Sequence[int], rounds: int) -> dict[str, Any]:
     """Both on the same lengths, in turn, after a round to warm up; medians."""
     theirs, ours = Generate(model, slots=slots), Ours(model, slots=slots)
-    times = [(seconds(lambda: theirs(lengths)), seconds(lambda: ours(lengths))) for _ in range(1 + ROUNDS)][
+    times = [(seconds(lambda: theirs(lengths)), seconds(lambda: ours(lengths))) for _ in range(1 + rounds)][
         1:
     ]
     ours.close()
@@ -132,30 +152,32 @@ def compare(name: str, model: Path, *, slots: int, lengths: Sequence[int]) -> di
     }
 
 
-def main() -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Run all cases and print them as a table.
 
     Returns:
         `cases`: one row each, with tokens/s of both and their ratio.
     """
-    varied = [int(length) for length in np.linspace(16, 256, 64)]
-    four = [int(length) for length in np.random.default_rng(0).permutation(np.linspace(16, 256, 256))]
+    few, many = sizes.slots
+    equal = sizes.longest // 2
+
+    def spread(count: int) -> list[int]:
+        return [int(length) for length in np.linspace(sizes.longest // 16, sizes.longest, count)]
+
+    varied = spread(few)
+    four = [int(length) for length in np.random.default_rng(0).permutation(spread(4 * few))]
     print(f"{'engine against model.generate':32}{'slots':>6}{'generate':>12}{'engine':>12}{'ratio':>8}")
     cases = []
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(Path(folder))
         for name, slots, lengths in (
-            ("one batch, equal lengths", 64, [128] * 64),
-            ("one batch, equal lengths", 256, [128] * 256),
-            ("one batch, lengths 1:16", 64, varied),
-            ("four batches, lengths 1:16", 64, four),
+            ("one batch, equal lengths", few, [equal] * few),
+            ("one batch, equal lengths", many, [equal] * many),
+            ("one batch, lengths 1:16", few, varied),
+            ("four batches, lengths 1:16", few, four),
         ):
-            case = compare(name, model, slots=slots, lengths=lengths)
+            case = compare(name, model, slots=slots, lengths=lengths, rounds=sizes.rounds)
             rates = f"{case['generate_tokens_per_second']:12,}{case['engine_tokens_per_second']:12,}"
             print(f"{name:32}{slots:6}{rates}{case['ratio']:8.2f}", flush=True)
             cases.append(case)
     return {"cases": cases}
-
-
-if __name__ == "__main__":
-    main()

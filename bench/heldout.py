@@ -12,12 +12,11 @@ from rljob_runtime.data.prompts import PromptSource
 from rljob_runtime.rewards.registry import exact_match
 
 SEED = 1_000_003  # far from the seeds of the runs
-PROMPTS = 1000
 
 
 @torch.inference_mode()
-def right_answers(model_folder: Path, manifest: Path) -> float:
-    """Share of right answers, sampled at temperature 1, to 1,000 prompts of the manifest's data that no run saw."""
+def right_answers(model_folder: Path, manifest: Path, *, prompts: int) -> float:
+    """Share of right answers, sampled at temperature 1, to prompts of the manifest's data that no run saw."""
     torch.manual_seed(SEED)
     spec = load_job(manifest).spec
     source = PromptSource(
@@ -25,7 +24,7 @@ def right_answers(model_folder: Path, manifest: Path) -> float:
     )
     model = AutoModelForCausalLM.from_pretrained(model_folder)
     tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
-    inputs = tokenizer([source.text(i) for i in range(PROMPTS)], return_tensors="pt", padding=True)
+    inputs = tokenizer([source.text(i) for i in range(prompts)], return_tensors="pt", padding=True)
     inputs.pop("token_type_ids", None)
     tokens = model.generate(
         **inputs,
@@ -37,4 +36,4 @@ def right_answers(model_folder: Path, manifest: Path) -> float:
     )
     texts = tokenizer.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     right = sum(exact_match(completion=text, item=source.item(i)) for i, text in enumerate(texts))
-    return right / PROMPTS
+    return right / prompts

@@ -9,6 +9,7 @@ all processes of the run are in the table too: the demo's limits are 300 s and 4
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,44 @@ MODES = {
     "Streaming": ["spec.pipeline={mode: Streaming}"],
     "BoundedAsync": [],
 }
-SEEDS = (1, 2, 3)
 CONTROLS = {
     "learning rate 0": ["spec.algorithm.learningRate=0"],
     "shuffled rewards": ["spec.reward.functions=[bench.shuffled_reward:shuffled]"],
 }
 
 
-def main() -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        modes: names in `MODES`.
+        seeds: a run for each mode and each seed.
+        controls: names in `CONTROLS`, a run each.
+        changes: of every run, as `rljob run --set` takes them.
+        prompts: that score a run's checkpoint from outside.
+    """
+
+    modes: tuple[str, ...] = tuple(MODES)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    controls: tuple[str, ...] = tuple(CONTROLS)
+    changes: tuple[str, ...] = ()
+    prompts: int = 1000
+
+
+FULL = Sizes()
+SMOKE = Sizes(
+    modes=("BoundedAsync",), seeds=(1,), controls=("shuffled rewards",), changes=("spec.steps=2",), prompts=20
+)
+SIZES = {"full": FULL, "quick": Sizes(modes=("BoundedAsync",), seeds=(1,)), "smoke": SMOKE}
+
+
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table."""
-    runs = [(mode, changes, seed) for mode, changes in MODES.items() for seed in SEEDS]
-    runs += [(name, changes, 1) for name, changes in CONTROLS.items()]
+    runs = [(mode, MODES[mode], seed) for mode in sizes.modes for seed in sizes.seeds]
+    runs += [(name, CONTROLS[name], 1) for name in sizes.controls]
     rows = []
-    plain_before = right_answers(EXAMPLE.parent / "models" / "chain-sum", EXAMPLE)
+    plain_before = right_answers(EXAMPLE.parent / "models" / "chain-sum", EXAMPLE, prompts=sizes.prompts)
     print(
         f"{'run':<17} {'seed':>4} {'sampled':>15} {'rise':>6} {'greedy':>15} {'plain':>15} {'rise':>6} "
         f"{'staleness':>9} {'s':>5} {'GiB':>5}"
@@ -40,8 +66,8 @@ def main() -> dict[str, Any]:
     for name, changes, seed in runs:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "run"
-            summary = run_job(EXAMPLE, folder, [*changes, f"spec.data.seed={seed}"])
-            plain = right_answers(folder / "checkpoint", EXAMPLE)
+            summary = run_job(EXAMPLE, folder, [*changes, *sizes.changes, f"spec.data.seed={seed}"])
+            plain = right_answers(folder / "checkpoint", EXAMPLE, prompts=sizes.prompts)
         before, after = summary["heldout_reward_before"], summary["heldout_reward_after"]
         greedy = summary["heldout_greedy_before"], summary["heldout_greedy_after"]
         rows.append(

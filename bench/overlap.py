@@ -10,6 +10,7 @@ and are left out.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,24 @@ from bench.jobs import metrics, run_job
 SLOTS = 128
 STEP_SECONDS = 0.01
 MODES = (("Synchronous", 0), ("Streaming", 0), ("BoundedAsync", 1), ("BoundedAsync", 2), ("BoundedAsync", 4))
-#: Prompts a step, steps in all, steps left out.
-SIZES = ((16, 24, 8), (32, 14, 6), (64, 9, 4), (128, 6, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        jobs: a job for each mode and each of these: (prompts in a step, steps, steps at the beginning left out).
+        modes: names of modes, with η; speed-ups are over the first.
+    """
+
+    jobs: tuple[tuple[int, int, int], ...] = ((16, 24, 8), (32, 14, 6), (64, 9, 4), (128, 6, 3))
+    modes: tuple[tuple[str, int], ...] = MODES
+
+
+FULL = Sizes()
+SMOKE = Sizes(jobs=((4, 4, 2),), modes=(MODES[0], MODES[2]))
+SIZES = {"full": FULL, "quick": Sizes(jobs=((16, 16, 8),)), "smoke": SMOKE}
 
 MANIFEST = """\
 apiVersion: rljob.dev/v1alpha1
@@ -53,14 +70,14 @@ def steady(folder: Path, *, skip: int) -> tuple[float, float]:
     return seconds, max(generated, trained) / len(rest) * STEP_SECONDS / SLOTS
 
 
-def main() -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table; seconds per step and ratios."""
     model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
     rows = []
     print(f"{'prompts':>7} {'mode':<14} {'η':>2} {'s/step':>7} {'bound':>7} {'of bound':>8} {'speed-up':>8}")
-    for prompts, steps, skip in SIZES:
+    for prompts, steps, skip in sizes.jobs:
         base = 0.0
-        for mode, bound in MODES:
+        for mode, bound in sizes.modes:
             with tempfile.TemporaryDirectory() as temporary:
                 manifest = Path(temporary) / "overlap.yaml"
                 manifest.write_text(

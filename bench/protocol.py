@@ -52,14 +52,14 @@ FULL = Sizes(
     rounds=3,
 )
 
-
-SMALL = Sizes(
+SMOKE = Sizes(
     core=LoadShape(prompts=8, group=4, engines=4, slots=16, steps=5),
     few=LoadShape(prompts=8, group=4, engines=2, slots=32, steps=3),
     many=LoadShape(prompts=64, group=4, engines=2, slots=512, steps=2),
     replayed=10_000,
     rounds=1,
 )
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 
 def core(shape: LoadShape, rounds: int) -> float:
@@ -124,13 +124,8 @@ async def _read(store: NatsStore) -> float:
     return time.perf_counter() - begun
 
 
-def main() -> dict[str, Any]:
-    """Print the tables; rates and ratios."""
-    return measure(FULL)
-
-
-def measure(sizes: Sizes) -> dict[str, Any]:
-    """All tables."""
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
+    """Measure all and print it; returns rates and ratios."""
     result: dict[str, Any] = {"core": core(sizes.core, sizes.rounds), "sync_interval": SYNC_INTERVAL}
     print(
         f"{'decisions alone, one core':<58}{result['core']:>12,.0f} transitions/s   at least 50,000",

@@ -15,8 +15,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,24 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "ZeRO-2": {"backend": "DeepSpeed", "options": {"zeroStage": 2}},
     "ZeRO-3": {"backend": "DeepSpeed", "options": {"zeroStage": 3}},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        backends: names in `BACKENDS`.
+        hidden: of the model; its largest tensor has 12 · hidden² elements.
+    """
+
+    backends: tuple[str, ...] = tuple(BACKENDS)
+    hidden: int = 512
+
+
+FULL = Sizes()
+SMOKE = Sizes(("FSDP", "ZeRO-3"))
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 #: So long may a rank take on a machine that has much to do.
 SECONDS = 1200
 
@@ -123,13 +141,13 @@ def rank(trainer: dict[str, Any], model: Path, number: int, folder: Path) -> dic
     return {"model": sum(sizes), "largest": max(sizes), "peak": peak}
 
 
-def main(names: Sequence[str] = tuple(BACKENDS), *, hidden: int = 512) -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table."""
     found = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = make_model(folder / "model", hidden=hidden)
-        for name in names:
+        model = make_model(folder / "model", hidden=sizes.hidden)
+        for name in sizes.backends:
             one = found[name] = measure(BACKENDS[name], model, folder / name)
             if len(found) == 1:
                 print(

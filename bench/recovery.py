@@ -38,7 +38,10 @@ from watcher import names_of  # noqa: E402
 from rljob_core.records import EpochClaimed, FedMicroBatch  # noqa: E402
 from rljob_runtime.messaging.wire import PayloadSummary  # noqa: E402
 
-KILLS, PER_RUN = 20, 2
+PER_RUN = 2
+"""Kills of each role in one run."""
+SIZES = {"full": 20, "quick": 4, "smoke": 1}
+"""Kills of each role in all runs together."""
 LIMITS = {"rollout: others": 3.0, "coordinator": 5.0, "trainer": 10.0, "nats-server": 5.0}
 CALM_SECONDS = 2.0
 _READY = re.compile(r"^\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+) \[INF\] Server is ready", re.MULTILINE)
@@ -164,7 +167,7 @@ def measure(folder: Path, model: Path, *, kills: int, per_run: int, **changes: A
     return seconds
 
 
-def main(kills: int = KILLS) -> dict[str, Any]:
+def main(kills: int = SIZES["full"]) -> dict[str, Any]:
     """Print the table; median and maximum of each role, in seconds."""
     model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
     load = os.getloadavg()[0]

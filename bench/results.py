@@ -1,4 +1,4 @@
-"""bench/out/results.json: the newest results of every benchmark, by name."""
+"""The newest results of every benchmark, by name: bench/out/results-full.json, and one file for each other size."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parent / "out" / "results.json"
+FOLDER = Path(__file__).parent / "out"
 
 
-def keep(name: str, result: dict[str, Any]) -> None:
-    """Write a benchmark's results; those of the others stay."""
-    FILE.parent.mkdir(exist_ok=True)
-    results = json.loads(FILE.read_text()) if FILE.exists() else {}
+def keep(name: str, result: dict[str, Any], *, size: str) -> Path:
+    """Write a benchmark's results; those of other benchmarks stay. Returns the file."""
+    FOLDER.mkdir(exist_ok=True)
+    file = FOLDER / f"results-{size}.json"
+    results = json.loads(file.read_text()) if file.exists() else {}
     results[name] = result
-    FILE.write_text(json.dumps(results, indent=1))
+    file.write_text(json.dumps(results, indent=1))
+    return file

@@ -58,7 +58,8 @@ class Sizes:
 
 
 FULL = Sizes()
-SMALL = Sizes(slots=4, prompts=8, tokens=8, rounds=1)
+SMOKE = Sizes(slots=4, prompts=8, tokens=8, rounds=1)
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 
 def options(sizes: Sizes) -> dict[str, Any]:

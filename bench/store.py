@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,39 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryQueue, TrajectoryStore
 
 PROMPT = 128
-RESPONSES = (256, 2_048, 16_384)
 BATCH = 64
-#: Batch size, rounds, and how many of them only warm up.
-OURS = ((BATCH, 24, 4), (1, 220, 20))
-PEER = ((BATCH, 20, 4), (1, 60, 10))
-#: What the ratio should be at least.
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        responses: tokens of a response, a case each.
+        ours, peer: for each store, the batch sizes: (trajectories in a batch, rounds, rounds that only warm up).
+    """
+
+    responses: tuple[int, ...] = (256, 2_048, 16_384)
+    ours: tuple[tuple[int, int, int], ...] = ((BATCH, 24, 4), (1, 220, 20))
+    peer: tuple[tuple[int, int, int], ...] = ((BATCH, 20, 4), (1, 60, 10))
+
+
+FULL = Sizes()
+SMOKE = Sizes(responses=(256,), ours=((BATCH, 2, 1), (1, 2, 1)), peer=((BATCH, 2, 1), (1, 2, 1)))
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
+
+#: The least ratio that is aimed for, by batch size and response length.
 TARGETS = {
     (BATCH, 256): 3.0, (BATCH, 2_048): 2.0, (BATCH, 16_384): 1.0,
     (1, 256): 10.0, (1, 2_048): 10.0, (1, 16_384): 10.0,
 }  # fmt: skip
 PHASES = ("put", "get", "ack", "delete")
 _SETTLE_SECONDS = 0.005  # for what a waiting reader asks to be at the server
-_PEER_PYTHON = Path(".venv-bench/bin/python")
+_ROOT = Path(__file__).parent.parent
+_PEER_PYTHON = _ROOT / ".venv-bench" / "bin" / "python"
+# In a folder of its own: Python and Ray put a script's folder first on the path of every process that they start, where
+# a neighbour's name would hide a module of the standard library.
+_PEER_SCRIPT = _ROOT / "bench" / "peers" / "trajectory_store.py"
 
 #: Seconds of each phase, per round, by batch size and response length.
 Rounds = dict[tuple[int, int], list[list[float]]]
@@ -133,7 +154,7 @@ class Ours:
         return deliveries
 
 
-async def measure_ours(*, waiting: bool, sync_interval: str = SYNC_INTERVAL) -> Rounds:
+async def measure_ours(sizes: Sizes, *, waiting: bool, sync_interval: str = SYNC_INTERVAL) -> Rounds:
     """Our rounds, on a server of their own with the shipped configuration."""
     rounds: Rounds = {}
     first = 0
@@ -143,8 +164,8 @@ async def measure_ours(*, waiting: bool, sync_interval: str = SYNC_INTERVAL) -> 
             await store.open()
             trajectories = TrajectoryStore(store)
             ours = Ours(store, trajectories, await trajectories.queue("bench"))
-            for size, count, warm in OURS:
-                for response in RESPONSES:
+            for size, count, warm in sizes.ours:
+                for response in sizes.responses:
                     times = []
                     for _ in range(count):
                         batch = make_trajectories(size, response, first=first)
@@ -155,15 +176,17 @@ async def measure_ours(*, waiting: bool, sync_interval: str = SYNC_INTERVAL) -> 
     return rounds
 
 
-def measure_peer() -> Rounds:
+def measure_peer(sizes: Sizes) -> Rounds:
     """TransferQueue's rounds through the faster of its interfaces, from an interpreter of its own."""
+    if not _PEER_PYTHON.exists():
+        raise RuntimeError(f"{_PEER_PYTHON} does not exist: `make bench` and `make bench-smoke` install it")
     with tempfile.TemporaryDirectory(prefix="tq") as folder:
-        asked = {"prompt": PROMPT, "responses": RESPONSES, "kinds": PEER, "folder": folder}
+        asked = {"prompt": PROMPT, "responses": sizes.responses, "kinds": sizes.peer, "folder": folder}
         log = Path(folder) / "log"
         with log.open("w") as errors:
             done = subprocess.run(
-                [_PEER_PYTHON, "bench/store_peer.py", json.dumps(asked)],
-                stdout=subprocess.PIPE, stderr=errors, text=True, check=False,
+                [_PEER_PYTHON, _PEER_SCRIPT, json.dumps(asked)],
+                cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, check=False,
             )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"TransferQueue did not run:\n{log.read_text()[-3000:]}")
@@ -193,7 +216,7 @@ def row(size: int, response: int, rounds: dict[str, list[list[float]]]) -> dict[
     return found
 
 
-def main() -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Run all and print them as a table.
 
     Returns:
@@ -201,10 +224,10 @@ def main() -> dict[str, Any]:
     """
 
     def ours(*, waiting: bool) -> Rounds:
-        return asyncio.run(measure_ours(waiting=waiting))
+        return asyncio.run(measure_ours(sizes, waiting=waiting))
 
     # Ours before and after theirs, so that neither has the quieter machine.
-    asking, waiting, peer = ours(waiting=False), ours(waiting=True), measure_peer()
+    asking, waiting, peer = ours(waiting=False), ours(waiting=True), measure_peer(sizes)
     waiting_after, asking_after = ours(waiting=True), ours(waiting=False)
     cases = [
         row(
@@ -230,7 +253,3 @@ def main() -> dict[str, Any]:
             f"{case['peer_per_second_with_delete']:9,}{case['waiting_per_second_with_delete']:7,}"
         )
     return {"sync_interval": SYNC_INTERVAL, "cases": cases}
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.rollout import CONTEXT, FULL, Sizes, options, unending
+from bench import rollout
+from bench.rollout import CONTEXT, options, unending
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Engine, Request, TrainerBackend, WeightManifest
@@ -27,11 +28,27 @@ from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.training.registry import create_backend
 from rljob_runtime.weights.create import open_store
 
-SWAPS = 7
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        load: what the engines generate meanwhile.
+        swaps: of each engine; figures are medians over them.
+    """
+
+    load: rollout.Sizes = rollout.FULL
+    swaps: int = 7
+
+
+FULL = Sizes()
+SMOKE = Sizes(rollout.SMOKE, swaps=1)
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 
 @contextmanager
-def engines(model: Path, sizes: Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
+def engines(model: Path, sizes: rollout.Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
     """Those that are compared, not started yet."""
     from tests.engines.vllm_processes import vllm_server
 
@@ -123,26 +140,26 @@ async def more_tokens(engine: Engine, count: int) -> None:
         await asyncio.sleep(0.0005)
 
 
-async def compare(model: Path, sizes: Sizes, swaps: int, folder: Path) -> dict[str, Times]:
+async def compare(model: Path, sizes: Sizes, folder: Path) -> dict[str, Times]:
     """All engines' times."""
     with ExitStack() as stack:
-        kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes, folder))
+        kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes.load, folder))
         found = {}
         for name, engine in kinds.items():
             trainer = Trainer(model, folder / f"weights-{name}")
-            found[name] = await measure(engine, trainer, slots=sizes.slots, swaps=swaps)
+            found[name] = await measure(engine, trainer, slots=sizes.load.slots, swaps=sizes.swaps)
         await asyncio.to_thread(stack.close)
     return found
 
 
-def main(sizes: Sizes = FULL, *, swaps: int = SWAPS) -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         model = unending(tiny_model(folder / "model", hidden=256, layers=8, context=CONTEXT))
-        found = asyncio.run(compare(model, sizes, swaps, folder))
+        found = asyncio.run(compare(model, sizes, folder))
     print(
-        f"{sizes.slots} trajectories generating, Qwen2 of 4.7 M parameters; milliseconds from the end of the "
+        f"{sizes.load.slots} trajectories generating, Qwen2 of 4.7 M parameters; milliseconds from the end of the "
         "optimizer's step"
     )
     print(f"{'engine':>8} {'published':>10} {'read':>10} {'first token':>12}")

@@ -26,12 +26,29 @@ import numpy as np
 
 from bench.models import MILLIONS, VOCABULARY, in_proportion
 
-GROUPS, GROUP = 2, 8
+GROUP = 8
 SHORTEST, LONGEST = 64, 256
-#: Tokens of a prompt: the issue's own case, then 1:1, 4:1 and 16:1 to the mean response of 160.
-PROMPTS = (256, 160, 640, 2560)
-ROUNDS = 3
 THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        prompts: tokens of a prompt, a case each: 256, then 1:1, 4:1 and 16:1 to the mean response of 160.
+        groups: of 8 responses each, in a batch.
+        rounds: of each case, after one that warms up.
+    """
+
+    prompts: tuple[int, ...] = (256, 160, 640, 2560)
+    groups: int = 2
+    rounds: int = 3
+
+
+FULL = Sizes()
+SMOKE = Sizes(prompts=(32,), groups=1, rounds=1)
+SIZES = {"full": FULL, "quick": Sizes(prompts=(256, 640), rounds=2), "smoke": SMOKE}
 
 
 @dataclass(frozen=True)
@@ -200,11 +217,11 @@ def compare(model: Path, prompt: int, *, groups: int, rounds: int, scratch: Path
     }
 
 
-def main(prompts: Sequence[int] = PROMPTS, *, groups: int = GROUPS, rounds: int = ROUNDS) -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Run and print."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     print(
-        f"Qwen2 of {MILLIONS} M parameters, float32, {THREADS} threads; {groups} groups of {GROUP}, "
+        f"Qwen2 of {MILLIONS} M parameters, float32, {THREADS} threads; {sizes.groups} groups of {GROUP}, "
         f"responses of {SHORTEST} to {LONGEST} tokens\n"
         f"{'prompt':>6} {'TRL s':>7} {'padded s':>8} {'packed s':>8} {'TRL/padded':>10} {'TRL/packed':>10} "
         f"{'padded/packed':>13} {'of ideal':>8} {'peak MB: TRL, padded, packed':>29}"
@@ -212,8 +229,10 @@ def main(prompts: Sequence[int] = PROMPTS, *, groups: int = GROUPS, rounds: int 
     found = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         model = in_proportion(Path(folder) / "model")
-        for prompt in prompts:
-            row = compare(model, prompt, groups=groups, rounds=rounds, scratch=Path(folder) / "trl")
+        for prompt in sizes.prompts:
+            row = compare(
+                model, prompt, groups=sizes.groups, rounds=sizes.rounds, scratch=Path(folder) / "trl"
+            )
             found.append(row)
             seconds, peaks = row["seconds"], [b >> 20 for b in row["peak_bytes"].values()]
             print(
@@ -222,8 +241,4 @@ def main(prompts: Sequence[int] = PROMPTS, *, groups: int = GROUPS, rounds: int 
                 f"{row['padded_over_packed']:13.2f} {row['of_ideal']:8.0%} {peaks!s:>29}",
                 flush=True,
             )
-    return {"threads": THREADS, "groups": groups, "rows": found}
-
-
-if __name__ == "__main__":
-    main()
+    return {"threads": THREADS, "groups": sizes.groups, "rows": found}

@@ -14,7 +14,6 @@ versions are compared as they are (float32) and rounded to bfloat16, as an engin
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import shutil
@@ -32,7 +31,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from bench import results
 from bench.jobs import EXAMPLE, run_job
 from bench.link import Link
 from rljob_core.ports import WeightManifest
@@ -72,9 +70,11 @@ class Sizes:
     learning_rates: tuple[str, ...] = ("3e-4", "1e-6")
 
 
-SMALL = Sizes(
+FULL = Sizes()
+SMOKE = Sizes(
     tensors=4, elements=100_000, rounds=1, link_elements=200_000, bits_per_second=20e6, learning_rates=()
 )
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 
 def publish(store: StoredWeights, version: int, tensors: Tensors, parent: str = "") -> WeightManifest:
@@ -258,7 +258,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> None:
         print("  ".join(f"{v:>{max(15, len(n))}}" for v, n in zip(values, row, strict=True)), flush=True)
 
 
-def main(sizes: Sizes = Sizes()) -> dict[str, Any]:
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Run all and print them as tables.
 
     Returns:
@@ -283,12 +283,3 @@ def main(sizes: Sizes = Sizes()) -> dict[str, Any]:
         changes = [row for rate in sizes.learning_rates for row in measure_changes(sizes, folder, rate)]
         table(changes)
     return {"transports": transports, "link": link, "changes": changes}
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.weights", description=__doc__)
-    parser.add_argument("--small", action="store_true", help="seconds instead of minutes; nothing is kept")
-    if parser.parse_args().small:
-        main(SMALL)
-    else:
-        results.keep("weights", main())

@@ -1,13 +1,14 @@
-"""The benchmark of the coordinator measures what it says: a small run of it."""
+"""The benchmark of the coordinator runs at its smallest size and measures each of its parts."""
 
 from __future__ import annotations
 
 import pytest
-from bench.protocol import SMALL, measure
+
+from bench import protocol
 
 
 def test_a_small_run_measures_every_part(capsys: pytest.CaptureFixture[str]) -> None:
-    found = measure(SMALL)
+    found = protocol.main(protocol.SMOKE)
     assert found["core"] > 0
     assert found["few"]["rate"] > 0
     assert found["many"]["cpu_seconds"] > 0

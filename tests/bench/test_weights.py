@@ -1,4 +1,4 @@
-"""The benchmark of weights runs, and measures what it says."""
+"""The benchmark of weight transports runs at its smallest size, and its own parts compute what they should."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from functools import partial
 import pytest
 import torch
 from bench.link import Bucket, Link
-from bench.weights import SMALL, compare, main
+from bench.weights import compare
 
+from bench import weights
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.weights.create import open_store
 
 
 def test_all_of_it_at_a_small_size(capsys: pytest.CaptureFixture[str]) -> None:
-    found = main(SMALL)
+    found = weights.main(weights.SMOKE)
     assert [row["transport"] for row in found["transports"]] == ["copied twice", "Files", "Nats", "memory"]
     float32, bfloat16 = found["link"]
     assert 20 < float32["fewer_bytes"] < bfloat16["fewer_bytes"]

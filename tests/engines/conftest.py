@@ -19,6 +19,6 @@ def vllm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def gangs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gangs]:
-    started = Gangs(tmp_path_factory.mktemp("nursery") / "log")
+    started = Gangs(tmp_path_factory.mktemp("fork-server") / "log")
     yield started
     started.close()

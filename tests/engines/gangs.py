@@ -50,8 +50,8 @@ class Gangs:
             "DS_ACCELERATOR": "cpu",
         }
         with log.open("wb") as file:
-            self._nursery = subprocess.Popen(
-                [sys.executable, str(_HERE / "nursery.py")],
+            self._fork_server = subprocess.Popen(
+                [sys.executable, str(_HERE / "fork_server.py")],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -83,18 +83,18 @@ class Gangs:
 
     def _started(self, asked: dict[str, Any]) -> list[int]:
         """Exit codes."""
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
-        print(json.dumps(asked), file=self._nursery.stdin, flush=True)
-        answer = self._nursery.stdout.readline()
+        assert self._fork_server.stdin is not None
+        assert self._fork_server.stdout is not None
+        print(json.dumps(asked), file=self._fork_server.stdin, flush=True)
+        answer = self._fork_server.stdout.readline()
         assert answer, self._log.read_text()[-4000:]
         codes: list[int] = json.loads(answer)
         return codes
 
     def close(self) -> None:
         """End all of them."""
-        os.killpg(self._nursery.pid, signal.SIGKILL)
-        self._nursery.communicate()
+        os.killpg(self._fork_server.pid, signal.SIGKILL)
+        self._fork_server.communicate()
 
 
 def run_here(folder: Path, jobs: list[dict[str, Any]]) -> Results:

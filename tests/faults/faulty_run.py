@@ -255,5 +255,5 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 
 def apart(role: str) -> list[str]:
     """A role's command, to be run so that it may outlive its pod."""
-    wrapper = str(Path(__file__).parent / "outlived.py")
+    wrapper = str(Path(__file__).parent / "detached.py")
     return ["python", wrapper, sys.executable, "-m", "rljob_runtime.main", role]

@@ -15,7 +15,7 @@ from typing import Self
 from e2e.harness.daemon import Daemon
 from e2e.harness.ports import free_ports, http_ok
 
-from bench.operator.world import World, processor_seconds
+from bench.control_plane.world import World, processor_seconds
 
 _READY_SECONDS = 120.0
 _MEGABYTE = 1e6

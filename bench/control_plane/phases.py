@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bench.operator import jobs
-from bench.operator.audit import Request
-from bench.operator.measure import Stretch, percentile, summary
-from bench.operator.process import OperatorProcess
-from bench.operator.world import World
+from bench.control_plane import jobs
+from bench.control_plane.audit import Request
+from bench.control_plane.measure import Stretch, percentile, summary
+from bench.control_plane.process import OperatorProcess
+from bench.control_plane.world import World
 from rljob_operator.cluster.kube.api import ApiError
 from rljob_operator.cluster.port import Ref
 

@@ -1,14 +1,16 @@
-"""The bench of recovery times measures what it says."""
+"""The benchmark of recovery times kills each role once, and reads the times from ledger and log as it should."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from bench.recovery import after_coordinator, after_server, longest_gap, measure
+from bench.recovery import after_coordinator, after_server, longest_gap
 from faulty_run import emulated
 from kill_locations import Written
 
+from bench import recovery
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.records import EpochClaimed, JobFinished, Record, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -49,8 +51,9 @@ def test_the_longest_gap_counts_both_ends() -> None:
     assert longest_gap(10 * SECOND, [], 16 * SECOND) == 6.0
 
 
-def test_each_role_is_measured(tmp_path: Path, model: Path) -> None:
-    seconds = measure(tmp_path, model, kills=1, per_run=1, **emulated())
+def test_each_role_is_measured(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    seconds = recovery.measure(tmp_path, model, kills=1, per_run=1, **emulated())
     assert {role: len(found) for role, found in seconds.items()} == dict.fromkeys(seconds, 1)
     assert all(found[0] > 0 for found in seconds.values())
     assert seconds["rollout: others"][0] <= seconds["rollout: itself"][0]

@@ -15,8 +15,8 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kwok import PretendNodes
 from ruamel.yaml import YAML
 
-from bench.operator.audit import OPERATOR, AuditLog
-from bench.operator.jobs import NAMESPACE
+from bench.control_plane.audit import OPERATOR, AuditLog
+from bench.control_plane.jobs import NAMESPACE
 from rljob_operator.cluster.kube.api import Credentials, KubeApi
 from rljob_operator.cluster.port import Manifest
 from rljob_runtime.messaging.nats.server import EmbeddedServer

@@ -1,6 +1,6 @@
 """`make bench-operator`: all phases, as a table and JSON in bench/out; a quarter of an hour on two cores.
 
-`make bench-operator ARGS="--small 5 --jobs 5 --seconds 5 --idle 5"` only tries that everything works.
+`make bench-operator ARGS=--smoke` runs every phase with a few jobs: it shows only that the benchmark works.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,21 @@ from e2e.harness.errors import HarnessError
 from e2e.harness.go_modules import KUBERNETES, KWOK
 
 from bench import results
-from bench.operator import phases, table
-from bench.operator.process import OperatorProcess
-from bench.operator.world import CONTROLLER_FLAGS, World, cores
+from bench.control_plane import phases, table
+from bench.control_plane.process import OperatorProcess
+from bench.control_plane.world import CONTROLLER_FLAGS, World, cores
 
 Figures = dict[str, Any]
 
 #: How often an old job changes while others are created.
 _CHANGE_SECONDS = 1.0
 _TARGET_RATE = 5.0
+_SMOKE = {"small": 2, "jobs": 3, "nodes": 2, "seconds": 3.0, "idle": 3.0}
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.control_plane", description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="two minutes; shows only that it works")
     parser.add_argument("--small", type=int, default=100, help="jobs compared with KubeRay; 0: none")
     parser.add_argument("--jobs", type=int, default=1000, help="jobs at scale; 0: none")
     parser.add_argument("--nodes", type=int, default=20, help="pretend nodes")
@@ -39,6 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60, help="for which jobs are created meanwhile")
     parser.add_argument("--idle", type=float, default=300, help="seconds for which nothing happens")
     parser.add_argument("--keep", action="store_true", help="leave logs and the audit log")
+    parser.set_defaults(**(_SMOKE if "--smoke" in sys.argv[1:] else {}))
     return parser.parse_args()
 
 
@@ -130,8 +134,8 @@ def main() -> None:
         else:
             shutil.rmtree(folder, ignore_errors=True)
     bench.results["load_after"] = os.getloadavg()
-    results.keep("operator", bench.results)
-    print(f"\nwritten to {results.FILE}")
+    file = results.keep("operator", bench.results, size="smoke" if arguments.smoke else "full")
+    print(f"\nwritten to {file}")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from bench.operator.audit import Request
-from bench.operator.process import OperatorProcess
-from bench.operator.world import World, cores
+from bench.control_plane.audit import Request
+from bench.control_plane.process import OperatorProcess
+from bench.control_plane.world import World, cores
 
 
 class Stretch:

@@ -1,0 +1,85 @@
+"""Every benchmark runs at its smallest size, so that none stops working unnoticed; the peer it compares with, too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench.__main__ import NAMES
+
+from bench import engine, learning, overlap, store
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def test_every_benchmark_is_run_by_a_test() -> None:
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert [name for name in NAMES if f"{name}.main(" not in text and f"{name}.measure(" not in text] == []
+
+
+def test_store_beside_its_peer(capsys: pytest.CaptureFixture[str]) -> None:
+    found = store.main(store.SMOKE)
+    assert [(case["batch"], case["response_tokens"]) for case in found["cases"]] == [(64, 256), (1, 256)]
+    assert all(case["peer_per_second"] > 0 and case["waiting_ratio"] > 0 for case in found["cases"])
+    assert "TransferQueue" in capsys.readouterr().out
+
+
+def test_engine_beside_generate(capsys: pytest.CaptureFixture[str]) -> None:
+    found = engine.main(engine.SMOKE)
+    assert [case["slots"] for case in found["cases"]] == [4, 8, 4, 4]
+    assert all(case["ratio"] > 0 for case in found["cases"])
+    assert "model.generate" in capsys.readouterr().out
+
+
+def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = overlap.main(overlap.SMOKE)["rows"]
+    assert [row["mode"] for row in rows] == ["Synchronous", "BoundedAsync"]
+    assert all(row["of_bound"] > 0 for row in rows)
+    assert "speed-up" in capsys.readouterr().out
+
+
+def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = learning.main(learning.SMOKE)["rows"]
+    assert [row["run"] for row in rows] == ["BoundedAsync", "shuffled rewards"]
+    assert all(0 <= row["plain_after"] <= 1 and row["steps"] == 2 for row in rows)
+    assert "staleness" in capsys.readouterr().out
+
+
+def test_command_keeps_the_results_of_each_size_apart(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--smoke", "protocol"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written = Path(done.stdout.split("written to ")[-1].strip())
+    assert written.name == "results-smoke.json"
+    assert json.loads(written.read_text())["protocol"]["core"] > 0
+
+
+def test_command_refuses_an_unknown_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "stores"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "no benchmark is called 'stores'" in done.stderr
+
+
+def test_operator_at_a_small_scale() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.control_plane", "--smoke"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for title in (
+        "the operator's start",
+        "2 jobs, 20 pods",
+        "3 jobs, 30 pods",
+        "jobs at rest",
+        "a new operator",
+    ):
+        assert title in done.stdout
