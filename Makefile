@@ -11,7 +11,8 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test runs engines search soak faults kube e2e check bench bench-operator docs format crds lock model clean
+.PHONY: help setup demo test runs engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
+        model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -29,30 +30,32 @@ $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.to
 	@$(BIN)/uv pip install --compile-bytecode --python .venv-bench --require-hashes -r requirements/bench.txt
 	@touch $@
 
+setup: $(VENV)/.installed .venv-bench/.installed  ## install everything that tests and benchmarks need
+
 demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a few minutes
 	@rm -rf runs/demo  # the demo starts over each time; any other run is refused a folder that holds one
 	@$(BIN)/rljob run manifests/examples/chain-sum.yaml --output runs/demo $(ARGS)
 	@$(BIN)/rljob audit runs/demo
 
-test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; 15 minutes)
+test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; at most 10 minutes)
 	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
-runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed (10 minutes)
+runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
 	@$(BIN)/python -m pytest tests/runs -n auto $(ARGS)
 
-engines: $(VENV)/.installed  ## vLLM, its server, FSDP and DeepSpeed, each in processes of its own (10 minutes)
+engines: $(VENV)/.installed  ## vLLM, its server, FSDP and DeepSpeed, each in processes of its own
 	@$(BIN)/python -m pytest tests/engines -n auto --dist loadfile $(ARGS)
 
-search: $(VENV)/.installed  ## every interleaving of three engines, two groups, three versions and any death (5 minutes)
+search: $(VENV)/.installed  ## every interleaving of three engines, two groups, three versions and any death
 	@$(BIN)/python tests/core/search.py
 
 soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again
 	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(or $(SEED),0 $(or $(SEEDS),20000))
 
-faults: $(VENV)/.installed  ## kill and freeze real processes, at every boundary of a step and at random (20 minutes)
+faults: $(VENV)/.installed  ## kill and freeze real processes, at boundaries of a step and at random; RLJOB_TEST_ALL=1: all of them
 	@$(BIN)/python -m pytest tests/faults $(ARGS)
 
-kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (15 minutes, once)
+kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (once)
 	@$(BIN)/python -m e2e.harness build
 
 e2e: kube  ## end-to-end tests on real nodes (root; e2e/install-packages.sh installs what they need)
@@ -69,6 +72,9 @@ docs: $(VENV)/.installed  ## build the documentation site into site/; a dead lin
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
+nightly: setup  ## every case of all that CI draws from, and 20,000 simulated jobs (hours; as root, like e2e)
+	@RLJOB_TEST_ALL=1 RLJOB_E2E_REQUIRED=1 $(BIN)/python .ci/lanes.py .ci/nightly.toml $(ARGS)
+
 format: $(VENV)/.installed  ## rewrite the sources in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -76,11 +82,14 @@ format: $(VENV)/.installed  ## rewrite the sources in the project's format
 crds: $(VENV)/.installed  ## write crds/ again from the API models
 	@$(BIN)/rljob crd
 
-bench: .venv-bench/.installed  ## benchmarks, side by side, as a table and JSON in bench/out
+bench: .venv-bench/.installed  ## benchmarks beside their peers, tables and JSON in bench/out; ARGS="--full NAME …": all cases
 	@$(BIN)/python -m bench $(ARGS)
 
+bench-smoke: $(VENV)/.installed .venv-bench/.installed  ## every benchmark at its smallest size: shows that it works
+	@$(BIN)/python -m pytest tests/bench -n auto --dist loadfile $(ARGS)
+
 bench-operator: $(VENV)/.installed  ## the operator with 1,000 jobs on pretend nodes (builds what it needs, once)
-	@$(BIN)/python -m bench.operator $(ARGS)
+	@$(BIN)/python -m bench.control_plane $(ARGS)
 
 model: $(VENV)/.installed  ## make the example model again
 	@$(BIN)/python manifests/examples/models/make_chain_sum.py

@@ -1,4 +1,4 @@
-"""What all suites share: one real nats-server per test process."""
+"""What all suites share: a real nats-server for each test process, and which cases of long sweeps run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import draw
 
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
@@ -14,7 +15,23 @@ pytest_plugins = ["e2e.harness.fixtures"]  # a real API server, shared by the pr
 
 # Speed is the machine's, which tests share.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared")
+settings.register_profile("all", settings.get_profile("shared"), max_examples=2000)
+settings.load_profile("all" if draw.run_all() else "shared")
+
+
+def pytest_report_header() -> str:
+    """Say what chose the cases of long sweeps: who sees a failure can repeat it by the variable."""
+    return "every case of every sweep" if draw.run_all() else f"sweeps drawn by {draw.SEED}={draw.seed()}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make nightly` runs."""
+    if draw.run_all():
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if nightly:
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in nightly]
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,7 @@ def test_any_way_through_any_job(first: int) -> None:
         walk(random.Random(seed))
 
 
+@pytest.mark.nightly  # `make search`, a part of every CI run, visits these states and more
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_every_interleaving_of_three_engines_two_groups_three_versions_and_a_death() -> None:

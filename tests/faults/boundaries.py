@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from observed_messages import Seen, Sighting, WeightsWritten, part_of
+from tests import draw
 
 from rljob_core.messages import EngineSignal, RewardResult, StepProposed, VersionAnnounced
 from rljob_core.records import FedMicroBatch, MicroBatchAssigned, StepCommitted
@@ -45,6 +46,21 @@ class Boundary:
     untouched: Callable[[Key, Seen], bool]
     lands: Callable[[Key, Seen], bool]
     nears: Callable[[Sighting, Seen], Key | None] = lambda said, seen: None
+
+
+def planned() -> dict[str, tuple[str, ...]]:
+    """Which roles are killed at each boundary, by its name.
+
+    Of a commit, three of the five roles at each boundary, and each role at six of the ten boundaries; `make nightly`
+    kills every role at every boundary.
+    """
+    if draw.run_all():
+        return {boundary.name: ROLES for boundary in BOUNDARIES}
+    order = draw.chance("roles at boundaries").sample(ROLES, len(ROLES))
+    return {
+        boundary.name: tuple(order[(number + place) % len(ROLES)] for place in range(3))
+        for number, boundary in enumerate(BOUNDARIES)
+    }
 
 
 def _stored(said: Sighting, seen: Seen) -> Key | None:

@@ -1,0 +1,316 @@
+"""Runs test suites in lanes, side by side; prints the output of each suite whole when it ends, and a table at the end.
+
+    python .ci/lanes.py .ci/commit.toml [--logs FOLDER] [--only SUITE …]
+
+A plan is a TOML file. Suites of one lane run one after the other, lanes run at the same time:
+
+    [[lane]]
+    name = "computes"
+    nice = 10                       # added to the niceness of the lane's processes
+    suites = ["check", "test"]
+
+    [suite.test]
+    command = "make test"
+    after = ["kube"]                # suites of other lanes that have to end first
+    environment = { NAME = "value" }
+
+A suite that fails does not stop the others, except those that have to wait for it, which are then not run. The exit
+status is 1 if any suite failed or was not run. A signal (Ctrl-C, SIGTERM) ends the suites that are running, and theirs
+alone, by their process groups. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+PROGRESS_SECONDS = 60.0
+STOP_SECONDS = 60.0
+"""That a suite has, after Ctrl-C, to remove what it started. Then it is killed."""
+_CLOSING = re.compile(
+    r"^=* ?((?:\d+ \w+, )*\d+ (?:passed|failed|errors?|skipped|deselected)\b.*? in .*?) ?=*$"
+)
+
+
+@dataclass(slots=True)
+class Suite:
+    """One command of a lane, and how it ended.
+
+    Attributes:
+        seconds: that it ran for.
+        cpu_seconds: of its processes: user and system, of those that were waited for.
+        result: "" until it ends; then "passed", "failed (EXIT STATUS)", "not run" or "stopped".
+        closing: pytest's last line, if the suite printed one.
+    """
+
+    name: str
+    command: str
+    lane: str
+    nice: int
+    log: Path
+    after: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    began: float = 0.0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    result: str = ""
+    closing: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
+    pid: int = 0
+
+
+def read_plan(path: Path, logs: Path, only: Sequence[str] = ()) -> list[list[Suite]]:
+    """The lanes of a plan.
+
+    Raises:
+        ValueError: the plan names a suite that it does not define, or waits for one that cannot come first.
+    """
+    plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    defined = plan["suite"]
+    lanes = []
+    for lane in plan["lane"]:
+        unknown = [name for name in lane["suites"] if name not in defined]
+        if unknown:
+            raise ValueError(
+                f"{path}: lane {lane['name']} names suites that are not defined: {', '.join(unknown)}"
+            )
+        suites = [
+            Suite(
+                name=name,
+                command=defined[name]["command"],
+                lane=lane["name"],
+                nice=lane.get("nice", 0),
+                log=logs / f"{name}.log",
+                after=tuple(defined[name].get("after", ())),
+                environment=defined[name].get("environment", {}),
+            )
+            for name in lane["suites"]
+            if not only or name in only
+        ]
+        lanes.append(suites)
+    present = {suite.name for lane in lanes for suite in lane}
+    if missing := sorted(
+        {name for name in (*only, *defined) if name not in present and (not only or name in only)}
+    ):
+        raise ValueError(f"{path}: in no lane: {', '.join(missing)}")
+    for lane in lanes:
+        for suite in lane:
+            suite.after = tuple(name for name in suite.after if name in present)
+    _require_an_order(path, lanes)
+    return [lane for lane in lanes if lane]
+
+
+def _require_an_order(path: Path, lanes: Sequence[Sequence[Suite]]) -> None:
+    """Play the lanes through: no two of them may wait for each other."""
+    ended: set[str] = set()
+    places = [0] * len(lanes)
+    moved = True
+    while moved:
+        moved = False
+        for number, lane in enumerate(lanes):
+            while places[number] < len(lane) and ended.issuperset(lane[places[number]].after):
+                ended.add(lane[places[number]].name)
+                places[number] += 1
+                moved = True
+    stuck = [lane[place].name for lane, place in zip(lanes, places, strict=True) if place < len(lane)]
+    if stuck:
+        raise ValueError(f"{path}: these suites wait for each other: {', '.join(stuck)}")
+
+
+class Lanes:
+    """One run of a plan."""
+
+    def __init__(self, lanes: Sequence[Sequence[Suite]]) -> None:
+        self._lanes = lanes
+        self._suites = {suite.name: suite for lane in lanes for suite in lane}
+        self._output = threading.Lock()
+        self._stopping = threading.Event()
+        self._began = time.monotonic()
+
+    def run(self) -> int:
+        """Run all suites; the exit status."""
+        threads = [threading.Thread(target=self._run_lane, args=(lane,), daemon=True) for lane in self._lanes]
+        with self._stopped_by_signals():
+            for thread in threads:
+                thread.start()
+            progress = time.monotonic()
+            while any(thread.is_alive() for thread in threads):
+                time.sleep(0.2)
+                if time.monotonic() - progress >= PROGRESS_SECONDS:
+                    progress = time.monotonic()
+                    self._progress()
+        self._table()
+        return int(any(suite.result != "passed" for suite in self._suites.values()))
+
+    def _run_lane(self, lane: Sequence[Suite]) -> None:
+        for suite in lane:
+            needed = [self._suites[name] for name in suite.after]
+            for other in needed:
+                while not other.ended.wait(0.2) and not self._stopping.is_set():
+                    pass
+            failed = [other.name for other in needed if other.result != "passed"]
+            if self._stopping.is_set():
+                suite.result = "stopped" if not suite.result else suite.result
+            elif failed:
+                suite.result = "not run"
+                self._say(f"{suite.name} is not run: it needs {', '.join(failed)}")
+            else:
+                self._run_suite(suite)
+            suite.ended.set()
+
+    def _run_suite(self, suite: Suite) -> None:
+        self._say(f"{suite.name} begins: {suite.command}   (output: {suite.log})")
+        suite.began = time.monotonic()
+        with suite.log.open("wb") as log:
+            process = subprocess.Popen(
+                ["nice", "-n", str(suite.nice), "bash", "-c", suite.command],
+                env={**os.environ, **suite.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # so that it can be ended with all that it starts, and nothing else
+            )
+            suite.pid = process.pid
+            if self._stopping.is_set():  # the signal came between the check and the start
+                self._signal(suite, signal.SIGINT)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            if self._stopping.is_set():  # its children may ignore SIGINT, as a shell's background jobs do
+                self._signal(suite, signal.SIGKILL)
+            suite.pid = 0  # while the id is still this process's: no other process is ever sent its signal
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        suite.seconds = time.monotonic() - suite.began
+        suite.cpu_seconds = usage.ru_utime + usage.ru_stime
+        code = process.returncode
+        suite.result = "stopped" if self._stopping.is_set() else "passed" if code == 0 else f"failed ({code})"
+        self._print_whole(suite)
+
+    def _print_whole(self, suite: Suite) -> None:
+        text = suite.log.read_text(encoding="utf-8", errors="replace")
+        suite.closing = closing_line(text)
+        actions = "GITHUB_ACTIONS" in os.environ
+        with self._output:
+            title = f"{suite.name}: {suite.result} after {_minutes(suite.seconds)} min"
+            print(f"::group::{title}" if actions else f"\n{'=' * 20} output of {suite.name} {'=' * 20}")
+            print(text.rstrip("\n"))
+            print("::endgroup::" if actions else "")
+            print(f"{self._clock()} {title}" + (f": {suite.closing}" if suite.closing else ""), flush=True)
+
+    def _progress(self) -> None:
+        running = [suite for suite in self._suites.values() if suite.pid]
+        for suite in running:
+            passed = _minutes(time.monotonic() - suite.began)
+            self._say(f"{suite.name} runs for {passed} min: {_last_line(suite.log)}")
+
+    def _table(self) -> None:
+        width = max(len(name) for name in (*self._suites, "together"))
+        lane_width = max(len(suite.lane) for suite in self._suites.values())
+        lines = [f"{'suite':<{width}}  {'lane':<{lane_width}}  {'result':<12}{'minutes':>8}{'CPU min':>9}"]
+        lines += [
+            f"{suite.name:<{width}}  {suite.lane:<{lane_width}}  {suite.result:<12}"
+            f"{_minutes(suite.seconds):>8}{_minutes(suite.cpu_seconds):>9}  {suite.closing}".rstrip()
+            for suite in self._suites.values()
+        ]
+        whole = time.monotonic() - self._began
+        spent = sum(suite.cpu_seconds for suite in self._suites.values())
+        lines.append(
+            f"{'together':<{width}}  {'':<{lane_width}}  {'':<12}{_minutes(whole):>8}{_minutes(spent):>9}"
+        )
+        with self._output:
+            print("\n" + "\n".join(lines), flush=True)
+
+    # ------------------------------------------------------------------------------------------ stopping
+
+    @contextmanager
+    def _stopped_by_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        name = signal.Signals(number).name
+        os.write(2, f"\n{name}: ending what is running\n".encode())
+        threading.Thread(target=self._end_all, daemon=True).start()
+
+    def _end_all(self) -> None:
+        for signal_number in (signal.SIGINT, signal.SIGKILL):
+            for suite in self._suites.values():
+                self._signal(suite, signal_number)
+            deadline = time.monotonic() + STOP_SECONDS
+            while any(suite.pid for suite in self._suites.values()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+
+    @staticmethod
+    def _signal(suite: Suite, number: signal.Signals) -> None:
+        if pid := suite.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+    # ------------------------------------------------------------------------------------------ output
+
+    def _say(self, text: str) -> None:
+        with self._output:
+            print(f"{self._clock()} {text}", flush=True)
+
+    def _clock(self) -> str:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        return f"[{minutes:3}:{seconds:02}]"
+
+
+def closing_line(text: str) -> str:
+    """The last line by which pytest closed, without its border."""
+    found = [match[1] for line in text.splitlines() if (match := _CLOSING.match(line.strip()))]
+    return found[-1] if found else ""
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode(errors="replace").splitlines()
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][-100:] if said else "no output yet"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}"
+
+
+def main() -> int:
+    """Run a plan; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("plan", type=Path, help="a TOML file")
+    parser.add_argument("--logs", type=Path, help="a folder for the suites' output; else a new one")
+    parser.add_argument("--only", nargs="+", default=[], metavar="SUITE", help="run only these suites")
+    arguments = parser.parse_args()
+    logs: Path = arguments.logs or Path(tempfile.mkdtemp(prefix="rljob-ci-"))
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        lanes = read_plan(arguments.plan, logs, arguments.only)
+    except ValueError as error:
+        parser.error(str(error))
+    return Lanes(lanes).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What CI runs exists: targets of the Makefile, commands of the workflows; and a commit's draws can be repeated."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from tests import draw
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PLANS = ["commit", "nightly"]
+
+
+def plan(name: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / ".ci" / f"{name}.toml").read_text())
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_suite_is_a_target(name: str) -> None:
+    for suite in plan(name)["suite"].values():
+        make, target, *_ = shlex.split(suite["command"])
+        assert make == "make"
+        assert target in targets()
+
+
+def test_nightly_leaves_out_nothing_that_a_commit_runs() -> None:
+    commit, nightly = (
+        {suite["command"] for suite in plan(name)["suite"].values()} for name in ("commit", "nightly")
+    )
+    assert commit <= nightly
+
+
+def test_every_folder_of_tests_is_of_a_suite() -> None:
+    """`make test` runs the test paths without those that other targets run."""
+    text = (ROOT / "Makefile").read_text()
+    apart = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"][
+        "norecursedirs"
+    ]
+    for folder in (name for name in apart if name.startswith("tests/")):
+        assert f"pytest {folder}" in text
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflow(path: Path) -> None:
+    workflow = YAML(typ="safe", pure=True).load(path.read_text())
+    assert workflow["on"]
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"]
+        commands = [step["run"] for step in job["steps"] if "run" in step]
+        files = [
+            word for command in commands for word in shlex.split(command) if re.fullmatch(r"[.e].*/.*", word)
+        ]
+        assert [file for file in files if not (ROOT / file).exists()] == []
+        assert {
+            target for command in commands for target in re.findall(r"\bmake ([a-z-]+)", command)
+        } <= targets()
+        cached = [step["with"]["path"] for step in job["steps"] if "actions/cache" in step.get("uses", "")]
+        assert cached == ["~/.cache/uv", "~/.cache/rljob"]
+
+
+def test_what_the_workflows_run() -> None:
+    ci, nightly = (path.read_text() for path in WORKFLOWS)
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "nightly.yml"]
+    assert "bash .ci/run" in ci
+    assert {"push", "pull_request"} <= set(YAML(typ="safe", pure=True).load(ci)["on"])
+    assert "make nightly" in nightly
+    assert "schedule" in YAML(typ="safe", pure=True).load(nightly)["on"]
+
+
+# ---------------------------------------------------------------------------------------------- draws
+
+
+def drawn(**environment: str) -> str:
+    code = "from tests.draw import chance, draw; print(draw('a', range(100), 5), chance('b').random())"
+    known = {name: value for name, value in os.environ.items() if name not in {draw.SEED, draw.ALL}}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, cwd=ROOT, env=known | environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_one_seed_draws_the_same_in_every_process() -> None:
+    assert drawn(RLJOB_TEST_SEED="x") == drawn(RLJOB_TEST_SEED="x") != drawn(RLJOB_TEST_SEED="y")
+
+
+def test_the_commit_is_the_seed() -> None:
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert drawn() == drawn(RLJOB_TEST_SEED=done.stdout.strip() or "no commit")
+
+
+def test_all_cases_can_be_asked_for() -> None:
+    assert drawn(RLJOB_TEST_ALL="1").startswith("range(0, 100)") or drawn(RLJOB_TEST_ALL="1").startswith(
+        "[0, 1, 2"
+    )
