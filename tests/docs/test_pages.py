@@ -1,4 +1,9 @@
-"""What docs/cli.md and docs/audit.md show is what the command does."""
+"""What the pages show of `rljob` is what the command does.
+
+Every block of every page that shows a `$ rljob …` command is run here and its output compared, unless a comment
+before it says who runs it, `<!-- tested by: tests/runs/test_custom.py -->`, or why nobody can,
+`<!-- not run: it needs a GPU -->`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,41 +25,100 @@ from rljob_cli.audit import audit
 from rljob_cli.main import app
 from rljob_cli.run_folder import RunFolder
 
-DOCS = Path(__file__).parents[2] / "docs"
+CHECKOUT = Path(__file__).parents[2]
+DOCS = CHECKOUT / "docs"
+PAGES = sorted({*DOCS.rglob("*.md"), *CHECKOUT.glob("*.md"), CHECKOUT / "e2e/README.md"})
+
+_BLOCK = re.compile(
+    r"(?:<!-- (?P<mark>tested by|not run): (?P<reason>.+?) -->\n+)?```(?P<language>console|text)\n(?P<body>.*?)```",
+    re.DOTALL,
+)
 
 
-def console(page: str) -> list[tuple[list[str], str]]:
-    """Commands of a page with the output that it shows."""
+@dataclass(frozen=True)
+class Block:
+    """A block of a page that shows `$ rljob …` commands, with the comment before it that says who runs them, if any."""
+
+    page: Path
+    mark: str | None
+    reason: str | None
+    examples: tuple[tuple[str, str], ...]
+    """Each command, and the output that the page shows for it."""
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page in which a reader is shown what to type and what rljob answers."""
     found = []
-    for block in re.findall(r"```console\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
-        for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = example.partition("\n")
-            found.append((shlex.split(command), output))
-    assert found
+    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        parts = re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]
+        examples = tuple((command, shown) for command, _, shown in (part.partition("\n") for part in parts))
+        if any(command.split()[0] == "rljob" for command, _ in examples):
+            found.append(Block(page, block["mark"], block["reason"], examples))
     return found
 
 
-def test_cli_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+RUN_HERE = sorted({block.page for block in BLOCKS if block.mark is None})
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(CHECKOUT))
+
+
+def manifest_of(page: Path) -> str | None:
+    """The job that a page shows as a whole."""
+    shown = re.findall(r"```yaml\n(apiVersion: .*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return next((manifest for manifest in shown if "kind: RLJob" in manifest), None)
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A reader's folder: `model`, the manifests of the checkout, and job.yaml of cli.md, unless a page has its own."""
     monkeypatch.chdir(tmp_path)
-    (manifest,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "cli.md").read_text(), re.DOTALL)
-    Path("job.yaml").write_text(manifest)
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("job.yaml").write_text(manifest_of(DOCS / "cli.md") or "")
     write_model(tmp_path / "model")
-    for (program, *arguments), shown in console("cli.md"):
-        assert program == "rljob"
-        if arguments[0] == "patch" and not Path("runs/sums").exists():
-            started(tmp_path / "job.yaml", Path("runs/sums"))
-        result = CliRunner().invoke(app, arguments)
-        assert result.output.replace(f"{tmp_path}/", "") == shown
-        assert result.exit_code == (2 if shown.startswith("error") else 0)
+    Path("manifests").symlink_to(CHECKOUT / "manifests")
+    return tmp_path
 
 
-def test_audit_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    leave(job(), RunFolder(Path("runs/sums")))
-    for (program, *arguments), _ in console("audit.md"):
-        assert program == "rljob"
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 0, result.output
+def ensure_run(command: str) -> None:
+    """The run that a command reads: for the audit one that has trained, for a patch one that has only begun."""
+    if Path("runs/sums").exists():
+        return
+    if command == "audit":
+        leave(job(), RunFolder(Path("runs/sums")))
+    elif command == "patch":
+        started(Path("job.yaml").absolute(), Path("runs/sums"))
+
+
+@pytest.mark.parametrize("page", RUN_HERE, ids=name)
+def test_a_page_shows_what_the_command_does(page: Path, reader: Path) -> None:
+    """Commands of one page run one after another in one folder. A command without shown output must only succeed."""
+    if (manifest := manifest_of(page)) is not None:
+        (reader / "job.yaml").write_text(manifest)
+    for block in blocks(page):
+        if block.mark is not None:
+            continue
+        for command, shown in block.examples:
+            program, *arguments = shlex.split(command)
+            assert program == "rljob"
+            ensure_run(arguments[0])
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == (2 if shown.startswith("error") else 0), (command, result.output)
+            if shown:
+                assert result.output.replace(f"{reader}/", "") == shown
+
+
+def test_pages_are_run() -> None:
+    assert {name(page) for page in RUN_HERE} >= {"docs/api.md", "docs/audit.md", "docs/cli.md"}
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.mark], ids=lambda block: block.page.stem)
+def test_a_marked_block_says_who_runs_it_or_why_nobody_does(block: Block) -> None:
+    assert block.reason
+    if block.mark == "tested by":
+        assert (CHECKOUT / block.reason).is_file()
 
 
 def test_audit_page_has_every_claim() -> None:

@@ -1,4 +1,4 @@
-"""Every manifest of manifests/examples, and all that the operator would make of it, is what an API server accepts."""
+"""An API server accepts every manifest of manifests/examples, and all that the operator would make of its job."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.namespaces import own_namespace
-from installation import CHECKOUT, MANIFESTS
+from installation import CHECKOUT, MANIFESTS, of_kind
 from ruamel.yaml import YAML
 
 from rljob_core.spec import RLJob
+from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 
@@ -48,20 +49,30 @@ def accepted(kubectl: Kubectl, *objects: Object, output: str = "name") -> str:
     return kubectl("create", *arguments, input_text=listed)
 
 
-def read(file: Path) -> Object:
-    return dict(YAML(typ="safe").load(file.read_text()))
+def read(file: Path) -> list[Object]:
+    """All objects of a file."""
+    return [dict(found) for found in YAML(typ="safe").load_all(file.read_text())]
+
+
+def job_of(file: Path) -> Object:
+    (found,) = of_kind(read(file), "RLJob")
+    return found
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_is_accepted(here: Kubectl, file: Path) -> None:
-    accepted(here, read(file))
+    objects = read(file)
+    accepted(here, *objects)
+    workloads = of_kind(objects, "Deployment")
+    if workloads:  # a Deployment is accepted whose pods are not
+        accepted(here, *(pod(workload, here.namespace) for workload in workloads))
 
 
 @pytest.mark.parametrize(
     "file", [f for f in EXAMPLES if "RLJob" in f.read_text()], ids=lambda file: file.stem
 )
 def test_what_is_made_of_a_job_is_accepted(here: Kubectl, file: Path) -> None:
-    stored = json.loads(accepted(here, read(file), output="json"))
+    stored = json.loads(accepted(here, job_of(file), output="json"))
     metadata = {
         "name": stored["metadata"]["name"],
         "namespace": here.namespace,
@@ -87,7 +98,7 @@ def pod(workload: Object, namespace: str) -> Object:
 
 
 def test_two_pools_ask_for_what_they_should() -> None:
-    job = RLJob.model_validate(read(MANIFESTS / "examples/two-pools.yaml"))
+    job = RLJob.model_validate(job_of(MANIFESTS / "examples/two-pools.yaml"))
     pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
     made = {f"{c['kind']} {c['metadata']['name']}": c for c in desired(job, SITE, Targets(1, 0, pools))}
     steady, spot = (made[f"Deployment grade-school-rollout-{name}"]["spec"] for name in pools)
@@ -99,3 +110,29 @@ def test_two_pools_ask_for_what_they_should() -> None:
     tolerated = {toleration["key"] for toleration in spot["template"]["spec"]["tolerations"]}
     lost = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
     assert tolerated == {"spot", "nvidia.com/gpu", *lost}
+
+
+def test_every_gang_has_the_gpus_of_its_ranks() -> None:
+    for name, pods, gpus in (("vllm-gpu", 1, 4), ("deepspeed-nodes", 2, 8)):
+        job = RLJob.model_validate(job_of(MANIFESTS / f"examples/{name}.yaml"))
+        pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
+        (trainer,) = [
+            c
+            for c in desired(job, SITE, Targets(1, 0, pools))
+            if c["metadata"]["name"] == f"{name}-trainer-1" and c["kind"] == "Job"
+        ]
+        assert trainer["spec"]["completions"] == pods
+        (container,) = trainer["spec"]["template"]["spec"]["containers"]
+        assert (
+            container["resources"]["limits"]["nvidia.com/gpu"] == gpus == job.spec.trainer.num_proc_per_node
+        )
+
+
+def test_the_autoscaler_scales_the_pool_of_its_job() -> None:
+    job, autoscaler = read(MANIFESTS / "examples/autoscaling.yaml")
+    (pool,) = RLJob.model_validate(job).spec.rollout.pools
+    assert pool.scaling is not None
+    target = autoscaler["spec"]["scaleTargetRef"]
+    assert target["name"] == names.child(job["metadata"]["name"], names.Role.ROLLOUT, pool.name)
+    bounds = (autoscaler["spec"]["minReplicas"], autoscaler["spec"]["maxReplicas"])
+    assert bounds == (pool.scaling.min_replicas, pool.scaling.max_replicas)

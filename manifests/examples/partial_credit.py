@@ -1,0 +1,15 @@
+"""A reward for arithmetic that also pays for answers near the right one (custom-reward.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def near_miss(*, completion: str, item: Mapping[str, Any]) -> float:
+    """Between 0 and 0.5: the closer the answered number is to `item["answer"]`, the more; 0 for no number."""
+    try:
+        distance = abs(int(completion.strip()) - int(item["answer"]))
+    except ValueError:
+        return 0.0
+    return 0.5 / (1 + distance)
