@@ -25,8 +25,8 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.spec import RLJob
 from rljob_core.weight_transports import WeightTransportName
-from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.cluster.local import pod as local_pod
 from rljob_runtime.locations import local_path
 
@@ -185,13 +185,13 @@ _FITS = (_engines_fit, _adapters_fit)
 _REST = (_data_and_rewards, _runs_here, _uris)
 
 
-def check_pods(job: RLJob, defaults: ClusterDefaults, environment: Mapping[str, str]) -> None:
+def check_pods(job: ResolvedJob, environment: Mapping[str, str]) -> None:
     """Every process of the job could be started here.
 
     Raises:
         SpecError: a template does not fit, or needs what only a cluster has.
     """
-    for manifest in desired(job, defaults, Targets(attempt=1, failures=0, pools={})):
+    for manifest in desired(job, Targets(attempt=1, failures=0, pools={})):
         if (template := manifest.get("spec", {}).get("template")) is not None:
             local_pod.check(template, environment)
 

@@ -27,6 +27,7 @@ from rljob_cli.nats_init import nats_init
 from rljob_cli.patch import kept_patches
 from rljob_cli.replay_command import replay
 from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
@@ -165,7 +166,7 @@ def run(
                 typer.echo(f"kept from rljob patch: {', '.join(kept)}")
             environment = {"PYTHONPATH": python_path}
             if record:
-                environment["RLJOB_DECISIONS"] = str(folder.decisions)
+                environment[worker_protocol.DECISIONS] = str(folder.decisions)
             code = _run(job, identity, folder, nats_port=nats_port or 0, environment=environment)
     raise typer.Exit(code)
 
@@ -288,12 +289,11 @@ def _job_config(path: Path) -> JobConfig:
 def _checked(job: RLJob, folder: RunFolder) -> str:
     """Check what the job names; the identity of its model."""
     from rljob_cli.checks import check_job
-    from rljob_operator.children.cluster_defaults import ClusterDefaults, job_config
+    from rljob_operator.children.resolved_job import resolve_job
     from rljob_runtime.locations import local_path
     from rljob_runtime.training.checkpoints import model_identity
 
-    defaults = ClusterDefaults("", str(folder.weights), str(folder.checkpoints), str(folder.trainer))
-    check_job(job_config(job, defaults))
+    check_job(resolve_job(job, folder.defaults(nats_url="")).config)
     return model_identity(local_path(job.spec.model.uri))
 
 

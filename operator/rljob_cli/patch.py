@@ -22,8 +22,9 @@ from rljob_cli.manifest import InvalidManifest, as_manifest, change_job, value_a
 from rljob_cli.run_folder import IMMUTABLE, Identity, RunFolder, differences, fixed_differences
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
-from rljob_operator.children.cluster_defaults import ClusterDefaults, job_config
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import ResolvedJob, resolve_job
 from rljob_operator.names import LABEL_ROLE, Role
 
 _LOOK_SECONDS = 0.5
@@ -92,9 +93,9 @@ def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Ch
         return Change(identity, before, after, ())
     _refuse(folder, identity, after)
     allow_modules_in(origin)
-    defaults = folder.defaults(nats_url="")
-    check_job(job_config(after, defaults))
-    check_pods(after, defaults, os.environ)
+    resolved = resolve_job(after, folder.defaults(nats_url=""))
+    check_job(resolved.config)
+    check_pods(resolved, os.environ)
     # One text a path, the newest: an older one of the same path says nothing any more.
     patches = {text.partition("=")[0].strip(): text for text in (*identity.patches, *texts)}
     changed = replace(
@@ -195,7 +196,7 @@ def kept_patches(identity: Identity, job: RLJob) -> list[str]:
 
 def restarts(change: Change, defaults: ClusterDefaults) -> Iterator[str]:
     """What the reconcile will do about the processes, in words; nothing if it only tells them."""
-    before, after = (_pods(job, defaults) for job in (change.before, change.after))
+    before, after = (_pods(resolve_job(job, defaults)) for job in (change.before, change.after))
     changed = [name for name, pods in after.items() if name in before and before[name][0] != pods[0]]
     if changed:
         yield f"restarts: {', '.join(changed)}"
@@ -207,10 +208,10 @@ def restarts(change: Change, defaults: ClusterDefaults) -> Iterator[str]:
     yield from (f"stops: {name}" for name in before if name not in after)
 
 
-def _pods(job: RLJob, defaults: ClusterDefaults) -> dict[str, tuple[Any, int]]:
+def _pods(job: ResolvedJob) -> dict[str, tuple[Any, int]]:
     """Per role or pool, its pods' template and how many there are."""
     found: dict[str, tuple[Any, int]] = {}
-    for manifest in desired(job, defaults, Targets(attempt=1, failures=0, pools={})):
+    for manifest in desired(job, Targets(attempt=1, failures=0, pools={})):
         spec = manifest.get("spec", {})
         if manifest["kind"] == "Deployment":
             role = manifest["metadata"]["labels"][LABEL_ROLE]

@@ -11,7 +11,7 @@ from functools import partial
 from rljob_cli.embedded_nats import streams_at_rest
 from rljob_cli.run_folder import RunFolder
 from rljob_core.spec import RLJob
-from rljob_operator.children.cluster_defaults import job_config
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.rollback import RolledBack, roll_back
@@ -35,7 +35,7 @@ def go_back_to(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
 
 async def _go_back(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
     async with streams_at_rest(folder.nats, job.spec.nats.url, os.environ) as url:
-        config = job_config(job, folder.defaults(url))
+        config = resolve_job(job, folder.defaults(url)).config
         connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
         weight_store = open_store(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
         checkpoints = CheckpointStore(

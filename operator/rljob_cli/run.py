@@ -31,7 +31,8 @@ from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, Ste
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_operator.children.cluster_defaults import ClusterDefaults, job_config
+from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions import status as job_status
@@ -160,7 +161,10 @@ class Run:
         # A new run writes over nothing; one that goes on takes back that the job had ended.
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
-        async with _opened(job_config(self._job, defaults), url) as store, asyncio.TaskGroup() as beside:
+        async with (
+            _opened(resolve_job(self._job, defaults).config, url) as store,
+            asyncio.TaskGroup() as beside,
+        ):
             helpers = [
                 beside.create_task(self._lasting(partial(self._follow_metrics, store))),
                 beside.create_task(self._lasting(partial(self._follow_engines, store))),
@@ -266,7 +270,7 @@ class Run:
             try:
                 job = identity.stamp(stored_job(identity))
                 # Once more, as what the pods are started from is this process' environment.
-                check_pods(job, defaults, self._environment)
+                check_pods(resolve_job(job, defaults), self._environment)
             except SpecError as error:
                 self._view.note(f"not taken over from rljob patch: {error}")
                 continue

@@ -1,20 +1,4 @@
-"""Names that the operator gives: labels, annotations, children, exit codes, reasons.
-
-Exit codes of a worker (`rljob_runtime.main` uses the same numbers):
-
-| code | means | the operator |
-|---|---|---|
-| 0 | a trainer finished training; any other role was asked to stop | trainer: the job succeeded |
-| 2 | the user has to change something; the message says what | the job fails at once with that message |
-| 3 | fenced: a newer attempt or writer epoch took over | starts it again, not counted |
-| 4 | something outside the job is missing or does not answer | starts it again with back-off, not counted; says what |
-| 143 | stopped by SIGTERM before training was over | starts it again, not counted |
-| other, or a signal | a crash | starts it again with back-off; a trainer's is counted against `backoffLimit` |
-
-A trainer that SIGTERM ends before training is finished must not exit with 0. The message is what the worker
-wrote to `RLJOB_TERMINATION_LOG`, else its last line of output. A launcher such as torchrun hides the codes of its
-ranks behind a 1, so a message that begins with `USER_ERROR`, `FENCED` or `UNAVAILABLE` counts as code 2, 3 or 4.
-"""
+"""Names that the operator gives: labels, annotations, child objects, files in a pod."""
 
 from __future__ import annotations
 
@@ -32,15 +16,6 @@ class Role(StrEnum):
     REWARD = "reward"
     COORDINATOR = "coordinator"
 
-
-EXIT_DONE = 0
-EXIT_USER_ERROR = 2
-EXIT_FENCED = 3
-EXIT_UNAVAILABLE = 4
-EXIT_STOPPED = 143
-USER_ERROR = "UserError: "
-FENCED = "Fenced: "
-UNAVAILABLE = "Unavailable: "
 
 LABEL_JOB = f"{GROUP}/job"
 LABEL_ROLE = f"{GROUP}/role"

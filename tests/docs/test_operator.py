@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from rljob_core.spec import Immutable, RLJob, RLJobSpec, model_in
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.names import Role
 from rljob_operator.settings import Settings
 from rljob_operator.telemetry import Metrics
@@ -149,7 +150,7 @@ def templates(job: RLJob) -> dict[str, str]:
     )
     found = {}
     uid = {"metadata": {"uid": "u-2"}, "spec": {}}
-    for child in desired(job, defaults, Targets(1, 0, {"one": uid, "other": uid})):
+    for child in desired(resolve_job(job, defaults), Targets(1, 0, {"one": uid, "other": uid})):
         if child["kind"] in {"Deployment", "Job"}:
             labels = child["metadata"]["labels"]
             name = f"{labels['rljob.dev/role']} {labels.get('rljob.dev/pool', '')}".strip()
@@ -284,7 +285,7 @@ def test_the_worker_template_reaches_every_pod(tmp_path: Path) -> None:
     )
     uid = {"metadata": {"uid": "u-2"}, "spec": {}}
     children = desired(
-        RLJob.model_validate(JOB), settings.defaults, Targets(1, 0, {"one": uid, "other": uid})
+        resolve_job(RLJob.model_validate(JOB), settings.defaults), Targets(1, 0, {"one": uid, "other": uid})
     )
     workloads = [child for child in children if child["kind"] in {"Deployment", "Job"}]
     assert len(workloads) == 5

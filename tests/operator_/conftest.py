@@ -1,56 +1,22 @@
-"""Builders for the control plane's tests: a small job, its site, and an API server made of one dictionary."""
+"""Fixtures of the operator's tests: a small job, a cluster's defaults, and servers."""
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
+from dictionary_server import DictionaryServer
 from e2e.harness.fixtures import SharedControlPlane
 from operators import Namespace, install_crds
+from small_job import MakeJob, make_small_job
 
-from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.children.cluster_defaults import ClusterDefaults
-from rljob_operator.cluster.port import Manifest, Ref
-from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
-from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete
-
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-MakeJob = Callable[..., RLJob]
-
-
-def _lay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for path, value in changes.items():
-        field, _, rest = path.partition("__")
-        merged[field] = _lay(merged.get(field, {}), {rest: value}) if rest else value
-    return merged
 
 
 @pytest.fixture
 def make_job() -> MakeJob:
     """`make_job(trainer__numNodes=2)` is the small job with spec.trainer.numNodes 2."""
-
-    def make(**changes: Any) -> RLJob:
-        spec = {
-            "steps": 3,
-            "model": {"uri": "/model"},
-            "data": {"dataset": "chain_sum"},
-            "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
-        }
-        manifest = {
-            "apiVersion": "rljob.dev/v1alpha1",
-            "kind": "RLJob",
-            "metadata": {"name": "chain-sum", "uid": "u-1", "generation": 1},
-            "spec": _lay(spec, changes),
-        }
-        return RLJob.model_validate(manifest)
-
-    return make
+    return make_small_job
 
 
 @pytest.fixture
@@ -58,149 +24,6 @@ def defaults() -> ClusterDefaults:
     return ClusterDefaults(
         nats_url="nats://127.0.0.1:4222", weights_uri="/w", checkpoint_uri="/c", trainer_log_uri="/t"
     )
-
-
-class DictionaryServer:
-    """What an API server and its controllers leave behind, without any process: objects, pods, statuses.
-
-    Implements `Cluster`, so that whole reconciles run against states that are hard to reach with processes.
-    """
-
-    def __init__(self) -> None:
-        self.objects: dict[Ref, Manifest] = {}
-        self.stored = RLJobStatus()
-        self.now = NOW
-        self.log: list[str] = []
-        self.events: list[tuple[str, str]] = []
-        self._uid = 0
-
-    async def children(self, job: RLJob) -> Sequence[Manifest]:
-        return copy.deepcopy(list(self.objects.values()))
-
-    async def apply(self, manifest: Manifest) -> None:
-        ref = Ref.of(manifest)
-        old = self.objects.get(ref)
-        self.log.append(f"apply {ref}")
-        self._uid += 1
-        metadata = {
-            "uid": str(self._uid) if old is None else old["metadata"]["uid"],
-            "generation": 1
-            if old is None
-            else old["metadata"]["generation"] + (old["spec"] != manifest["spec"])
-            if "spec" in manifest
-            else 1,
-            **manifest["metadata"],
-        }
-        stored = copy.deepcopy({**manifest, "metadata": metadata})
-        if old is not None and "status" in old:
-            stored["status"] = old["status"]
-        self.objects[ref] = stored
-
-    async def apply_status(self, manifest: Manifest) -> None:
-        if Ref.of(manifest) in self.objects:
-            self.objects[Ref.of(manifest)]["status"] = manifest["status"]
-
-    async def delete(self, ref: Ref) -> None:
-        self.log.append(f"delete {ref}")
-        self.objects.pop(ref, None)
-
-    async def force_delete(self, ref: Ref) -> None:
-        self.log.append(f"force delete {ref}")
-        self.objects.pop(ref, None)
-
-    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
-        self.log.append(f"annotate {ref}")
-        self.objects[ref]["metadata"].setdefault("annotations", {}).update(annotations)
-
-    async def status(self, job: RLJob) -> RLJobStatus:
-        return self.stored
-
-    async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
-        self.log.append("status")
-        self.stored = status
-
-    async def event(self, job: RLJob, event: Any) -> None:
-        self.events.append((event.type, event.reason))
-
-    async def changed(self) -> None:
-        raise NotImplementedError("tests call reconcile pass by pass")
-
-    # ---- what the world does
-
-    def of(self, kind: str) -> list[Manifest]:
-        return [manifest for ref, manifest in self.objects.items() if ref.kind == kind]
-
-    def pods_ready(self) -> None:
-        """Every Deployment and Job gets its pods, all Ready."""
-        for owner in [*self.of("Deployment"), *self.of("Job")]:
-            spec = owner["spec"]
-            wanted = spec.get("replicas", spec.get("completions"))
-            for number in range(wanted):
-                self.pod(owner, number, ready=True)
-            if owner["kind"] == "Deployment":
-                owner["status"] = {
-                    "observedGeneration": owner["metadata"]["generation"],
-                    "replicas": wanted,
-                    "readyReplicas": wanted,
-                    "updatedReplicas": wanted,
-                }
-
-    def pod(
-        self, owner: Manifest, number: int, *, ready: bool = False, end: dict[str, Any] | None = None
-    ) -> Manifest:
-        name = f"{owner['metadata']['name']}-{number}"
-        labels = owner["spec"]["template"]["metadata"]["labels"]
-        container: dict[str, Any] = {"name": labels["rljob.dev/role"]}
-        if end is not None:
-            container["lastState"] = {"terminated": end}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "labels": labels},
-            "status": {
-                "conditions": [{"type": "Ready", "status": str(ready)}],
-                "containerStatuses": [container],
-            },
-        }
-        self.objects[Ref.of(pod)] = pod
-        return pod
-
-    def gang_ends(
-        self, *, code: int, message: str = "", evicted: bool = False, ago: float = 0.0, after: float = 0.0
-    ) -> None:
-        """The trainer's Job fails, or completes with code 0, `after` seconds of running."""
-        (job,) = self.of("Job")
-        pod = self.pod(job, 0, end={"exitCode": code, "message": message})
-        if evicted:
-            pod["status"]["reason"] = "Evicted"
-        at = self.now - timedelta(seconds=ago)
-        kind = "Complete" if code == 0 else "Failed"
-        job["status"] = {
-            "startTime": (at - timedelta(seconds=after)).isoformat(),
-            "conditions": [{"type": kind, "status": "True", "lastTransitionTime": at.isoformat()}],
-        }
-
-    def pods_gone(self, role: str = "") -> None:
-        for pod in self.of("Pod"):
-            if pod["metadata"]["labels"]["rljob.dev/role"] == role or not role:
-                del self.objects[Ref.of(pod)]
-
-    def observe(self, job: RLJob, figures: JobMetrics | None = None) -> Observed:
-        return summarize(
-            job, self.stored, copy.deepcopy(list(self.objects.values())), now=self.now, figures=figures
-        )
-
-    async def do(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            match action:
-                case Apply():
-                    await self.apply(action.manifest)
-                case Delete():
-                    await self.delete(action.ref)
-                case ForceDelete():
-                    await self.force_delete(action.ref)
-                case Annotate():
-                    await self.annotate(action.ref, action.annotations)
 
 
 @pytest.fixture
@@ -223,5 +46,5 @@ def there(crds: SharedControlPlane, namespace: str) -> Namespace:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """Of local processes."""
+    """The environment variables of local processes."""
     return dict(os.environ)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from dictionary_server import DictionaryServer
+from small_job import MakeJob
 
-from conftest import DictionaryServer, MakeJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.reconcile.reconcile import Reconciler

@@ -22,6 +22,7 @@ from rljob_cli.run_folder import FIXED
 from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import rollout_pool
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.crd.definitions import crds
 from rljob_operator.crd.schema import structural
 
@@ -460,7 +461,7 @@ def test_status_has_no_defaults() -> None:
 
 def test_what_the_operator_applies_is_kept_whole(make_job: MakeJob, defaults: ClusterDefaults) -> None:
     job = make_job(rollout__pools=[{"name": "a", "template": {"spec": {"nodeSelector": {"gpu": "l40s"}}}}])
-    manifest = rollout_pool(job, defaults, job.spec.rollout.pools[0], None)
+    manifest = rollout_pool(resolve_job(job, defaults), job.spec.rollout.pools[0], None)
     assert RolloutPool.model_validate(manifest).spec.pool == "a"
     assert stored(manifest["spec"], schema_of("rolloutpools.yaml")["properties"]["spec"]) == manifest["spec"]
 

@@ -12,8 +12,9 @@ import pytest
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
-from rljob_operator.children.cluster_defaults import ClusterDefaults, job_config
+from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.children.worker_pod import config_hash
 from rljob_operator.cluster.port import Manifest, Ref
@@ -28,7 +29,7 @@ def pool(name: str, **annotations: str) -> Manifest:
 
 def children(job: RLJob, defaults: ClusterDefaults, **targets: Any) -> dict[str, Manifest]:
     targets = {"attempt": 1, "failures": 0, "pools": {"cpu": pool("cpu")}, **targets}
-    return {str(Ref.of(m)): m for m in desired(job, defaults, Targets(**targets))}
+    return {str(Ref.of(m)): m for m in desired(resolve_job(job, defaults), Targets(**targets))}
 
 
 def container(child: Manifest) -> Manifest:
@@ -161,11 +162,11 @@ def test_a_change_rolls_those_who_read_it(
     make_job: MakeJob, defaults: ClusterDefaults, change: dict[str, Any], rolled: set[Role]
 ) -> None:
     def hashes(job: RLJob) -> dict[Role, str]:
-        found = {role: config_hash(job, defaults, role) for role in (COORDINATOR, REWARD)}
+        found = {role: config_hash(resolve_job(job, defaults), role) for role in (COORDINATOR, REWARD)}
         return {
             **found,
-            ROLLOUT: config_hash(job, defaults, ROLLOUT, job.spec.rollout.pools[0]),
-            TRAINER: trainer_hash(job, defaults),
+            ROLLOUT: config_hash(resolve_job(job, defaults), ROLLOUT, job.spec.rollout.pools[0]),
+            TRAINER: trainer_hash(resolve_job(job, defaults)),
         }
 
     before, after = hashes(make_job()), hashes(make_job(**change))
@@ -301,7 +302,7 @@ def test_claims_are_mounted_and_every_job_has_its_own_folder(
         model__uri="pvc://models/tiny", weights__uri="pvc://shared/runs", trainer__checkpoint__uri="/c"
     )
     cluster = dataclasses.replace(defaults, per_job=True, trainer_log_uri="")
-    config = job_config(job, cluster)
+    config = resolve_job(job, cluster).config
     assert config.spec.model.uri == "/mnt/claims/models/tiny"
     assert config.weights_uri == "/mnt/claims/shared/runs/chain-sum-u-1"
     assert config.checkpoint_uri == "/c/chain-sum-u-1"
@@ -315,4 +316,4 @@ def test_claims_are_mounted_and_every_job_has_its_own_folder(
 
 def test_without_a_place_for_weights_the_field_is_named(make_job: MakeJob, defaults: ClusterDefaults) -> None:
     with pytest.raises(SpecError, match=r"spec\.weights\.uri: is needed"):
-        job_config(make_job(), dataclasses.replace(defaults, weights_uri=""))
+        resolve_job(make_job(), dataclasses.replace(defaults, weights_uri=""))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from conftest import MakeJob
+from small_job import MakeJob
+
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.reconcile.desired_memo import DesiredMemo
 
 
@@ -17,7 +19,7 @@ def pool(**changes: Any) -> dict[str, Any]:
 
 def test_it_is_what_would_be_made(make_job: MakeJob, defaults: ClusterDefaults) -> None:
     before, after = make_job(reward__replicas=1), make_job(reward__replicas=2)
-    memo = DesiredMemo(defaults)
+    memo = DesiredMemo()
     for job in (before, after, before):
         for targets in (
             Targets(1, 0, {}),
@@ -28,12 +30,16 @@ def test_it_is_what_would_be_made(make_job: MakeJob, defaults: ClusterDefaults) 
             Targets(None, 1, {"cpu": pool()}),
         ):
             for _ in range(2):
-                assert memo(job, targets) == desired(job, defaults, targets)
+                assert memo(resolve_job(job, defaults), targets) == desired(
+                    resolve_job(job, defaults), targets
+                )
 
 
 def test_who_changes_what_was_returned_changes_nothing_for_the_next(
     make_job: MakeJob, defaults: ClusterDefaults
 ) -> None:
-    memo, targets = DesiredMemo(defaults), Targets(1, 0, {})
-    memo(make_job(), targets)[0]["metadata"]["name"] = "other"
-    assert memo(make_job(), targets) == desired(make_job(), defaults, targets)
+    memo, targets = DesiredMemo(), Targets(1, 0, {})
+    memo(resolve_job(make_job(), defaults), targets)[0]["metadata"]["name"] = "other"
+    assert memo(resolve_job(make_job(), defaults), targets) == desired(
+        resolve_job(make_job(), defaults), targets
+    )

@@ -17,6 +17,7 @@ from rljob_core.spec import RLJob
 from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import resolve_job
 
 Object = dict[str, Any]
 
@@ -81,7 +82,7 @@ def test_what_is_made_of_a_job_is_accepted(here: Kubectl, file: Path) -> None:
     }
     job = RLJob.model_validate({**stored, "metadata": metadata})
     pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
-    made = desired(job, SITE, Targets(1, 0, pools))
+    made = desired(resolve_job(job, SITE), Targets(1, 0, pools))
     assert {child["kind"] for child in made} >= {"Deployment", "Job", "RolloutPool"}
     accepted(here, *made)
     # A Deployment is accepted whose pods are not.
@@ -100,7 +101,10 @@ def pod(workload: Object, namespace: str) -> Object:
 def test_two_pools_ask_for_what_they_should() -> None:
     job = RLJob.model_validate(job_of(MANIFESTS / "examples/two-pools.yaml"))
     pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
-    made = {f"{c['kind']} {c['metadata']['name']}": c for c in desired(job, SITE, Targets(1, 0, pools))}
+    made = {
+        f"{c['kind']} {c['metadata']['name']}": c
+        for c in desired(resolve_job(job, SITE), Targets(1, 0, pools))
+    }
     steady, spot = (made[f"Deployment grade-school-rollout-{name}"]["spec"] for name in pools)
     assert (steady["replicas"], spot["replicas"]) == (4, 0)
     for workload in (steady, spot, made["Job grade-school-trainer-1"]["spec"]):

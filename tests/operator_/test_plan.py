@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.port import Ref
 from rljob_operator.decisions.plan import Apply, Delete, plan
 
@@ -43,7 +44,7 @@ async def settle(
     """Act until there is nothing to do; pods go with what made them."""
     for _ in range(12):
         observed = server.observe(job)
-        wanted = desired(job, defaults, Targets(attempt, 0, observed.pools)) if running else ()
+        wanted = desired(resolve_job(job, defaults), Targets(attempt, 0, observed.pools)) if running else ()
         actions = plan(observed, wanted)
         await server.do(actions)
         if not actions:
@@ -66,7 +67,7 @@ def test_from_any_state_it_converges_to_what_is_desired(
         changes, attempt = last
         job = make_job(**changes)
         await settle(server, job, defaults, attempt)
-        exact = desired(job, defaults, Targets(attempt, 0, server.observe(job).pools))
+        exact = desired(resolve_job(job, defaults), Targets(attempt, 0, server.observe(job).pools))
         assert set(server.objects) == {Ref.of(manifest) for manifest in exact}
         for manifest in exact:
             found = copy.deepcopy(server.objects[Ref.of(manifest)])
@@ -110,7 +111,7 @@ async def test_defaults_that_a_server_adds_change_nothing(
             if "resources" in container:
                 container["resources"]["limits"]["cpu"] = "1"
     observed = server.observe(job)
-    assert plan(observed, desired(job, defaults, Targets(1, 0, observed.pools))) == ()
+    assert plan(observed, desired(resolve_job(job, defaults), Targets(1, 0, observed.pools))) == ()
 
 
 async def test_the_trainer_goes_first_and_the_coordinator_last(
@@ -141,7 +142,7 @@ async def test_a_new_attempt_waits_until_nothing_of_the_old_one_is_left(
 
     def next_actions() -> list[Any]:
         observed = server.observe(job)
-        return list(plan(observed, desired(job, defaults, Targets(2, 1, observed.pools))))
+        return list(plan(observed, desired(resolve_job(job, defaults), Targets(2, 1, observed.pools))))
 
     (delete,) = next_actions()
     assert delete == Delete(Ref("Job", "default", "chain-sum-trainer-1"), "not wanted")
@@ -162,7 +163,7 @@ async def test_what_is_on_its_way_out_is_waited_for(
     server.objects[ref] = copy.deepcopy(server.objects[ref])
     server.objects[ref]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     observed = server.observe(make_job(reward__replicas=3))
-    wanted = desired(make_job(reward__replicas=3), defaults, Targets(1, 0, observed.pools))
+    wanted = desired(resolve_job(make_job(reward__replicas=3), defaults), Targets(1, 0, observed.pools))
     assert ref not in {Ref.of(a.manifest) for a in plan(observed, wanted) if isinstance(a, Apply)}
 
 
@@ -177,7 +178,7 @@ async def test_what_others_inject_into_a_pod_template_is_left_alone(
     pod["containers"][1]["env"].append({"name": "TRACE", "value": "1"})
     pod["volumes"].append({"name": "mesh", "emptyDir": {}})
     observed = server.observe(job)
-    wanted = desired(job, defaults, Targets(1, 0, observed.pools))
+    wanted = desired(resolve_job(job, defaults), Targets(1, 0, observed.pools))
     assert plan(observed, wanted) == ()
     pod["containers"][1]["env"][0]["value"] = "/elsewhere"
     assert [a.reason for a in plan(server.observe(job), wanted)] == ["altered by others"]

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from dictionary_server import NOW
 
-from conftest import NOW
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.pods import PodExit, Trouble, read_pod
 from rljob_operator.names import Role

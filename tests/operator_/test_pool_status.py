@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from dictionary_server import DictionaryServer
+from small_job import MakeJob
 
-from conftest import DictionaryServer, MakeJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.decisions.pool_status import pool_statuses

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dictionary_server import DictionaryServer
+from small_job import MakeJob
 
-from conftest import DictionaryServer, MakeJob
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref

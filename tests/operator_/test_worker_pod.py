@@ -8,17 +8,18 @@ import json
 from typing import Any
 
 import pytest
+from small_job import MakeJob
 
-from conftest import MakeJob
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJob
 from rljob_operator.children.audit_pod import POD_FILE, audit_config_map
 from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.children.credentials_secret import secret_name
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.worker_pod import Patches, pod_template
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 from rljob_operator.nats.accounts import Seeds, issuer
-from rljob_operator.nats.credentials import secret_name
 from rljob_operator.nats.permissions import Holder
 
 _NUMBERS = itertools.count(1)
@@ -34,7 +35,9 @@ def secured(defaults: ClusterDefaults) -> ClusterDefaults:
 
 def template(job: RLJob, defaults: ClusterDefaults, role: Role, user: Manifest | None = None) -> Manifest:
     pool = job.spec.rollout.pools[0] if role is Role.ROLLOUT else None
-    spec: Manifest = pod_template(job, defaults, role, "c", Patches("spec.x", user), pool=pool)["spec"]
+    spec: Manifest = pod_template(resolve_job(job, defaults), role, "c", Patches("spec.x", user), pool=pool)[
+        "spec"
+    ]
     return spec
 
 
@@ -202,7 +205,7 @@ def test_pods_are_restricted(make_job: MakeJob, secured: ClusterDefaults, role: 
 
 def audit_pod(job: RLJob, defaults: ClusterDefaults) -> tuple[Manifest, Manifest]:
     """The ConfigMap, and the Pod that is in it."""
-    found = audit_config_map(job, defaults)
+    found = audit_config_map(resolve_job(job, defaults))
     return found, json.loads(found["data"][POD_FILE])
 
 

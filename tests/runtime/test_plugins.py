@@ -15,6 +15,7 @@ from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.data.prompts import PromptSource
 from rljob_runtime.engines.registry import ENGINES, check_engine, create_engine
 from rljob_runtime.rewards.registry import resolve, score
@@ -186,5 +187,7 @@ def test_the_operator_makes_pods_for_names_that_only_their_image_knows() -> None
             "spec": spec,
         }
     )
-    made = desired(job, ClusterDefaults("", "w", "c", "t"), Targets(attempt=1, failures=0, pools={}))
+    made = desired(
+        resolve_job(job, ClusterDefaults("", "w", "c", "t")), Targets(attempt=1, failures=0, pools={})
+    )
     assert {"Deployment", "Job"} <= {manifest["kind"] for manifest in made}

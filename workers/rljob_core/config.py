@@ -1,8 +1,7 @@
-"""What the operator renders and every worker loads: the job's identity and its whole spec, as one JSON file.
+"""The configuration that every worker of a job loads: the job's identity and its whole spec, as one JSON file.
 
-Environment of a worker: `RLJOB_CONFIG` (path of that file), `RLJOB_NATS_URL`, `RLJOB_POD` (its name),
-`RLJOB_POOL` (rollout), `RLJOB_ATTEMPT` (trainer), `RLJOB_NATS_CREDENTIALS` (the role's own credentials, or
-their file's path, where the server asks for any).
+Each value means the same to every reader: URIs are resolved, and no reader adds defaults of its own. The environment
+variables that lead a worker to the file stand in `worker_protocol`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from rljob_core.stream_names import StreamNames
 
 
 class JobConfig(BaseModel):
-    """A job as its workers see it: URIs are resolved, nothing is left to default by the reader."""
+    """A job as its workers see it, with URIs that they can open."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,19 +24,19 @@ class JobConfig(BaseModel):
     uid: str
     spec: RLJobSpec
     weights_uri: str
-    """Where the files of weights are; empty where they travel otherwise."""
+    """Folder of the weight files; empty if weights travel through NATS."""
     checkpoint_uri: str
     trainer_log_uri: str
-    """Folder of the trainer's own record of what it fed to backward (the audit's third witness)."""
+    """Folder of the trainer's log of the trajectories it trained on, which the audit compares with the ledger."""
 
     @property
     def subject(self) -> str:
-        """First tokens of every subject of this job."""
+        """The first tokens of all NATS subjects of this job."""
         return self._names.subject
 
     @property
     def stream_prefix(self) -> str:
-        """First part of every stream and bucket name of this job."""
+        """The first part of the names of all streams and buckets of this job."""
         return self._names.prefix
 
     @property
@@ -49,10 +48,10 @@ class JobConfig(BaseModel):
         return next(p for p in self.spec.rollout.pools if p.name == name)
 
     def engine_options(self, pool: str) -> dict[str, Any]:
-        """The engine's options in that pool."""
+        """The engine's options in a pool: the job's, overridden by the pool's."""
         return {**self.spec.rollout.engine.options, **self.pool(pool).engine.options}
 
     @property
     def evaluation(self) -> EvaluationSpec | None:
-        """The evaluation, if any."""
+        """The evaluation; None if the job has none."""
         return self.spec.evaluation

@@ -1,7 +1,7 @@
-"""PURE. What a job's streams, subjects and inboxes are called (DESIGN §6).
+"""Names of a job's NATS streams, subjects and inboxes.
 
-All names begin with namespace, job and the job's UID, so that a recreated job never meets an old ledger. The workers
-use them, and the operator writes them into each role's permissions.
+Every name contains the namespace, the job's name and its UID, so that a job that is deleted and created again never
+reads the old job's ledger. The workers use these names, and the operator writes them into each role's permissions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class StreamNames:
     """Names of one job's streams.
 
     Args:
-        subject: first tokens of all subjects.
-        prefix: first part of all stream and bucket names.
+        subject: the first tokens of all subjects.
+        prefix: the first part of the names of all streams and buckets.
     """
 
     subject: str
@@ -58,5 +58,5 @@ class StreamNames:
 
 
 def inbox_of(uid: str, role: str) -> str:
-    """First tokens of the subjects on which a role of a job gets answers: nobody else may listen there."""
+    """The first tokens of the subjects on which a role of a job receives replies; other roles cannot subscribe."""
     return f"_INBOX.{uid}.{role}"

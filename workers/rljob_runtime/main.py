@@ -3,10 +3,8 @@
 `streams` creates the job's streams and ends. Where the server asks for credentials, those of the other roles do not
 allow that; elsewhere the first role that comes does it.
 
-Environment: see `rljob_core.config`. Exit codes: 0 done, 2 the user's input is wrong (its message goes to
-`RLJOB_TERMINATION_LOG`), 3 fenced by a newer instance, 4 something outside the job is missing or does not answer
-(its message too), 143 a trainer stopped before the job was over; anything else
-is a crash. SIGTERM asks a role to hand back what it has and stop.
+Environment variables, exit codes and termination messages: see `rljob_core.worker_protocol`. SIGTERM asks a role to
+hand back what it has and stop.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import (
     CorruptLedger,
@@ -38,11 +37,6 @@ from rljob_core.ports import MessageStore
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.locations import model_folder
 from rljob_runtime.process.lifeline import die_with_parent
-
-EXIT_USER_ERROR = 2
-EXIT_FENCED = 3
-EXIT_UNAVAILABLE = 4
-EXIT_STOPPED = 143  # as a process that SIGTERM ended: a trainer stopped midway has not completed its Job
 
 # A person should see within ten seconds that the server does not answer; whoever started us starts us again.
 _CONNECT_SECONDS = 7.0
@@ -74,8 +68,8 @@ async def _coordinator(
     from rljob_runtime.weights.create import create_weights
 
     training, held_out = open_prompts(config)
-    instance = f"{os.environ.get('RLJOB_POD', 'coordinator')}.{secrets.token_hex(4)}"
-    log_folder = os.environ.get("RLJOB_DECISIONS")
+    instance = f"{os.environ.get(worker_protocol.POD, 'coordinator')}.{secrets.token_hex(4)}"
+    log_folder = os.environ.get(worker_protocol.DECISIONS)
 
     def render(prompt: int, evaluation: bool) -> str:
         return (held_out if evaluation else training).text(prompt)
@@ -107,7 +101,7 @@ async def _rollout(
     from rljob_runtime.roles.rollout import Rollout
     from rljob_runtime.weights.create import create_weights
 
-    pool = os.environ["RLJOB_POOL"]
+    pool = os.environ[worker_protocol.POOL]
     folder = model_folder(config)
     tokenizer = Tokenizer(folder)
     engine = create_engine(
@@ -123,7 +117,7 @@ async def _rollout(
         weights,
         engine,
         tokenizer,
-        pod=os.environ["RLJOB_POD"],
+        pod=os.environ[worker_protocol.POD],
         pool=pool,
         changes=_pipeline_changes(config),
     )
@@ -159,7 +153,7 @@ ROLES: dict[str, Role] = {
 def _pipeline_changes(config: JobConfig) -> AsyncIterator[PipelineSpec]:
     from rljob_runtime.process.config_watch import pipeline_changes
 
-    return pipeline_changes(Path(os.environ["RLJOB_CONFIG"]), config.spec.pipeline)
+    return pipeline_changes(Path(os.environ[worker_protocol.CONFIG]), config.spec.pipeline)
 
 
 async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
@@ -182,7 +176,7 @@ async def run_role(name: str, config: JobConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    create = not os.environ.get("RLJOB_NATS_CREDENTIALS") or name == "streams"
+    create = not os.environ.get(worker_protocol.NATS_CREDENTIALS) or name == "streams"
     store = message_store(config, name, create=create, connect=_CONNECT_SECONDS)
     await store.open()
     try:
@@ -200,22 +194,22 @@ async def _tell(store: MessageStore, role: str, message: str) -> None:
     from rljob_runtime.roles.coordinator import publish_event
 
     with contextlib.suppress(Exception):
-        attempt = int(os.environ["RLJOB_ATTEMPT"]) if role == "trainer" else 0
+        attempt = int(os.environ[worker_protocol.ATTEMPT]) if role == "trainer" else 0
         await publish_event(store, RoleFailed(role, message, attempt))
 
 
 def _ready() -> None:
-    path = os.environ.get("RLJOB_READY_FILE")
+    path = os.environ.get(worker_protocol.READY_FILE)
     if path:
         Path(path).touch()
 
 
 def _terminate(prefix: str, message: str) -> None:
     print(f"error: {message}", file=sys.stderr)  # noqa: T201
-    path = os.environ.get("RLJOB_TERMINATION_LOG")
+    path = os.environ.get(worker_protocol.TERMINATION_LOG)
     if path:
         # The prefix tells the operator what torchrun's own exit code (1) does not.
-        Path(path).write_text(f"{prefix}: {message}"[:4096], encoding="utf-8")
+        Path(path).write_text(f"{prefix}{message}"[: worker_protocol.LONGEST_MESSAGE], encoding="utf-8")
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -229,13 +223,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the role named on the command line."""
     die_with_parent()
     (name,) = sys.argv[1:] if arguments is None else arguments
-    if ready := os.environ.get("RLJOB_READY_FILE"):
+    if ready := os.environ.get(worker_protocol.READY_FILE):
         Path(ready).unlink(missing_ok=True)  # of a process before this one in the same pod
     logging.basicConfig(
-        level=os.environ.get("RLJOB_LOG_LEVEL", "INFO"),
+        level=os.environ.get(worker_protocol.LOG_LEVEL, "INFO"),
         format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
     )
-    config = JobConfig.model_validate_json(Path(os.environ["RLJOB_CONFIG"]).read_bytes())
+    config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
     try:
         if name in _READS_MODEL:
             model_folder(config)  # before all that takes long: who waits for it should hear soon
@@ -248,16 +242,16 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as raised:  # the process boundary: every error becomes an exit code
         error = _leaf(raised)
         if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused):
-            _terminate("Unavailable", str(error))
-            return EXIT_UNAVAILABLE
+            _terminate(worker_protocol.UNAVAILABLE, str(error))
+            return worker_protocol.EXIT_UNAVAILABLE
         if isinstance(error, SpecError | JobFailed | CorruptLedger):
-            _terminate("UserError", str(error))
-            return EXIT_USER_ERROR
+            _terminate(worker_protocol.USER_ERROR, str(error))
+            return worker_protocol.EXIT_USER_ERROR
         if isinstance(error, Fenced):
             log.warning("fenced: %s", error)
-            return EXIT_FENCED
+            return worker_protocol.EXIT_FENCED
         if isinstance(error, StopRequested):
-            return EXIT_STOPPED
+            return worker_protocol.EXIT_STOPPED
         log.exception("%s crashed", name)
         return 1
     return 0

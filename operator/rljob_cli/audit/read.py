@@ -22,6 +22,7 @@ from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.streams import ledger_messages, payloads_left, reward_results, stored
 from rljob_cli.embedded_nats import running_url, streams_at_rest
 from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.ports import Channel, MessageStore, WeightManifest
@@ -65,15 +66,15 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
         SpecError: the environment names no server.
         StoreUnavailable: the job's streams cannot be read.
     """
-    url = environment.get("RLJOB_NATS_URL")
+    url = environment.get(worker_protocol.NATS_URL)
     if not url:
-        raise SpecError("RLJOB_NATS_URL", "is not set: give the address of the job's NATS server")
+        raise SpecError(worker_protocol.NATS_URL, "is not set: give the address of the job's NATS server")
     connect = partial(
         NatsStore,
         url,
         subject=config.subject,
         stream_prefix=config.stream_prefix,
-        credentials=environment.get("RLJOB_NATS_CREDENTIALS"),
+        credentials=environment.get(worker_protocol.NATS_CREDENTIALS),
         inbox=inbox_of(config.uid, "reader"),
         create=False,
     )

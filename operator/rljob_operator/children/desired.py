@@ -1,4 +1,4 @@
-"""PURE. What should exist for an RLJob: its spec and a few targets → child manifests, ready for server-side apply.
+"""The child manifests that should exist for a running RLJob, ready for server-side apply.
 
 | child | name |
 |---|---|
@@ -7,7 +7,7 @@
 | RolloutPool per pool, and what it owns: a ConfigMap and a Deployment | `<job>-rollout-<pool>` |
 | Secrets with each role's NATS credentials | `<job>-nats-<role>-<hash>` |
 | ConfigMap with the Pod that audits the job, which stays when the job ends | `<job>-audit` |
-| ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `guards.py` |
+| ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `isolation.py` |
 | headless Service (of several nodes) and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
 """
 
@@ -16,30 +16,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rljob_core.spec import API_VERSION, PoolSpec, RLJob, ScalingSpec
+from rljob_core.spec import API_VERSION, PoolSpec, ScalingSpec
 from rljob_operator import names
-from rljob_operator.children import isolation as guards
+from rljob_operator.children import isolation
 from rljob_operator.children.audit_pod import audit_config_map
-from rljob_operator.children.cluster_defaults import ClusterDefaults, config_text, issuer_for
+from rljob_operator.children.credentials_secret import credentials_secret
 from rljob_operator.children.metadata import child_metadata, digest, owner_reference
+from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.trainer_gang import trainer_job, trainer_service
 from rljob_operator.children.worker_pod import Patches, config_map_manifest, pod_template
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
-from rljob_operator.nats.credentials import credentials_secret
 from rljob_operator.nats.permissions import Holder
 
-# Another pod only once the old one is gone: an engine needs its accelerator for itself.
+# A new pod starts only after the old one has ended: an engine does not share its accelerator.
 _ONE_BY_ONE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What observation adds to the spec.
+    """What the children depend on besides the resolved job.
 
     Attributes:
-        attempt: of the trainer whose Job should exist; None for none.
-        failures: attempts before it that count.
+        attempt: number of the trainer attempt whose Job should exist; None if no Job should exist.
+        failures: failed attempts before it that count against `backoffLimit`.
         pools: observed RolloutPools by pool name.
     """
 
@@ -48,10 +48,10 @@ class Targets:
     pools: Mapping[str, Manifest]
 
 
-def desired(job: RLJob, defaults: ClusterDefaults, targets: Targets) -> tuple[Manifest, ...]:
+def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     """All children of a running job, in the order in which they are created.
 
-    What a RolloutPool owns follows once that pool was observed, for only then it has the uid to refer to.
+    The children of a RolloutPool are included once the pool has been observed, because they refer to its uid.
 
     Raises:
         SpecError: a pod template patch does not fit.
@@ -60,43 +60,45 @@ def desired(job: RLJob, defaults: ClusterDefaults, targets: Targets) -> tuple[Ma
     owned: list[Manifest] = []
     for pool in job.spec.rollout.pools:
         observed = targets.pools.get(pool.name)
-        manifest = rollout_pool(job, defaults, pool, observed)
-        pools += [manifest, guards.disruption_budget(job, pool, engines(manifest))]
+        manifest = rollout_pool(job, pool, observed)
+        pools += [manifest, isolation.disruption_budget(job.job, pool, engines(manifest))]
         if observed is not None:
             owned += pool_children(manifest, uid=observed["metadata"]["uid"])
     children = [
-        guards.service_account(job),
-        guards.network_policy(job),
-        *_secrets(job, defaults),
+        isolation.service_account(job.job),
+        isolation.network_policy(job.job),
+        *_secrets(job),
         config_map_manifest(
-            child_metadata(job, names.config_map(job.metadata.name), None), config_text(job, defaults)
+            child_metadata(job.job, names.config_map(job.metadata.name), None), job.config_text
         ),
-        _deployment(job, defaults, Role.COORDINATOR, replicas=1),
-        _deployment(job, defaults, Role.REWARD, replicas=job.spec.reward.replicas),
+        _deployment(job, Role.COORDINATOR, replicas=1),
+        _deployment(job, Role.REWARD, replicas=job.spec.reward.replicas),
         *pools,
         *owned,
-        *trainer_service(job),
+        *trainer_service(job.job),
     ]
     if targets.attempt is not None:
-        children.append(trainer_job(job, defaults, targets.attempt, targets.failures))
-    return (*lasting(job, defaults), *(_stamped(child) for child in children))
+        children.append(trainer_job(job, targets.attempt, targets.failures))
+    return (*permanent_children(job), *(_with_digest(child) for child in children))
 
 
-def lasting(job: RLJob, defaults: ClusterDefaults) -> tuple[Manifest, ...]:
-    """What stays as long as the job does, suspended or ended: the means to audit it. A local run has its folder."""
-    return (_stamped(audit_config_map(job, defaults)),) if defaults.per_job else ()
+def permanent_children(job: ResolvedJob) -> tuple[Manifest, ...]:
+    """The children that exist as long as the RLJob, also while it is suspended or after it has ended.
+
+    On a cluster this is the audit's ConfigMap; a local run is audited from its run folder and needs none.
+    """
+    return (_with_digest(audit_config_map(job)),) if job.defaults.per_job else ()
 
 
 # ---------------------------------------------------------------------------------------------- rollout pools
 
 
-def rollout_pool(
-    job: RLJob, defaults: ClusterDefaults, pool: PoolSpec, observed: Manifest | None
-) -> Manifest:
-    """The RolloutPool: self-contained, so that it can be handed to another cluster.
+def rollout_pool(job: ResolvedJob, pool: PoolSpec, observed: Manifest | None) -> Manifest:
+    """The manifest of a RolloutPool; it is self-contained, so that another cluster could run the pool.
 
-    `replicas` follows the RLJob only when the RLJob's own value changes; until then it belongs to whoever scaled
-    the pool, beyond the job's bounds too: who put it right would quarrel with an autoscaler without end.
+    `replicas` follows the RLJob only when the RLJob's own value changes. In between it belongs to the person or the
+    autoscaler that scales the pool, even beyond the job's bounds: an operator that corrected it would overwrite the
+    autoscaler's value, which the autoscaler would set again, without end.
     """
     index = job.spec.rollout.pools.index(pool)
     name = names.child(job.metadata.name, Role.ROLLOUT, pool.name)
@@ -105,8 +107,8 @@ def rollout_pool(
     if observed is not None and observed["metadata"].get("annotations", {}).get(names.SPEC_REPLICAS) == own:
         replicas = observed["spec"].get("replicas", replicas)
     patches = Patches(f"spec.rollout.pools[{index}].template", pool.template)
-    template = pod_template(job, defaults, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
-    metadata = child_metadata(job, name, Role.ROLLOUT, pool.name)
+    template = pod_template(job, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
+    metadata = child_metadata(job.job, name, Role.ROLLOUT, pool.name)
     return {
         "apiVersion": API_VERSION,
         "kind": "RolloutPool",
@@ -116,21 +118,21 @@ def rollout_pool(
             "pool": pool.name,
             "replicas": replicas,
             **({} if pool.scaling is None else {"scaling": pool.scaling.model_dump(by_alias=True)}),
-            "config": config_text(job, defaults),
+            "config": job.config_text,
             "template": template,
         },
     }
 
 
 def engines(pool: Manifest) -> int:
-    """How many a RolloutPool gets, by its manifest alone."""
+    """The number of engines that a RolloutPool's manifest asks for, within its scaling bounds."""
     replicas: int = pool["spec"]["replicas"]
     scaling = pool["spec"].get("scaling")
     return replicas if scaling is None else ScalingSpec.model_validate(scaling).bound(replicas)
 
 
 def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
-    """What the RolloutPool with that uid owns, by its manifest alone."""
+    """The children of the RolloutPool with that uid, rendered from the pool's manifest alone."""
     metadata, spec = pool["metadata"], pool["spec"]
     owned = {
         "namespace": metadata["namespace"],
@@ -156,31 +158,32 @@ def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
 # ---------------------------------------------------------------------------------------------- the rest
 
 
-def _secrets(job: RLJob, defaults: ClusterDefaults) -> list[Manifest]:
-    """Each role's NATS credentials, unless the job has a server of its own."""
-    issuer = issuer_for(job, defaults)
-    return [] if issuer is None else [credentials_secret(job, holder, issuer) for holder in Holder]
+def _secrets(job: ResolvedJob) -> list[Manifest]:
+    """The Secrets with each role's NATS credentials; none if the operator issues no credentials for this job."""
+    if job.issuer is None:
+        return []
+    return [credentials_secret(job.job, holder, job.issuer) for holder in Holder]
 
 
-def _deployment(job: RLJob, defaults: ClusterDefaults, role: Role, *, replicas: int) -> Manifest:
+def _deployment(job: ResolvedJob, role: Role, *, replicas: int) -> Manifest:
     patch = job.spec.coordinator.template if role is Role.COORDINATOR else job.spec.reward.template
     patches = Patches(f"spec.{role}.template", patch)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": child_metadata(job, names.child(job.metadata.name, role), role),
+        "metadata": child_metadata(job.job, names.child(job.metadata.name, role), role),
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": names.identity(job.metadata.name, role)},
-            # Two coordinators at once would only fence one another.
+            # Of two coordinators at once, one would only fence the other.
             "strategy": {"type": "Recreate"} if role is Role.COORDINATOR else _ONE_BY_ONE,
-            "template": pod_template(job, defaults, role, names.config_map(job.metadata.name), patches),
+            "template": pod_template(job, role, names.config_map(job.metadata.name), patches),
         },
     }
 
 
-def _stamped(manifest: Manifest) -> Manifest:
-    """With its own digest, by which `plan` finds that we want something else than before."""
+def _with_digest(manifest: Manifest) -> Manifest:
+    """The manifest with its digest as an annotation, by which `plan` detects that the wanted manifest has changed."""
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), names.APPLIED_HASH: digest(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}

@@ -1,10 +1,10 @@
-"""PURE. What surrounds a job's pods: identities without rights, who may talk to whom, what a drain must leave.
+"""Objects that isolate and protect a job's pods: ServiceAccount, NetworkPolicy, PodDisruptionBudgets.
 
 | child | why |
 |---|---|
-| ServiceAccount `<job>-worker` | pods have an identity of their own, and no token of it |
-| NetworkPolicy `<job>-workers` | nobody connects to a worker but the ranks of its own gang |
-| PodDisruptionBudget `<job>-rollout-<pool>` | a drain takes a pool's engines one by one |
+| ServiceAccount `<job>-worker` | pods have their own identity, without any rights and without a token |
+| NetworkPolicy `<job>-workers` | only ranks of the same trainer gang may connect to its pods |
+| PodDisruptionBudget `<job>-rollout-<pool>` | a node drain evicts a pool's engines one at a time |
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rljob_operator.names import Role
 
 
 def service_account(job: RLJob) -> Manifest:
-    """The workers' identity."""
+    """The ServiceAccount of the job's workers."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -27,9 +27,9 @@ def service_account(job: RLJob) -> Manifest:
 
 
 def network_policy(job: RLJob) -> Manifest:
-    """Workers talk through NATS: what connects to one is refused, unless it is of the same job's trainer gang.
+    """Refuse connections to workers, which communicate through NATS, except between pods of the job's trainer gang.
 
-    Egress is not limited: where NATS, models and stores are is the user's to say.
+    Egress is not limited: users decide where NATS, models and object stores are.
     """
     trainer = {"matchLabels": names.identity(job.metadata.name, Role.TRAINER)}
     return {
@@ -45,7 +45,7 @@ def network_policy(job: RLJob) -> Manifest:
 
 
 def disruption_budget(job: RLJob, pool: PoolSpec, replicas: int) -> Manifest:
-    """At most one engine of a pool is evicted at a time (an integer, as percentages need a scale to refer to)."""
+    """Evict at most one engine of a pool at a time; an integer, because percentages need a scale subresource."""
     role = Role.ROLLOUT
     return {
         "apiVersion": "policy/v1",

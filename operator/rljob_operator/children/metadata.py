@@ -1,4 +1,4 @@
-"""PURE. What every child carries: labels, the reference to its owner, digests."""
+"""Metadata that every child manifest has: labels, the reference to its owner, digests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljob_operator.names import Role
 
 
 def child_metadata(job: RLJob, name: str, role: Role | None, pool: str | None = None) -> Manifest:
-    """Metadata of what an RLJob owns."""
+    """Metadata of a child of an RLJob."""
     return {
         "name": name,
         "namespace": job.metadata.namespace,
@@ -23,10 +23,10 @@ def child_metadata(job: RLJob, name: str, role: Role | None, pool: str | None = 
 
 
 def owner_reference(kind: str, name: str, uid: str) -> Manifest:
-    """The reference by which a child goes when its owner goes.
+    """The owner reference by which Kubernetes deletes a child after its owner.
 
-    It does not block the owner's deletion, which our finalizer does: some distributions, OpenShift for one, let only
-    those set that who may also change the owner's finalizers.
+    `blockOwnerDeletion` is not set: the operator's finalizer blocks the deletion already, and some distributions
+    (OpenShift for one) allow the field only to those who may change the owner's finalizers.
     """
     return {
         "apiVersion": API_VERSION,
@@ -38,5 +38,5 @@ def owner_reference(kind: str, name: str, uid: str) -> Manifest:
 
 
 def digest(value: Any) -> str:
-    """Short digest of a JSON value, whatever the order of its fields."""
+    """Short digest of a JSON value; the order of its fields does not matter."""
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""PURE. `pvc://claim/folder`: a PersistentVolumeClaim of the job's namespace, mounted into its workers."""
+"""URIs of the form `pvc://claim/folder`: a PersistentVolumeClaim of the job's namespace, mounted into its workers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _SCHEME = "pvc://"
 _ROOT = "/mnt/claims"
 
 
-def seen_by_worker(uri: str) -> str:
-    """The URI as a worker reads it: a path below the mounted claim; another scheme as it is."""
+def path_in_pod(uri: str) -> str:
+    """The path below the mounted claim under which a worker finds a `pvc://` URI; other URIs unchanged."""
     if not uri.startswith(_SCHEME):
         return uri
     claim, _, folder = uri.removeprefix(_SCHEME).partition("/")
@@ -19,18 +19,18 @@ def seen_by_worker(uri: str) -> str:
 
 
 def claims(uris: Iterable[str]) -> list[str]:
-    """Names of the claims that URIs refer to, each once."""
+    """Names of the claims that the `pvc://` URIs refer to, sorted, without duplicates."""
     found = (uri.removeprefix(_SCHEME).partition("/")[0] for uri in uris if uri.startswith(_SCHEME))
     return sorted(set(found))
 
 
 def volume(claim: str) -> Manifest:
-    """A pod's volume for a claim."""
+    """The pod volume that provides a claim."""
     return {"name": _volume_name(claim), "persistentVolumeClaim": {"claimName": claim}}
 
 
 def mount(claim: str) -> Manifest:
-    """A container's mount of it."""
+    """The mount of a claim's volume in a container."""
     return {"name": _volume_name(claim), "mountPath": f"{_ROOT}/{claim}"}
 
 

@@ -1,7 +1,7 @@
-"""PURE. Laying a user's pod template patch over ours, as `kubectl`'s strategic merge does.
+"""Applying a pod template patch to a pod template, as the strategic merge of `kubectl` does.
 
-Maps are merged, lists of named things (containers, variables, volumes, …) by their key, other lists replaced;
-null removes.
+Maps are merged; lists of named elements (containers, variables, volumes, …) are merged by the elements' key; other
+lists are replaced; null removes a field.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MERGE_KEYS = {
 
 
 def merge(base: dict[str, Any], patch: dict[str, Any], path: str) -> dict[str, Any]:
-    """`patch` laid over `base`.
+    """`base` with `patch` applied; neither is changed.
 
     Args:
-        path: of the patch in the user's manifest, for messages.
+        path: path of the patch in the user's manifest, for error messages.
 
     Raises:
-        SpecError: a value of the patch has another type than what it is laid over, or an element lacks its key.
+        SpecError: a value of the patch has another type than the value in `base`, or a list element lacks its key.
     """
     merged = dict(base)
     for field, value in patch.items():

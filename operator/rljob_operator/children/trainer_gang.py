@@ -1,11 +1,12 @@
-"""PURE. The trainer's gang: a Job per attempt and the headless Service by which its pods find one another."""
+"""The trainer's gang: a Job per attempt, and the headless Service that gives the Job's pods their host names."""
 
 from __future__ import annotations
 
+from rljob_core import worker_protocol
 from rljob_core.spec import RLJob
 from rljob_operator import names
-from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.metadata import child_metadata, digest
+from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.worker_pod import Patches, command, pod_template
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
@@ -13,14 +14,14 @@ from rljob_operator.names import Role
 RENDEZVOUS_PORT = 29400
 
 
-def trainer_hash(job: RLJob, defaults: ClusterDefaults) -> str:
-    """Digest of all that makes a trainer's Job, but its attempt: another one needs another attempt."""
-    return digest([_trainer_template(job, defaults, 0), job.spec.trainer.num_nodes])
+def trainer_hash(job: ResolvedJob) -> str:
+    """Digest of everything in a trainer's Job except the attempt's number: if it changes, a new attempt is needed."""
+    return digest([_trainer_template(job, 0), job.spec.trainer.num_nodes])
 
 
-def trainer_job(job: RLJob, defaults: ClusterDefaults, attempt: int, failures: int) -> Manifest:
-    """The gang of one attempt: one pod per node, never started again by Kubernetes itself."""
-    metadata = child_metadata(job, names.trainer_job(job.metadata.name, attempt), Role.TRAINER)
+def trainer_job(job: ResolvedJob, attempt: int, failures: int) -> Manifest:
+    """The Job of one attempt: one pod per node; Kubernetes itself never restarts them (`backoffLimit` 0)."""
+    metadata = child_metadata(job.job, names.trainer_job(job.metadata.name, attempt), Role.TRAINER)
     metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt)}
     nodes = job.spec.trainer.num_nodes
     return {
@@ -28,20 +29,20 @@ def trainer_job(job: RLJob, defaults: ClusterDefaults, attempt: int, failures: i
         "kind": "Job",
         "metadata": {
             **metadata,
-            "annotations": {names.CONFIG_HASH: trainer_hash(job, defaults), names.FAILURES: str(failures)},
+            "annotations": {names.CONFIG_HASH: trainer_hash(job), names.FAILURES: str(failures)},
         },
         "spec": {
             "backoffLimit": 0,
             "completionMode": "Indexed",
             "completions": nodes,
             "parallelism": nodes,
-            "template": _trainer_template(job, defaults, attempt),
+            "template": _trainer_template(job, attempt),
         },
     }
 
 
 def trainer_service(job: RLJob) -> list[Manifest]:
-    """The Service that gives the gang's pods their host names; a gang of one pod needs none."""
+    """The Service that gives the gang's pods their host names; empty for a gang of one pod, which needs none."""
     if job.spec.trainer.num_nodes == 1:
         return []
     name = names.child(job.metadata.name, Role.TRAINER)
@@ -60,11 +61,11 @@ def trainer_service(job: RLJob) -> list[Manifest]:
     return [service]
 
 
-def _trainer_template(job: RLJob, defaults: ClusterDefaults, attempt: int) -> Manifest:
+def _trainer_template(job: ResolvedJob, attempt: int) -> Manifest:
     container: Manifest = {
         "name": Role.TRAINER.value,
-        "command": _trainer_command(job),
-        "env": [{"name": "RLJOB_ATTEMPT", "value": str(attempt)}],
+        "command": _trainer_command(job.job),
+        "env": [{"name": worker_protocol.ATTEMPT, "value": str(attempt)}],
     }
     spec: Manifest = {"restartPolicy": "Never", "containers": [container]}
     if job.spec.trainer.num_nodes > 1:
@@ -78,7 +79,7 @@ def _trainer_template(job: RLJob, defaults: ClusterDefaults, attempt: int) -> Ma
         ]
     patch = {"metadata": {"labels": {names.LABEL_ATTEMPT: str(attempt)}}, "spec": spec}
     patches = Patches("spec.trainer.template", job.spec.trainer.template, role=patch)
-    return pod_template(job, defaults, Role.TRAINER, names.config_map(job.metadata.name), patches)
+    return pod_template(job, Role.TRAINER, names.config_map(job.metadata.name), patches)
 
 
 def _trainer_command(job: RLJob) -> list[str]:

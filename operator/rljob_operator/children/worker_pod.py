@@ -1,7 +1,8 @@
-"""PURE. What a role's pods are made of: configuration, environment, pod template, metadata.
+"""The pod template of each worker role: containers, environment variables, volumes, security settings.
 
-A configuration change reaches exactly the roles that read it: `READS` says which fields those are, and their
-digest is an annotation of the pod template. Replica counts are in nobody's, so they never roll a pod.
+A change of the spec restarts exactly the pods whose role reads the changed field: `READS` lists the fields of each
+role, and a digest of their values is an annotation of the pod template. No role lists a replica count, so scaling
+never restarts a pod.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_core.spec import PoolSpec, RLJob
+from rljob_core import worker_protocol
+from rljob_core.spec import PoolSpec
 from rljob_operator import names
 from rljob_operator.children import storage
-from rljob_operator.children.cluster_defaults import ClusterDefaults, issuer_for, job_claims, job_config
+from rljob_operator.children.credentials_secret import secret_name
 from rljob_operator.children.metadata import digest
+from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
-from rljob_operator.nats.credentials import CREDENTIALS_FILE, secret_name
+from rljob_operator.nats.credentials import CREDENTIALS_FILE
 from rljob_operator.nats.permissions import Holder
 
-# What each role reads of the spec, as dotted paths. The coordinator decides by everything but what is only the
-# operator's business; `pool` stands for the role's own pool. Not `pipeline`: a running coordinator, or engine, looks at
-# that in its configuration file (`rljob_runtime.process.config_watch`).
+# The fields of the spec that each role reads, as dotted paths; `pool` stands for the pool of the rollout worker.
+# `pipeline` is missing on purpose: a running coordinator or engine follows its changes in the configuration file
+# (`rljob_runtime.process.config_watch`).
 READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: (
         "steps", "model", "data", "evaluation", "reward.functions", "algorithm",
@@ -44,23 +47,22 @@ READS: Mapping[Role, tuple[str, ...]] = {
 
 _LOST_NODE_SECONDS = 30
 _GROUP = 1000
-_CREDENTIALS = "RLJOB_NATS_CREDENTIALS"
 _GRACE_SECONDS = {Role.COORDINATOR: 30, Role.REWARD: 30, Role.ROLLOUT: 60, Role.TRAINER: 120}
 
 
 def command(role: Role | Holder) -> list[str]:
-    """How a worker is started."""
-    return ["python", "-m", "rljob_runtime.main", role.value]
+    """The command that starts a worker."""
+    return ["python", "-m", worker_protocol.MODULE, role.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """What is laid over the template that all roles share.
+    """The patches that are applied to the template that all roles share.
 
     Attributes:
-        role: by us, for this role alone.
-        user: by the user.
-        path: of the user's patch in the manifest, for messages.
+        path: path of the user's patch in the RLJob, for error messages.
+        user: the user's patch.
+        role: the operator's own patch for this role.
     """
 
     path: str
@@ -69,55 +71,51 @@ class Patches:
 
 
 def pod_template(
-    job: RLJob,
-    defaults: ClusterDefaults,
+    job: ResolvedJob,
     role: Role,
     config_map: str,
     patches: Patches,
     *,
     pool: PoolSpec | None = None,
 ) -> Manifest:
-    """A role's pod template, whole; without patches it is fit for Pod Security's level Restricted.
+    """A role's complete pod template; without patches it satisfies the Pod Security level Restricted.
 
     Raises:
         SpecError: a patch does not fit.
     """
-    template = _base(job, defaults, role, config_map, pool)
-    template = merge(template, _for_role(defaults.template, role), "the operator's worker template")
+    template = _base(job, role, config_map, pool)
+    template = merge(template, _for_role(job.defaults.template, role), "the operator's worker template")
     template = merge(template, patches.role, role.value)
     template = merge(template, patches.user or {}, patches.path)
     spec = template["spec"]
-    spec["tolerations"] = _tolerating_lost_nodes(spec.get("tolerations") or [])
-    credentials = _credentials(job, defaults, Holder(role.value))
+    spec["tolerations"] = _tolerations_for_lost_nodes(spec.get("tolerations") or [])
+    credentials = _credentials(job, Holder(role.value))
     if credentials:
         ours = next(c for c in spec["containers"] if c["name"] == role.value)
         if role is Role.COORDINATOR:
-            # It creates the job's streams, with credentials that nothing else of the pod has.
-            streams = _beside(
-                ours, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, defaults, Holder.STREAMS)
+            # It creates the job's streams, with credentials that no other container of the pod gets.
+            streams = _sibling(
+                ours, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, Holder.STREAMS)
             )
             spec["initContainers"] = [*spec.get("initContainers", []), streams]
         ours["env"] = [*ours["env"], *credentials]
     return template
 
 
-def _base(
-    job: RLJob, defaults: ClusterDefaults, role: Role, config_map: str, pool: PoolSpec | None
-) -> Manifest:
+def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) -> Manifest:
     ready_file = f"{names.RUN_FOLDER}/ready"
     environment: list[Manifest] = [
-        {"name": "RLJOB_CONFIG", "value": f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"},
-        {"name": "RLJOB_NATS_URL", "value": job.spec.nats.url or defaults.nats_url},
-        {"name": "RLJOB_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        {"name": "RLJOB_READY_FILE", "value": ready_file},
-        {"name": "RLJOB_TERMINATION_LOG", "value": names.TERMINATION_LOG},
+        {"name": worker_protocol.CONFIG, "value": f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"},
+        {"name": worker_protocol.NATS_URL, "value": job.nats_url},
+        {"name": worker_protocol.POD, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": worker_protocol.READY_FILE, "value": ready_file},
+        {"name": worker_protocol.TERMINATION_LOG, "value": names.TERMINATION_LOG},
     ]
     if pool is not None:
-        environment.append({"name": "RLJOB_POOL", "value": pool.name})
-    claims = job_claims(job, defaults)
+        environment.append({"name": worker_protocol.POOL, "value": pool.name})
     container: Manifest = {
         "name": role.value,
-        "image": job.spec.image or defaults.image,
+        "image": job.image,
         "command": command(role),
         "env": environment,
         "volumeMounts": [
@@ -125,7 +123,7 @@ def _base(
             {"name": "run", "mountPath": names.RUN_FOLDER},
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 the container's own
             {"name": "temporary", "mountPath": "/tmp"},  # noqa: S108
-            *(storage.mount(claim) for claim in claims),
+            *(storage.mount(claim) for claim in job.claims),
         ],
         "readinessProbe": {"exec": {"command": ["test", "-e", ready_file]}, "periodSeconds": 2},
         "terminationMessagePath": names.TERMINATION_LOG,
@@ -137,13 +135,12 @@ def _base(
         },
     }
     if job.spec.model.credentials_secret is not None:
-        # As variables, which is how model hubs and object stores are told, and a Secret that is missing stands in
-        # the pod's status then.
+        # Clients of model hubs and object stores read variables; and a missing Secret then shows in the pod's status.
         container["envFrom"] = [{"secretRef": {"name": job.spec.model.credentials_secret}}]
     return {
         "metadata": {
             "labels": names.labels(job.metadata.name, role, None if pool is None else pool.name),
-            "annotations": {names.CONFIG_HASH: config_hash(job, defaults, role, pool)},
+            "annotations": {names.CONFIG_HASH: config_hash(job, role, pool)},
         },
         "spec": {
             "containers": [container],
@@ -152,7 +149,7 @@ def _base(
                 {"name": "run", "emptyDir": {}},
                 {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
                 {"name": "temporary", "emptyDir": {}},
-                *(storage.volume(claim) for claim in claims),
+                *(storage.volume(claim) for claim in job.claims),
             ],
             "imagePullSecrets": [{"name": name} for name in job.spec.image_pull_secrets],
             "terminationGracePeriodSeconds": _GRACE_SECONDS[role],
@@ -160,7 +157,7 @@ def _base(
             "automountServiceAccountToken": False,
             "securityContext": {
                 "runAsNonRoot": True,
-                "fsGroup": _GROUP,  # claims can be written to, whoever the image's user is
+                "fsGroup": _GROUP,  # so that any user of the image can write to the claims
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
@@ -169,7 +166,7 @@ def _base(
 
 
 def _for_role(template: Manifest, role: Role) -> Manifest:
-    """The site's template with its container `worker` named as the role's."""
+    """The cluster's template with its container `worker` renamed to the role's container."""
     if "spec" not in template:
         return template
     containers = [
@@ -179,8 +176,8 @@ def _for_role(template: Manifest, role: Role) -> Manifest:
     return {**template, "spec": {**template["spec"], "containers": containers}}
 
 
-def _tolerating_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
-    """With ours, unless the user says something about the same: a patch replaces this list as a whole."""
+def _tolerations_for_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
+    """The given tolerations, and ours for every key that they do not mention: a patch replaces the whole list."""
     ours = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_NODE_SECONDS}
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -189,42 +186,41 @@ def _tolerating_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
     return [*given, *(toleration for toleration in ours if toleration["key"] not in keys)]
 
 
-def _credentials(job: RLJob, defaults: ClusterDefaults, holder: Holder) -> list[Manifest]:
-    """The variable with a role's NATS credentials; none where the server asks for none.
+def _credentials(job: ResolvedJob, holder: Holder) -> list[Manifest]:
+    """The environment variable with a role's NATS credentials; empty if the NATS server does not authenticate clients.
 
-    A variable, not a file: a Secret that is missing then stands in the pod's status, which the operator may read.
+    A variable rather than a file: a missing Secret then shows in the pod's status, which the operator reads.
     """
-    issuer = issuer_for(job, defaults)
     secret = job.spec.nats.credentials_secret
-    if issuer is not None:
-        secret = secret_name(job, holder, issuer)
+    if job.issuer is not None:
+        secret = secret_name(job.job, holder, job.issuer)
     if secret is None:
         return []
     source = {"secretKeyRef": {"name": secret, "key": CREDENTIALS_FILE}}
-    return [{"name": _CREDENTIALS, "valueFrom": source}]
+    return [{"name": worker_protocol.NATS_CREDENTIALS, "valueFrom": source}]
 
 
-def reader_pod(job: RLJob, defaults: ClusterDefaults, config_map: str, arguments: Sequence[str]) -> Manifest:
-    """The spec of a pod that looks on and ends: the coordinator's, with the reader's credentials.
+def reader_pod(job: ResolvedJob, config_map: str, arguments: Sequence[str]) -> Manifest:
+    """The spec of a pod that reads the job's streams and exits: the coordinator's pod with read-only credentials.
 
     Args:
-        config_map: with the configuration.
-        arguments: the command.
+        config_map: name of the ConfigMap with the configuration.
+        arguments: the command that the pod runs.
     """
     patches = Patches("spec.coordinator.template", job.spec.coordinator.template)
-    spec = pod_template(job, defaults, Role.COORDINATOR, config_map, patches)["spec"]
+    spec = pod_template(job, Role.COORDINATOR, config_map, patches)["spec"]
     ours = next(c for c in spec["containers"] if c["name"] == Role.COORDINATOR.value)
-    env = [variable for variable in ours["env"] if variable["name"] != _CREDENTIALS]
-    looking = _beside({**ours, "env": env}, "audit", arguments, _credentials(job, defaults, Holder.READER))
-    # The workers' own account goes when the job ends.
+    env = [variable for variable in ours["env"] if variable["name"] != worker_protocol.NATS_CREDENTIALS]
+    reader = _sibling({**ours, "env": env}, "audit", arguments, _credentials(job, Holder.READER))
+    # The workers' ServiceAccount is deleted when the job ends.
     kept = {field: spec[field] for field in spec if field not in {"initContainers", "serviceAccountName"}}
-    return {**kept, "containers": [looking], "restartPolicy": "Never"}
+    return {**kept, "containers": [reader], "restartPolicy": "Never"}
 
 
-def _beside(
+def _sibling(
     container: Manifest, name: str, arguments: Sequence[str], credentials: Sequence[Manifest]
 ) -> Manifest:
-    """Another container in the place of a role's, as its image and patches make it."""
+    """A container with another command and the image, mounts and patches of a role's container."""
     kept: Manifest = {
         name: container[name]
         for name in ("image", "imagePullPolicy", "workingDir", "envFrom", "volumeMounts", "resources")
@@ -241,12 +237,11 @@ def _beside(
     }
 
 
-def config_hash(job: RLJob, defaults: ClusterDefaults, role: Role, pool: PoolSpec | None = None) -> str:
-    """Digest of what a role reads (`READS`) and of where it finds the job's files."""
-    config = job_config(job, defaults)
-    spec = job.spec.model_dump(mode="json", by_alias=True)
+def config_hash(job: ResolvedJob, role: Role, pool: PoolSpec | None = None) -> str:
+    """Digest of the fields that a role reads (`READS`) and of the folders of the job's files."""
+    config, spec = job.config, job.spec_values
     if pool is not None:
-        spec["pool"] = pool.model_dump(mode="json", by_alias=True)
+        spec = {**spec, "pool": pool.model_dump(mode="json", by_alias=True)}
     read = {path: _at(spec, path.split(".")) for path in READS[role]}
     return digest([read, config.uid, config.weights_uri, config.checkpoint_uri, config.trainer_log_uri])
 

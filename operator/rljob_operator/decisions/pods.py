@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from rljob_core import worker_protocol
 from rljob_operator import names
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
@@ -30,23 +31,23 @@ class PodExit:
     @property
     def user_error(self) -> str | None:
         """What the user has to change, if that ended it."""
-        if self.message.startswith(names.USER_ERROR):
-            return self.message.removeprefix(names.USER_ERROR)
-        if self.code == names.EXIT_USER_ERROR:
+        if self.message.startswith(worker_protocol.USER_ERROR):
+            return self.message.removeprefix(worker_protocol.USER_ERROR)
+        if self.code == worker_protocol.EXIT_USER_ERROR:
             return self.last_line or _NO_MESSAGE
         return None
 
     @property
     def unavailable(self) -> str | None:
         """What is missing or does not answer, if that ended it."""
-        if self.message.startswith(names.UNAVAILABLE):
-            return self.message.removeprefix(names.UNAVAILABLE)
-        return (self.last_line or _NO_MESSAGE) if self.code == names.EXIT_UNAVAILABLE else None
+        if self.message.startswith(worker_protocol.UNAVAILABLE):
+            return self.message.removeprefix(worker_protocol.UNAVAILABLE)
+        return (self.last_line or _NO_MESSAGE) if self.code == worker_protocol.EXIT_UNAVAILABLE else None
 
     @property
     def fenced(self) -> bool:
         """Whether a newer attempt or writer epoch ended it."""
-        return self.code == names.EXIT_FENCED or self.message.startswith(names.FENCED)
+        return self.code == worker_protocol.EXIT_FENCED or self.message.startswith(worker_protocol.FENCED)
 
     @property
     def last_line(self) -> str:

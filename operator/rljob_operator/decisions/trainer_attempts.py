@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rljob_operator import names
+from rljob_core import worker_protocol
 from rljob_operator.backoff import Backoff
 from rljob_operator.decisions.observe import Gang, GangState, Observed
 from rljob_operator.decisions.pods import PodExit
@@ -91,7 +91,7 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
             )
     missing = next((end.unavailable for end in exits if end.unavailable is not None), None)
     taken = len(pods) < observed.job.spec.trainer.num_nodes or any(p.evicted or p.terminating for p in pods)
-    crashed = any(end.code not in {0, names.EXIT_STOPPED} and not end.fenced for end in exits)
+    crashed = any(end.code not in {0, worker_protocol.EXIT_STOPPED} and not end.fenced for end in exits)
     counts = crashed and not taken and missing is None and not any(end.fenced for end in exits)
     failures = gang.failures + (1 if counts else 0)
     if observed.status.trainer_attempt == gang.attempt:
@@ -129,6 +129,11 @@ def _was_healthy(gang: Gang, backoff: Backoff) -> bool:
 def _cause(gang: Gang, exits: list[PodExit]) -> str:
     """The Job's own words and the last ones of the process that most likely began it."""
     words = next(
-        (end.last_line for end in exits if end.code not in {0, names.EXIT_STOPPED} and end.last_line), ""
+        (
+            end.last_line
+            for end in exits
+            if end.code not in {0, worker_protocol.EXIT_STOPPED} and end.last_line
+        ),
+        "",
     )
     return ": ".join(text for text in (gang.message, words) if text) or "no cause is known"

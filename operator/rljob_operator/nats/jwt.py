@@ -86,13 +86,6 @@ def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any]) ->
     return f"{signed}.{_encoded(signature)}"
 
 
-def claims_of(jwt: str) -> dict[str, Any]:
-    """What a token says; its signature is not looked at."""
-    part = jwt.split(".")[1]
-    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    return claims
-
-
 def credentials_file(jwt: str, seed: str) -> str:
     """The text of a user's credentials file."""
     return (

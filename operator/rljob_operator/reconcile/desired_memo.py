@@ -1,7 +1,7 @@
-"""What `desired` made last of one job, for as long as nothing that it is made from changes.
+"""A cache of one job's child manifests: they are rendered again only when something changes that they depend on.
 
-Most looks at a job are for its status: making its children anew, only to find that they are there, is most of a look's
-time. The children are kept as bytes, which take a tenth of the room; each look gets a copy of its own.
+Most reconciles only update the job's status, and rendering the same manifests again would take most of their time. The
+manifests are kept as bytes, which take a tenth of the memory of the objects; every reconcile gets a copy of its own.
 """
 
 from __future__ import annotations
@@ -9,38 +9,36 @@ from __future__ import annotations
 import marshal
 from hashlib import sha256
 
-from rljob_core.spec import RLJob
-from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
+from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.cluster.port import Manifest
 
 _Key = tuple[object, ...]
 
 
 class DesiredMemo:
-    """The newest of one job."""
+    """The newest children of one job; the cluster's defaults must stay the same."""
 
-    def __init__(self, defaults: ClusterDefaults) -> None:
-        self._defaults = defaults
+    def __init__(self) -> None:
         self._key: _Key = ()
         self._made = b""
 
-    def __call__(self, job: RLJob, targets: Targets) -> tuple[Manifest, ...]:
-        """As `desired`.
+    def __call__(self, job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
+        """The result of `desired`.
 
         Raises:
             SpecError: a pod template patch does not fit.
         """
         key = _key(job, targets)
         if key != self._key:
-            self._made = marshal.dumps(desired(job, self._defaults, targets))
+            self._made = marshal.dumps(desired(job, targets))
             self._key = key
         made: tuple[Manifest, ...] = marshal.loads(self._made)  # noqa: S302 our own bytes
         return made
 
 
-def _key(job: RLJob, targets: Targets) -> _Key:
-    """All that the children depend on."""
+def _key(job: ResolvedJob, targets: Targets) -> _Key:
+    """Everything that the children depend on."""
     pools = sorted(
         (
             name,
@@ -50,5 +48,5 @@ def _key(job: RLJob, targets: Targets) -> _Key:
         )
         for name, pool in targets.pools.items()
     )
-    text = sha256(job.model_dump_json().encode()).digest()
+    text = sha256(job.job.model_dump_json().encode()).digest()
     return text, targets.attempt, targets.failures, pools

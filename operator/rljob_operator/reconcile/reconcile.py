@@ -27,6 +27,7 @@ from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
+from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, Ref, Rejected
 from rljob_operator.decisions import status as job_status
@@ -111,7 +112,7 @@ class Reconciler:
         self._outage = outage
         self._loads = loads
         self._at_once = at_once
-        self._desired = DesiredMemo(defaults)
+        self._desired = DesiredMemo()
         self._figures_written: datetime | None = None
         self._rejected: tuple[int | None, str] = (0, "")
         """Generation whose children the cluster refuses, and its words: another spec is waited for."""
@@ -124,10 +125,12 @@ class Reconciler:
             self._cluster, job, now=now, figures=self._figures(), outage=self._outage(job)
         )
         try:
-            wanted_hash = trainer_hash(job, self._defaults)
-            attempt = trainer_attempts.decide(observed, wanted_hash=wanted_hash, backoff=self._backoff)
+            resolved = resolve_job(job, self._defaults)
+            attempt = trainer_attempts.decide(
+                observed, wanted_hash=trainer_hash(resolved), backoff=self._backoff
+            )
             targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
-            wanted = self._desired(job, targets)
+            wanted = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, figures_due=due)
             if self._rejected[0] == job.metadata.generation:
                 raise SpecError("", self._rejected[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.stream_names import inbox_of
 from rljob_core.streams_budget import trajectory_stream_bytes
@@ -26,11 +27,11 @@ def message_store(
         attempt: see `NatsStore`.
     """
     return NatsStore(
-        os.environ["RLJOB_NATS_URL"],
+        os.environ[worker_protocol.NATS_URL],
         subject=config.subject,
         stream_prefix=config.stream_prefix,
         trajectory_bytes=trajectory_stream_bytes(config.spec),
-        credentials=os.environ.get("RLJOB_NATS_CREDENTIALS") or None,
+        credentials=os.environ.get(worker_protocol.NATS_CREDENTIALS) or None,
         inbox=inbox_of(config.uid, role),
         create=create,
         connect=connect,

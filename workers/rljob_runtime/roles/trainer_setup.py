@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore
 from rljob_runtime.locations import local_path, model_folder
@@ -41,7 +42,7 @@ async def run_rank_zero(
         weights,
         CheckpointStore(config.checkpoint_uri, model_path=folder),
         backend,
-        attempt=int(os.environ["RLJOB_ATTEMPT"]),
+        attempt=int(os.environ[worker_protocol.ATTEMPT]),
         log_folder=local_path(config.trainer_log_uri),
     )
     with closing(weights):
@@ -59,7 +60,7 @@ def run_follower(config: JobConfig) -> None:
     rank, size = world()
     join(device_of(check_backend(config.spec)))
     backend = create_backend(config, rank=rank, world_size=size, model_path=model_folder(config))
-    ready = os.environ.get("RLJOB_READY_FILE")
+    ready = os.environ.get(worker_protocol.READY_FILE)
     if ready:
         Path(ready).touch()
     follow(backend)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import TERMINATION_LOG
@@ -85,7 +86,7 @@ def prepare(template: Manifest, place: PodPlace) -> Launch:
     command = [_localize(_expand(a, environment), mounts) for a in arguments]
     if command[0] == "python":
         command[0] = sys.executable
-    ready = environment.get("RLJOB_READY_FILE")
+    ready = environment.get(worker_protocol.READY_FILE)
     logs = place.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     return Launch(

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local.pod import Launch
-from rljob_operator.names import EXIT_USER_ERROR, USER_ERROR
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Looked up here: between fork and exec a lock that another thread held (imports, dlsym) would never be released.
@@ -139,7 +139,7 @@ class PodProcess:
                     *launch.command,
                     env={
                         **launch.environment,
-                        "RLJOB_TERMINATION_LOG": str(launch.termination_log),
+                        worker_protocol.TERMINATION_LOG: str(launch.termination_log),
                         "RLJOB_DIE_WITH_PARENT": "1",
                         "RLJOB_SUPERVISOR": str(os.getpid()),
                     },
@@ -150,7 +150,9 @@ class PodProcess:
                     preexec_fn=_die_with(os.getpid()),
                 )
         except SpecError as error:
-            return Termination(EXIT_USER_ERROR, f"{USER_ERROR}{error}", datetime.now(UTC))
+            return Termination(
+                worker_protocol.EXIT_USER_ERROR, f"{worker_protocol.USER_ERROR}{error}", datetime.now(UTC)
+            )
         except OSError as error:  # no such program, no memory, no space left
             return Termination(_CANNOT_START, str(error), datetime.now(UTC))
         self.pid = process.pid

@@ -1,0 +1,64 @@
+"""What the operator and its workers agree on: environment variables, exit codes, and termination messages.
+
+The operator starts a worker as `python -m rljob_runtime.main ROLE` and decides from the worker's exit code:
+
+| code | meaning | what the operator does |
+|---|---|---|
+| 0 | a trainer has finished training; any other role was asked to stop | trainer: the job succeeded |
+| 2 | the user has to change something; the message says what | fails the job at once with that message |
+| 3 | fenced: a newer attempt or writer epoch took over | restarts it; not counted |
+| 4 | something outside the job is missing or does not answer | restarts it with back-off; not counted; reports it |
+| 143 | stopped by SIGTERM before training was over | restarts it; not counted |
+| other, or a signal | a crash | restarts it with back-off; a trainer's is counted against `backoffLimit` |
+
+A trainer that is stopped by SIGTERM before training is finished must not exit with 0.
+
+The termination message is what the worker wrote to the file that `TERMINATION_LOG` names, else its last line of
+output. A launcher such as torchrun exits with 1 whatever the exit codes of its ranks, so a message that begins with
+`USER_ERROR`, `FENCED` or `UNAVAILABLE` counts as code 2, 3 or 4.
+"""
+
+from __future__ import annotations
+
+MODULE = "rljob_runtime.main"
+"""The module that runs a worker."""
+
+# ---------------------------------------------------------------------------------------- environment variables
+
+CONFIG = "RLJOB_CONFIG"
+"""Path of the job's configuration file (`rljob_core.config.JobConfig` as JSON)."""
+NATS_URL = "RLJOB_NATS_URL"
+"""Address of the NATS server."""
+NATS_CREDENTIALS = "RLJOB_NATS_CREDENTIALS"
+"""The role's NATS credentials or the path of their file; unset if the NATS server does not authenticate clients."""
+POD = "RLJOB_POD"
+"""Name of the worker's pod."""
+POOL = "RLJOB_POOL"
+"""Name of a rollout worker's pool."""
+ATTEMPT = "RLJOB_ATTEMPT"
+"""Number of a trainer's attempt."""
+READY_FILE = "RLJOB_READY_FILE"
+"""Path of the file that a worker creates once it is ready."""
+TERMINATION_LOG = "RLJOB_TERMINATION_LOG"
+"""Path of the file to which a worker writes its termination message."""
+DECISIONS = "RLJOB_DECISIONS"
+"""Folder for the coordinator's decision log; unset if it keeps none."""
+LOG_LEVEL = "RLJOB_LOG_LEVEL"
+"""Least severe level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL."""
+
+# ---------------------------------------------------------------------------------------- exit codes
+
+EXIT_USER_ERROR = 2
+EXIT_FENCED = 3
+EXIT_UNAVAILABLE = 4
+EXIT_STOPPED = 143
+"""The code of a process that SIGTERM ended: Kubernetes must not take a stopped trainer's Job for complete."""
+
+# ---------------------------------------------------------------------------------------- termination messages
+
+USER_ERROR = "UserError: "
+FENCED = "Fenced: "
+UNAVAILABLE = "Unavailable: "
+
+LONGEST_MESSAGE = 4096
+"""Characters of a termination message that are kept; Kubernetes cuts it at that many bytes."""
