@@ -179,7 +179,7 @@ class Run:
 
     async def _reconciled(self, cluster: LocalCluster, defaults: ClusterDefaults) -> End:
         """How the job ended, by its trainer and by its coordinator's own words."""
-        reconciler = Reconciler(cluster, defaults, figures=self._figures)
+        reconciler = Reconciler(cluster, defaults, metrics=self._job_metrics)
         reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
         said = asyncio.create_task(self._ended.wait())
         try:
@@ -292,7 +292,7 @@ class Run:
                 self._summarize("Running", "")
             await asyncio.sleep(_SAMPLE_SECONDS)
 
-    def _figures(self) -> JobMetrics | None:
+    def _job_metrics(self) -> JobMetrics | None:
         line = self.progress.commits[-1] if self.progress.commits else None
         if line is None:
             return None

@@ -17,9 +17,11 @@ from rljob_core.errors import SpecError
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.reconcile.controller import Controller
 from rljob_operator.reconcile.handlers import credentials, plain, registry
+from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.metrics import MetricsFeed
+from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.settings import Settings
-from rljob_operator.telemetry import Metrics, Probes
+from rljob_operator.telemetry import OperatorMetrics, Probes
 
 log = logging.getLogger(__name__)
 
@@ -30,21 +32,28 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
     Args:
         ready: set once watches run.
     """
-    metrics = Metrics()
+    telemetry = OperatorMetrics()
     running = ready or asyncio.Event()
     kopf_settings = kopf.OperatorSettings()
-    api = KubeApi(lambda: plain(credentials(kopf_settings)), counted=metrics.count_request)
-    feed = MetricsFeed(settings.defaults.nats_url, credentials=settings.nats_credentials)
+    api = KubeApi(lambda: plain(credentials(kopf_settings)), counted=telemetry.count_request)
+    connection = NatsConnection(settings.defaults.nats_url, credentials=settings.nats_credentials)
     controller = Controller(
-        api, settings.defaults, feed, metrics, namespaces=settings.namespaces, workers=settings.workers
+        api,
+        settings.defaults,
+        connection=connection,
+        metrics=MetricsFeed(connection),
+        streams=JobStreams(connection),
+        telemetry=telemetry,
+        namespaces=settings.namespaces,
+        workers=settings.workers,
     )
     probes = Probes(
-        metrics, stalled=controller.stalled, ready=running.is_set, refresh=controller.refresh_metrics
+        telemetry, stalled=controller.stalled, ready=running.is_set, refresh=controller.refresh_metrics
     )
     tasks: list[asyncio.Task[None]] = []
 
     async def started() -> None:
-        tasks.extend(asyncio.create_task(work()) for work in (feed.run, controller.run))
+        tasks.extend(asyncio.create_task(work()) for work in (connection.run, controller.run))
         port = await probes.start(settings.probe_host, settings.probe_port)
         log.info("probes and metrics on port %d", port)
 

@@ -1,4 +1,4 @@
-"""What the operator says about itself: Prometheus metrics, and whether it is alive and ready, over HTTP."""
+"""The operator's HTTP server: Prometheus metrics, and the probes for liveness and readiness."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 log = logging.getLogger(__name__)
 
 
-class Metrics:
-    """The operator's metrics, in a registry of their own."""
+class OperatorMetrics:
+    """The operator's Prometheus metrics, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -45,7 +45,7 @@ class Metrics:
         )
 
     def count_request(self, verb: str, kind: str, status: int) -> None:
-        """One request to the API server."""
+        """Count one request to the API server."""
         self.requests.labels(verb, kind, str(status)).inc()
 
 
@@ -53,13 +53,14 @@ class Probes:
     """`/healthz`, `/readyz` and `/metrics`.
 
     Args:
-        stalled: why the operator should be restarted; empty if it should not.
-        ready: whether it has seen the cluster and can reconcile.
+        stalled: returns why the operator should be restarted; empty if it works.
+        ready: returns whether the operator has read the cluster and can reconcile.
+        refresh: called before metrics are rendered, to update the gauges.
     """
 
     def __init__(
         self,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         *,
         stalled: Callable[[], str],
         ready: Callable[[], bool],
@@ -72,15 +73,14 @@ class Probes:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Serve; the port, also where 0 was asked for."""
+        """Start serving; returns the port, which is a free one if `port` is 0."""
         application = web.Application()
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._show_metrics)
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
-        defaults = web.TCPSite(self._runner, host, port)
-        await defaults.start()
+        await web.TCPSite(self._runner, host, port).start()
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

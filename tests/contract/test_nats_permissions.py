@@ -33,7 +33,8 @@ from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
 from rljob_operator.nats.credentials import job_credentials, operator_credentials
 from rljob_operator.nats.permissions import Holder
-from rljob_operator.reconcile.metrics import MetricsFeed
+from rljob_operator.reconcile.job_streams import JobStreams
+from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_runtime.messaging.nats.connection import Connection, JetStreamError
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -546,19 +547,20 @@ async def test_the_operator_reads_how_much_each_engine_has_to_do(
 ) -> None:
     credentials = tmp_path / "operator.creds"
     credentials.write_text(operator_credentials(ISSUER))
-    feed = MetricsFeed(site.server.url, credentials=str(credentials))
+    connection = NatsConnection(site.server.url, credentials=str(credentials))
+    job_streams = JobStreams(connection)
     connected = asyncio.Event()
-    feed.on_outage = connected.set
-    running = asyncio.create_task(feed.run())
+    connection.on_outage = connected.set
+    running = asyncio.create_task(connection.run())
     job = asking_job(uid)
     try:
-        assert await feed.loads(job) == {}
+        assert await job_streams.engine_loads(job) == {}
         async with site.opened(Holder.ROLLOUT, uid) as engines:
             for pod, load in (("a-0", 3), ("b-1", 0)):
                 signal = EngineSignal(f"{pod}.1f", "cpu", 1, 1, load, 8, load, 1, 0)
                 await engines.put_signal(f"{ENGINE_SIGNALS}{pod}.1f", ENGINE_SIGNAL.dump_json(signal))
             await asyncio.wait_for(connected.wait(), SECONDS)
-            assert await feed.loads(job) == {"a-0": 4, "b-1": 1}
+            assert await job_streams.engine_loads(job) == {"a-0": 4, "b-1": 1}
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -569,12 +571,13 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
 ) -> None:
     credentials = tmp_path / "operator.creds"
     credentials.write_text(operator_credentials(ISSUER))
-    feed = MetricsFeed(site.server.url, credentials=str(credentials))
+    connection = NatsConnection(site.server.url, credentials=str(credentials))
+    job_streams = JobStreams(connection)
     job = asking_job(uid)
-    assert not await feed.make_room(job, 5 << 30), "it is not connected"
+    assert not await job_streams.make_room(job, 5 << 30), "it is not connected"
     connected = asyncio.Event()
-    feed.on_outage = connected.set
-    running = asyncio.create_task(feed.run())
+    connection.on_outage = connected.set
+    running = asyncio.create_task(connection.run())
     await asyncio.wait_for(connected.wait(), SECONDS)
     wanted = 5 << 30
     try:
@@ -584,13 +587,13 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
         ):
             with pytest.raises(StoreFull, match="4096 MB as yet"):
                 await coordinator.grow(Channel.TRAJECTORIES, wanted)
-            assert not await feed.make_room(asking_job("none"), wanted), "it has no streams as yet"
-            assert not await feed.make_room(job, 2 << 40), "the server has 1 TB"
+            assert not await job_streams.make_room(asking_job("none"), wanted), "it has no streams as yet"
+            assert not await job_streams.make_room(job, 2 << 40), "the server has 1 TB"
             with pytest.raises(StoreFull):
                 await coordinator.grow(Channel.TRAJECTORIES, wanted)
-            assert await feed.make_room(job, wanted)
+            assert await job_streams.make_room(job, wanted)
             await coordinator.grow(Channel.TRAJECTORIES, wanted)
-            assert await feed.make_room(job, wanted - 1), "it is large enough"
+            assert await job_streams.make_room(job, wanted - 1), "it is large enough"
             await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
             await streams.grow(Channel.TRAJECTORIES, wanted + 1)  # as its pod does at its start
             await coordinator.grow(Channel.TRAJECTORIES, wanted + 1)

@@ -21,7 +21,7 @@ from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.names import Role
 from rljob_operator.settings import Settings
-from rljob_operator.telemetry import Metrics
+from rljob_operator.telemetry import OperatorMetrics
 
 Object = dict[str, Any]
 
@@ -234,7 +234,7 @@ def test_the_manifests_set_what_the_page_says(kubectl: Kubectl) -> None:
 
 
 def test_the_page_has_every_metric_with_its_labels() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.count_request("GET", "Pod", 200)
     found = {}
     for family in metrics.registry.collect():

@@ -140,9 +140,9 @@ class DictionaryServer:
             if pod["metadata"]["labels"]["rljob.dev/role"] == role or not role:
                 del self.objects[Ref.of(pod)]
 
-    def observe(self, job: RLJob, figures: JobMetrics | None = None) -> Observed:
+    def observe(self, job: RLJob, metrics: JobMetrics | None = None) -> Observed:
         return summarize(
-            job, self.stored, copy.deepcopy(list(self.objects.values())), now=self.now, figures=figures
+            job, self.stored, copy.deepcopy(list(self.objects.values())), now=self.now, metrics=metrics
         )
 
     async def do(self, actions: Sequence[Action]) -> None:

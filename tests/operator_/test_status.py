@@ -21,11 +21,11 @@ MakeJob = Callable[..., RLJob]
 
 
 class Run:
-    """A reconciler over the dictionary, with figures that can be set."""
+    """A reconciler over the dictionary, with metrics that can be set."""
 
     def __init__(self, server: Any, defaults: ClusterDefaults) -> None:
-        self.server, self.figures = server, JobMetrics()
-        self.reconciler = Reconciler(server, defaults, clock=lambda: server.now, figures=lambda: self.figures)
+        self.server, self.metrics = server, JobMetrics()
+        self.reconciler = Reconciler(server, defaults, clock=lambda: server.now, metrics=lambda: self.metrics)
 
     async def step(self, job: RLJob) -> Any:
         for _ in range(12):
@@ -209,12 +209,12 @@ async def test_transition_times_change_with_the_status_only(run: Run, make_job: 
     assert run.server.log.count("status") == written, "nothing has changed, so nothing is written"
 
 
-async def test_figures_are_written_now_and_then_and_at_the_end(run: Run, make_job: MakeJob) -> None:
+async def test_metrics_are_written_now_and_then_and_at_the_end(run: Run, make_job: MakeJob) -> None:
     job = make_job()
-    run.figures = JobMetrics(step=1)
+    run.metrics = JobMetrics(step=1)
     await run.step(job)
     assert run.server.stored.step == 1
-    run.figures = JobMetrics(step=2, policy_version=2, reward_mean=0.5, staleness_max=1, staleness_mean=0.25)
+    run.metrics = JobMetrics(step=2, policy_version=2, reward_mean=0.5, staleness_max=1, staleness_mean=0.25)
     run.server.now += timedelta(seconds=RESYNC_SECONDS / 2)
     await run.step(job)
     assert run.server.stored.step == 1
@@ -223,7 +223,7 @@ async def test_figures_are_written_now_and_then_and_at_the_end(run: Run, make_jo
     stored = run.server.stored
     assert (stored.step, stored.policy_version, stored.reward_mean) == (2, 2, 0.5)
     assert (stored.staleness_max, stored.staleness_mean, stored.tokens_per_second) == (1, 0.25, None)
-    run.figures = JobMetrics(step=3)
+    run.metrics = JobMetrics(step=3)
     run.server.gang_ends(code=0)
     await run.step(job)
     assert run.server.stored.step == 3
@@ -287,7 +287,7 @@ async def test_an_unscheduled_pod_is_looked_at_again_before_it_is_called_so(
         pod = run.server.pod(deployment, 0)
         state = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         pod["status"]["conditions"] = [{**state, "lastTransitionTime": run.server.now.isoformat()}]
-    run.figures = None
+    run.metrics = None
     result = await run.step(make_job())
     assert result.retry_at == run.server.now + timedelta(seconds=6)
     assert condition(result.status, "Ready").reason == "CoordinatorNotReady"

@@ -102,7 +102,7 @@ class Observed:
     Attributes:
         children: all but pods.
         now: with time zone.
-        figures: None if there are none yet.
+        metrics: None if there are none yet.
         outage: of what all jobs of this operator need, such as the NATS server.
     """
 
@@ -113,7 +113,7 @@ class Observed:
     deployed: tuple[Deployed, ...]
     gangs: tuple[Gang, ...]
     now: datetime
-    figures: JobMetrics | None = None
+    metrics: JobMetrics | None = None
     outage: Trouble | None = None
 
     @property
@@ -143,12 +143,12 @@ async def observe(
     job: RLJob,
     *,
     now: datetime,
-    figures: JobMetrics | None = None,
+    metrics: JobMetrics | None = None,
     outage: Trouble | None = None,
 ) -> Observed:
     """Read the job's status and children."""
     status, children = await cluster.status(job), await cluster.children(job)
-    return summarize(job, status, children, now=now, figures=figures, outage=outage)
+    return summarize(job, status, children, now=now, metrics=metrics, outage=outage)
 
 
 def summarize(
@@ -157,7 +157,7 @@ def summarize(
     manifests: Sequence[Manifest],
     *,
     now: datetime,
-    figures: JobMetrics | None = None,
+    metrics: JobMetrics | None = None,
     outage: Trouble | None = None,
 ) -> Observed:
     """PURE. Manifests → facts."""
@@ -171,7 +171,7 @@ def summarize(
         deployed=tuple(_deployed(manifest) for manifest in of_kind["Deployment"]),
         gangs=tuple(_gang(manifest) for manifest in of_kind["Job"]),
         now=now,
-        figures=figures,
+        metrics=metrics,
         outage=outage,
     )
 

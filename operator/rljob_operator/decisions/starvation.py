@@ -13,23 +13,23 @@ Value = tuple[bool, str, str]
 """Whether it holds, reason, message."""
 
 
-def starvation(figures: JobMetrics, held: frozenset[str]) -> dict[str, Value]:
-    """Both conditions, as far as figures tell.
+def starvation(metrics: JobMetrics, held: frozenset[str]) -> dict[str, Value]:
+    """Both conditions, as far as metrics tell.
 
     Args:
         held: those that are true now.
     """
     found: dict[str, Value] = {}
-    if figures.trainer_waiting is not None:
+    if metrics.trainer_waiting is not None:
         found["TrainerStarved"] = (
             (True, "WaitsForTrajectories", _TRAINER)
-            if _above(figures.trainer_waiting, "TrainerStarved" in held)
+            if _above(metrics.trainer_waiting, "TrainerStarved" in held)
             else (False, "TrainerBusy", "")
         )
-    if figures.engines_idle is not None:
+    if metrics.engines_idle is not None:
         found["RolloutStarved"] = (
             (True, "WaitsForTrainer", _ROLLOUT)
-            if _above(figures.engines_idle, "RolloutStarved" in held)
+            if _above(metrics.engines_idle, "RolloutStarved" in held)
             else (False, "EnginesBusy", "")
         )
     return found

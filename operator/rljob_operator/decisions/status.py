@@ -50,11 +50,11 @@ class _Verdict:
     message: str = ""
 
 
-def assess(observed: Observed, attempt: Attempt, *, figures_due: bool) -> Assessment:
+def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assessment:
     """The job's phase and status, given what its trainer does.
 
     Args:
-        figures_due: write the figures, though the job goes on.
+        metrics_due: write the metrics, though the job goes on.
     """
     deadline = _deadline(observed)
     verdict = _finished(observed.status) or _user_error(observed)
@@ -76,7 +76,7 @@ def assess(observed: Observed, attempt: Attempt, *, figures_due: bool) -> Assess
     running = verdict.phase is Phase.RUNNING
     times = [time for time in (attempt.retry_at, deadline) if time is not None]
     status = _status(
-        observed, verdict, attempt if running or attempt.failed or attempt.complete else None, figures_due
+        observed, verdict, attempt if running or attempt.failed or attempt.complete else None, metrics_due
     )
     return Assessment(
         verdict.phase,
@@ -89,7 +89,7 @@ def assess(observed: Observed, attempt: Attempt, *, figures_due: bool) -> Assess
 def rejected(observed: Observed, reason: str, message: str) -> Assessment:
     """The job cannot be made into children as its spec is now."""
     verdict = _finished(observed.status) or _Verdict(Phase.STALLED, reason, message)
-    return Assessment(verdict.phase, _status(observed, verdict, None, figures_due=True))
+    return Assessment(verdict.phase, _status(observed, verdict, None, metrics_due=True))
 
 
 def resumed(status: RLJobStatus) -> RLJobStatus:
@@ -185,7 +185,7 @@ def _as_wanted(observed: Observed) -> bool:
 # ---------------------------------------------------------------------------------------------- status
 
 
-def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figures_due: bool) -> RLJobStatus:
+def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, metrics_due: bool) -> RLJobStatus:
     phase, reason, message = verdict.phase, verdict.reason, verdict.message
     ready = phase is Phase.RUNNING and reason == "Training"
     moving_reason, moving_message = reason, message
@@ -194,8 +194,8 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
         if ready and moving:
             troubles = (found for role in Role for found in _troubles(observed, role))
             moving_reason, moving_message = next(troubles, ("PodsStarting", ""))
-        elif ready and observed.figures is not None and observed.figures.pipeline is not None:
-            moving_message = observed.figures.pipeline.message
+        elif ready and observed.metrics is not None and observed.metrics.pipeline is not None:
+            moving_message = observed.metrics.pipeline.message
             moving, moving_reason = bool(moving_message), "PipelineRefused"
     else:
         moving = phase is not Phase.STALLED and observed.at_work
@@ -212,9 +212,9 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
         values[phase.value] = (True, reason, message)
     if phase is not Phase.RUNNING:
         values |= dict.fromkeys(_STARVED, (False, "NotTraining", ""))
-    elif figures_due and observed.figures is not None:
+    elif metrics_due and observed.metrics is not None:
         held = frozenset(c.type for c in observed.status.conditions if c.status == "True")
-        values |= starvation(observed.figures, held)
+        values |= starvation(observed.metrics, held)
     rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,
@@ -224,26 +224,26 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, figu
     }
     if attempt is not None:
         update |= {"trainer_attempt": attempt.number, "failures": attempt.failures}
-    if observed.figures is not None and (figures_due or phase is not Phase.RUNNING):
-        update |= _figures(observed.status, observed.figures)
+    if observed.metrics is not None and (metrics_due or phase is not Phase.RUNNING):
+        update |= _metrics(observed.status, observed.metrics)
     return observed.status.model_copy(update=update)
 
 
 def outdated(status: RLJobStatus, observed: Observed) -> bool:
-    """Whether there are newer figures than the status has."""
-    if observed.figures is None:
+    """Whether there are newer metrics than the status has."""
+    if observed.metrics is None:
         return False
-    newer = _figures(status, observed.figures)
+    newer = _metrics(status, observed.metrics)
     return any(getattr(status, name) != value for name, value in newer.items())
 
 
-def _figures(status: RLJobStatus, figures: JobMetrics) -> dict[str, object]:
+def _metrics(status: RLJobStatus, metrics: JobMetrics) -> dict[str, object]:
     """The status' fields of that name; the largest staleness is of the whole job, whoever saw it."""
     update: dict[str, object] = {
-        name: getattr(figures, name) for name in type(figures).__slots__ if name in RLJobStatus.model_fields
+        name: getattr(metrics, name) for name in type(metrics).__slots__ if name in RLJobStatus.model_fields
     }
-    if figures.staleness_max is not None:
-        update["staleness_max"] = max(figures.staleness_max, status.staleness_max or 0)
+    if metrics.staleness_max is not None:
+        update["staleness_max"] = max(metrics.staleness_max, status.staleness_max or 0)
     return update
 
 

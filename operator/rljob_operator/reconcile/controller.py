@@ -1,7 +1,7 @@
-"""The operator's heart: what watches tell → dirty jobs → one reconcile at a time for each.
+"""Turns watch events into reconciles: each event marks its RLJob, and each marked job is reconciled once at a time.
 
-Nothing is remembered here that the API server does not hold: after a restart everything follows from what is there.
-A job that is deleted keeps our finalizer until its children are gone and its streams removed.
+The controller keeps no state that the API server does not hold; after a restart it reads everything again. A deleted
+job keeps the operator's finalizer until its children are gone and its streams are removed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from rljob_operator.cluster.kube.cluster import KubeCluster, job_of
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Event, Manifest, Ref
 from rljob_operator.decisions.watch_liveness import WatchLiveness
+from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.metrics import MetricsFeed
+from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 from rljob_operator.reconcile.work_queue import WorkQueue
-from rljob_operator.telemetry import Metrics
+from rljob_operator.telemetry import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -35,41 +37,50 @@ FINALIZER = f"{GROUP}/cleanup"
 MANAGED_BY = f"{GROUP}/operator"
 
 _RESYNC_SECONDS = 300.0
-_DOUBT_SECONDS = 20.0
-_UNSETTLED_SECONDS = 30.0  # watches tell what happens; this is for what they cannot tell
-_PASSES = 3  # at once; more of them may be a quarrel with somebody about a field
+_RECHECK_SECONDS = 20.0
+_UNSETTLED_SECONDS = 30.0  # watches report changes; this is for what no watch reports
+_IMMEDIATE_PASSES = 3  # in a row; if there are more, another program may be changing the same field
 _STALLED_SECONDS = 60.0
 _STREAMS_SECONDS = 60.0
 
 
 class Controller:
-    """Reconciles every RLJob that it is told of.
+    """Reconciles every RLJob of the watched namespaces.
 
     Args:
-        site: what the place decides for jobs.
-        feed: figures that workers publish, and their streams.
-        namespaces: that are watched; none for all.
-        workers: jobs reconciled at once.
+        api: client of the API server.
+        defaults: the cluster's defaults for jobs.
+        connection: the connection to NATS that `metrics` and `streams` use.
+        metrics: the newest metrics of every job.
+        streams: requests about the jobs' streams.
+        telemetry: the operator's own Prometheus metrics.
+        namespaces: the watched namespaces; empty for all.
+        workers: number of jobs that are reconciled at once.
     """
 
     def __init__(
         self,
         api: KubeApi,
         defaults: ClusterDefaults,
-        feed: MetricsFeed,
-        metrics: Metrics,
         *,
+        connection: NatsConnection,
+        metrics: MetricsFeed,
+        streams: JobStreams,
+        telemetry: OperatorMetrics,
         namespaces: Sequence[str] = (),
         workers: int = 8,
     ) -> None:
         self._defaults = defaults
-        self._feed = feed
-        self._room: dict[JobKey, int] = {}
+        self._connection = connection
         self._metrics = metrics
+        self._streams = streams
+        self._telemetry = telemetry
+        self._stream_bytes: dict[JobKey, int] = {}
+        """The size that each job's trajectory stream is known to have."""
         self.cache = KubeCache()
-        self._guard = WatchLiveness()
+        self._liveness = WatchLiveness()
         self._cluster = KubeCluster(
-            api, self.cache, wrote=lambda kind: self._guard.wrote(kind, time.monotonic())
+            api, self.cache, wrote=lambda kind: self._liveness.wrote(kind, time.monotonic())
         )
         self._reconcilers: dict[JobKey, Reconciler] = {}
         self._watches = ChildWatches(
@@ -77,25 +88,25 @@ class Controller:
             self.cache,
             namespaces or ("",),
             seen=self.seen,
-            unreachable=lambda: self._guard.excuse(time.monotonic()),
+            unreachable=lambda: self._liveness.excuse(time.monotonic()),
         )
-        self._doubts: dict[JobKey, tuple[float, float]] = {}
-        """Of jobs that do not come to rest: when we doubt next what we know, and how long the last pause was."""
+        self._rechecks: dict[JobKey, tuple[float, float]] = {}
+        """Of jobs that do not come to rest: when their Secrets are read again, and the seconds since the last time."""
         self._busy: dict[JobKey, int] = {}
-        """Passes in a row, by job, that had something to do."""
+        """Number of passes in a row, by job, that had something to do."""
         self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
         self._beat = time.monotonic()
-        feed.on_figures = self._figures_came
-        feed.on_outage = self._outage_changed
+        metrics.on_metrics = self._on_metrics
+        connection.on_outage = self._on_outage
 
-    # ------------------------------------------------------------------------------------------ told by watches
+    # ------------------------------------------------------------------------------------------ watch events
 
     def seen(self, kind: str | None, manifest: Manifest) -> None:
-        """An event of a watch: ADDED, MODIFIED, DELETED, or None for an object that was listed."""
+        """Handle a watch event: ADDED, MODIFIED, DELETED, or None for an object that was listed."""
         key = job_key(manifest)
         if key is None:
             return
-        self._guard.saw(manifest["kind"])
+        self._liveness.saw(manifest["kind"])
         if kind == "DELETED":
             self.cache.remove(manifest)
             self._queue.mark(key)
@@ -103,21 +114,22 @@ class Controller:
         before = self.cache.job(key) if manifest["kind"] == "RLJob" else None
         if not self.cache.put(manifest):
             return
-        # A status that we wrote ourselves needs no look.
+        # A change of an RLJob's status alone is our own.
         if manifest["kind"] != "RLJob":
             self._queue.mark(key)
-        elif before is None or _wanted(before) != _wanted(manifest):
+        elif before is None or _user_part(before) != _user_part(manifest):
             self._queue.mark(key, urgent=True, after=0.0)
 
     # ------------------------------------------------------------------------------------------ running
 
     async def run(self) -> None:
-        """Reconcile without end; not before all children there are have been read.
+        """Reconcile until cancelled, after all existing children have been read.
 
-        Watches tell of a job and of its children in any order: without its Job, an attempt would be taken for over.
+        Watches report a job and its children in any order: if a trainer's Job were not known yet, its attempt would be
+        taken for ended.
         """
         await self._read_children()
-        await self._feed.known()
+        await self._connection.wait_until_known()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
             group.create_task(self._watches.run())
@@ -128,52 +140,52 @@ class Controller:
         await self._watches.read()
 
     def stalled(self) -> str:
-        """Why this process should be replaced; empty if it should not."""
+        """Why this process should be restarted; empty if it works."""
         if (silent := time.monotonic() - self._beat) > _STALLED_SECONDS:
             return f"the event loop has stood still for {silent:.0f} s"
         if (late := self._queue.oldest) > _STALLED_SECONDS:
             return f"a job has waited {late:.0f} s for its reconcile"
-        if kind := self._guard.silent(time.monotonic()):
-            return f"the watch of {kind} is silent about what was written"
+        if kind := self._liveness.silent(time.monotonic()):
+            return f"the watch of {kind} does not report what was written"
         return ""
 
     def refresh_metrics(self) -> None:
-        """Set the gauges."""
-        self._metrics.waiting.set(len(self._queue))
-        self._metrics.oldest.set(self._queue.oldest)
-        self._metrics.objects.set(len(self.cache))
+        """Update the gauges of the operator's own metrics."""
+        self._telemetry.waiting.set(len(self._queue))
+        self._telemetry.oldest.set(self._queue.oldest)
+        self._telemetry.objects.set(len(self.cache))
 
     async def _heartbeat(self) -> None:
         while True:
             self._beat = time.monotonic()
             await asyncio.sleep(1.0)
 
-    def _figures_came(self, key: JobKey) -> None:
+    def _on_metrics(self, key: JobKey) -> None:
         if self.cache.job(key) is not None:
             self._queue.mark(key)
 
-    def _outage_changed(self) -> None:
+    def _on_outage(self) -> None:
         for key in self.cache.jobs():
             self._queue.mark(key)
 
     def _failed(self, key: JobKey, error: Exception) -> None:
         where = "/".join(key)
         if isinstance(error, ApiError):
-            log.warning("%s: the API server says: %s", where, error)
+            log.warning("%s: the API server refused: %s", where, error)
         else:
             log.error("%s: the reconcile failed", where, exc_info=error)
 
     async def _reconcile(self, key: JobKey) -> float | None:
         began, result = time.perf_counter(), "error"
         try:
-            again = await self._look(key)
+            again = await self._reconcile_once(key)
             result = "success"
         finally:
-            self._metrics.reconcile.labels(result).observe(time.perf_counter() - began)
+            self._telemetry.reconcile.labels(result).observe(time.perf_counter() - began)
         return again
 
-    async def _look(self, key: JobKey) -> float | None:
-        """One look at one job; seconds until the next one."""
+    async def _reconcile_once(self, key: JobKey) -> float | None:
+        """Reconcile one job once; returns the seconds until the next time, None to wait for an event."""
         manifest = self.cache.job(key)
         if manifest is None:
             self._forget(key)
@@ -191,46 +203,44 @@ class Controller:
         done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key))
-            return 0.0  # our finalizer is left; the watch tells nothing that the answer has not told already
+            return 0.0  # to remove our finalizer: the watch will report no change that is not known already
         at_rest = done.settled or done.at_rest
-        self._doubt(key, job, at_rest=at_rest)
+        self._recheck(key, job, at_rest=at_rest)
         self._busy[key] = self._busy.get(key, 0) + 1 if done.actions else 0
-        if 0 < self._busy[key] <= _PASSES:
-            return (
-                0.0  # what was done may be what the next thing waited for; the watch tells nothing new of it
-            )
+        if 0 < self._busy[key] <= _IMMEDIATE_PASSES:
+            return 0.0  # what was just done may have unblocked the next action, and no event reports it
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
 
     async def _make_room(self, key: JobKey, job: RLJob) -> None:
-        """Before its coordinator hears of a wider bound; once for each size."""
+        """Enlarge the job's trajectory stream before its coordinator reads a wider bound; once for each size."""
         size = trajectory_stream_bytes(job.spec)
-        if self._room.get(key, 0) < size and await self._feed.make_room(job, size):
-            self._room[key] = size
+        if self._stream_bytes.get(key, 0) < size and await self._streams.make_room(job, size):
+            self._stream_bytes[key] = size
 
-    def _doubt(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
-        """What does not come to rest may wait for something that we wrongly believe to be there."""
+    def _recheck(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
+        """Read the Secrets again of a job that does not come to rest: the cache may hold one that no longer exists."""
         if at_rest:
-            self._doubts.pop(key, None)
+            self._rechecks.pop(key, None)
             return
         now = time.monotonic()
-        due, pause = self._doubts.setdefault(key, (now + _DOUBT_SECONDS, _DOUBT_SECONDS))
+        due, pause = self._rechecks.setdefault(key, (now + _RECHECK_SECONDS, _RECHECK_SECONDS))
         if now >= due:
-            # What takes this long may take longer: a pod that fits on no node, say.
-            self._doubts[key] = now + 2 * pause, min(2 * pause, _RESYNC_SECONDS)
+            # Back off, because this may last long: a pod that fits on no node, for example.
+            self._rechecks[key] = now + 2 * pause, min(2 * pause, _RESYNC_SECONDS)
             self._cluster.doubt_secrets(job)
 
     async def _finalize(self, key: JobKey, job: RLJob, manifest: Manifest) -> float | None:
-        """Children first, each role after the one before; then streams; then our finalizer."""
+        """Delete a job's children, role by role, then its streams, then remove the operator's finalizer."""
         if not await self._reconciler(key).tear_down(job):
             return _UNSETTLED_SECONDS
         try:
-            await self._feed.remove_streams(job)
+            await self._streams.remove(job)
         except OSError as error:
             since = datetime.fromisoformat(manifest["metadata"]["deletionTimestamp"])
             if (datetime.now(UTC) - since).total_seconds() < _STREAMS_SECONDS:
                 raise
             message = f"its streams are left on the NATS server: {error}"
-            with suppress(ApiError):  # the namespace may be on its way out
+            with suppress(ApiError):  # the namespace may be in deletion
                 await self._cluster.event(job, Event("Warning", "StreamsLeft", message))
         left = [f for f in manifest["metadata"].get("finalizers", []) if f != FINALIZER]
         await self._cluster.set_finalizers(job, left)
@@ -239,27 +249,27 @@ class Controller:
 
     def _reconciler(self, key: JobKey) -> Reconciler:
         if key not in self._reconcilers:
-            feed = self._feed
+            metrics = self._metrics
             self._reconcilers[key] = Reconciler(
                 self._cluster,
                 self._defaults,
-                figures=lambda: feed.figures(key),
-                outage=feed.outage,
-                loads=feed.loads,
-                at_once=True,
+                metrics=lambda: metrics.metrics(key),
+                outage=self._connection.outage,
+                loads=self._streams.engine_loads,
+                concurrent=True,
             )
         return self._reconcilers[key]
 
     def _forget(self, key: JobKey) -> None:
         self._reconcilers.pop(key, None)
-        self._doubts.pop(key, None)
+        self._rechecks.pop(key, None)
         self._busy.pop(key, None)
-        self._feed.forget(key)
-        self._room.pop(key, None)
+        self._metrics.forget(key)
+        self._stream_bytes.pop(key, None)
 
 
-def _wanted(manifest: Manifest) -> tuple[object, ...]:
-    """What of an RLJob is not the operator's own doing."""
+def _user_part(manifest: Manifest) -> tuple[object, ...]:
+    """The part of an RLJob that the operator itself does not change."""
     metadata = manifest["metadata"]
     return metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp")
 

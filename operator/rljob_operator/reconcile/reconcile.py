@@ -1,16 +1,16 @@
-"""Level-triggered reconcile of one RLJob: observe → decide → write status → plan → apply.
+"""Level-triggered reconcile of one RLJob: observe → decide → write the status → plan → apply.
 
-    site = Site(nats_url=…, weights_uri=…, checkpoint_uri=…, trainer_log_uri=…)     # worker_pod.Site
-    reconciler = Reconciler(cluster, site, figures=latest_figures)                  # () -> observe.Figures | None
+    defaults = ClusterDefaults(nats_url=…, weights_uri=…, checkpoint_uri=…, trainer_log_uri=…)
+    reconciler = Reconciler(cluster, defaults, metrics=latest_metrics)      # () -> JobMetrics | None
     outcome = await reconciler.run(job)               # until it is finished and its children are gone
 
-To go on with a job that has ended (`--resume`): `await cluster.patch_status(job, status.resumed(await
-cluster.status(job)))`, then `run`. What is wrong with a pod template patch is found without a cluster by
-`desired(job, defaults, Targets(attempt=1, failures=0, pools={}))`, which raises `SpecError`.
+To resume a job that has ended: `await cluster.patch_status(job, status.resumed(await cluster.status(job)))`, then
+`run`. To check pod template patches without a cluster: `desired(resolve_job(job, defaults), Targets(attempt=1,
+failures=0, pools={}))` raises `SpecError`.
 
 The status is written *before* anything is done: the number of a trainer attempt before its Job exists, `Succeeded`
 before the children that prove it are removed. So a crash between any two calls repeats work, and never loses or
-doubles a decision. Every pass starts from what is there; what woke it does not matter.
+doubles a decision. Every pass starts from the observed objects, whatever event caused it.
 """
 
 from __future__ import annotations
@@ -44,20 +44,22 @@ from rljob_operator.reconcile.desired_memo import DesiredMemo
 _MAKE_PODS = frozenset({"Deployment", "Job"})
 
 RESYNC_SECONDS = 10.0
-"""A pass starts at least this often, and figures are written at most this often."""
+"""Longest time between two passes, and shortest time between two updates of the metrics in the status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one reconcile did.
+    """The result of one reconcile.
 
     Attributes:
-        status: as written.
-        actions: how many; none means that the world is as wanted, as far as it can be.
-        settled: nothing will happen by itself: the job is finished or suspended and nothing of it is left, or stalled.
-        at_rest: the world is as wanted.
-        retry_at: look again then, if nothing happens before.
-        expire_at: a finished job is to be deleted then.
+        phase: the job's phase.
+        status: the status as written.
+        actions: number of changes made; 0 if there is nothing to do, or nothing that can be done now.
+        settled: whether nothing will happen without a change of the job: it is finished or suspended and nothing of it
+            is left, or it is stalled.
+        at_rest: whether the observed objects are the wanted ones.
+        retry_at: when to reconcile again if no event comes before.
+        expire_at: when a finished job is to be deleted.
     """
 
     phase: Phase
@@ -80,16 +82,18 @@ class ReconcileOutcome:
 
 
 class Reconciler:
-    """Brings a cluster to what an RLJob says.
+    """Creates, changes and deletes the objects of an RLJob until they match its spec.
 
     Args:
-        site: what the place decides.
-        clock: the current time, with its zone.
-        backoff: between trainer attempts.
-        figures: the newest figures that workers pushed; asked for, never waited for.
-        outage: why nothing can go on just now; None if it can.
-        loads: by pod, what a job's engines have to do; asked for when a pool shrinks.
-        at_once: apply together what can be: each call waits for a server.
+        cluster: where the objects are.
+        defaults: the cluster's defaults for jobs.
+        clock: returns the current time, with its time zone.
+        backoff: delays between trainer attempts.
+        metrics: returns the newest metrics of the job's workers, at once.
+        outage: returns why no job can continue now; None if they can.
+        loads: returns, by pod, the trajectories that a job's engines generate or have queued; called when a pool
+            shrinks.
+        concurrent: apply independent manifests concurrently, because each call waits for a server.
     """
 
     def __init__(
@@ -99,30 +103,30 @@ class Reconciler:
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         backoff: Backoff | None = None,
-        figures: Callable[[], JobMetrics | None] = lambda: None,
+        metrics: Callable[[], JobMetrics | None] = lambda: None,
         outage: Callable[[RLJob], Trouble | None] = lambda _: None,
         loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
-        at_once: bool = False,
+        concurrent: bool = False,
     ) -> None:
         self._cluster = cluster
         self._defaults = defaults
         self._clock = clock
         self._backoff = backoff or Backoff()
-        self._figures = figures
+        self._metrics = metrics
         self._outage = outage
         self._loads = loads
-        self._at_once = at_once
+        self._concurrent = concurrent
         self._desired = DesiredMemo()
-        self._figures_written: datetime | None = None
+        self._metrics_written: datetime | None = None
         self._rejected: tuple[int | None, str] = (0, "")
-        """Generation whose children the cluster refuses, and its words: another spec is waited for."""
+        """The generation whose children the cluster rejected, and why; nothing is applied until the spec changes."""
 
     async def reconcile(self, job: RLJob) -> Pass:
-        """One pass."""
+        """Reconcile once."""
         now = self._clock()
-        due = self._figures_written is None or (now - self._figures_written).total_seconds() >= RESYNC_SECONDS
+        due = self._metrics_written is None or (now - self._metrics_written).total_seconds() >= RESYNC_SECONDS
         observed = await observe(
-            self._cluster, job, now=now, figures=self._figures(), outage=self._outage(job)
+            self._cluster, job, now=now, metrics=self._metrics(), outage=self._outage(job)
         )
         try:
             resolved = resolve_job(job, self._defaults)
@@ -131,7 +135,7 @@ class Reconciler:
             )
             targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
             wanted = self._desired(resolved, targets)
-            assessment = job_status.assess(observed, attempt, figures_due=due)
+            assessment = job_status.assess(observed, attempt, metrics_due=due)
             if self._rejected[0] == job.metadata.generation:
                 raise SpecError("", self._rejected[1])
         except SpecError as error:
@@ -142,9 +146,10 @@ class Reconciler:
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:
-            self._figures_written = now
+            self._metrics_written = now
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
-        # A pool that is about to change has its turn in the next pass: its status would make another version of it.
+        # The status of a pool that is about to change is written in the next pass: writing it now would create a newer
+        # version of the object than the one that the change is based on.
         changing = {Ref.of(action.manifest) for action in actions if isinstance(action, Apply)}
         for manifest in pool_statuses(observed):
             if Ref.of(manifest) not in changing:
@@ -156,8 +161,8 @@ class Reconciler:
             return await self.reconcile(job)
         moving = job_status.condition(assessment.status, "Reconciling")
         times = [assessment.retry_at, *(pod.doubtful_until for pod in observed.pods)]
-        if not due and self._figures_written is not None and job_status.outdated(assessment.status, observed):
-            times.append(self._figures_written + timedelta(seconds=RESYNC_SECONDS))
+        if not due and self._metrics_written is not None and job_status.outdated(assessment.status, observed):
+            times.append(self._metrics_written + timedelta(seconds=RESYNC_SECONDS))
         return Pass(
             phase=assessment.phase,
             status=assessment.status,
@@ -169,7 +174,7 @@ class Reconciler:
         )
 
     async def tear_down(self, job: RLJob) -> bool:
-        """One pass towards nothing, for a job that is deleted; whether nothing is left."""
+        """Delete the children of a deleted job, one role per pass; returns whether none is left."""
         observed = await observe(self._cluster, job, now=self._clock())
         await self._act(plan(observed, ()))
         return not observed.children and not observed.pods
@@ -183,7 +188,7 @@ class Reconciler:
         return with_costs(observed, actions, pools, await self._loads(job))
 
     async def _act(self, actions: Sequence[Action]) -> None:
-        if not self._at_once:
+        if not self._concurrent:
             for action in actions:
                 await self._do(action)
             return
@@ -191,7 +196,7 @@ class Reconciler:
         for action in actions:
             if not isinstance(action, Apply):
                 await self._do(action)
-        # What makes pods comes after what pods need: an identity, configuration, who may connect to them.
+        # Objects that create pods follow the objects that pods need: ServiceAccount, configuration, NetworkPolicy.
         for pods in (False, True):
             some = [action for action in applies if (action.manifest["kind"] in _MAKE_PODS) == pods]
             for result in await asyncio.gather(*map(self._do, some), return_exceptions=True):
@@ -210,10 +215,10 @@ class Reconciler:
                 await self._cluster.annotate(action.ref, action.annotations)
 
     async def run(self, job: RLJob | Callable[[], RLJob]) -> ReconcileOutcome:
-        """Reconcile, one pass at a time, until the job is finished or suspended and its children are gone.
+        """Reconcile until the job is finished or suspended and its children are gone.
 
         Args:
-            job: or what gives it as it is now, where it may change meanwhile.
+            job: the job, or a function that returns its newest version if it may change in the meantime.
         """
         while True:
             result = await self.reconcile(job() if callable(job) else job)

@@ -14,7 +14,7 @@ from rljob_operator.reconcile.reconcile import Reconciler
 async def test_what_pods_need_is_there_before_what_makes_them(
     make_job: MakeJob, defaults: ClusterDefaults, server: DictionaryServer
 ) -> None:
-    reconciler = Reconciler(server, defaults, clock=lambda: server.now, at_once=True)
+    reconciler = Reconciler(server, defaults, clock=lambda: server.now, concurrent=True)
     await reconciler.reconcile(make_job())
     applied = [line.split()[1] for line in server.log if line.startswith("apply ")]
     first = set(applied[: applied.index("Deployment")])
@@ -38,6 +38,6 @@ async def test_no_pod_is_made_when_something_that_it_needs_could_not_be(
 ) -> None:
     server = Refusing()
     with pytest.raises(ConnectionError):
-        await Reconciler(server, defaults, clock=lambda: server.now, at_once=True).reconcile(make_job())
+        await Reconciler(server, defaults, clock=lambda: server.now, concurrent=True).reconcile(make_job())
     assert not server.of("Deployment")
     assert server.of("ServiceAccount")

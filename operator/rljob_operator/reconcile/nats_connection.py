@@ -1,0 +1,121 @@
+"""The operator's connection to NATS: it reconnects without end, and says when the server has been away for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from rljob_core.spec import RLJob
+from rljob_operator.decisions.pods import Trouble
+
+log = logging.getLogger(__name__)
+
+_OUTAGE_SECONDS = 4.0  # a server that restarts is back before that
+_RETRY_SECONDS = 1
+_CONNECT_SECONDS = 2
+
+
+class NatsConnection:
+    """One connection to the NATS server of all jobs that do not name a server of their own.
+
+    Args:
+        url: address of the server.
+        credentials: path of the operator's credentials file; None if the server does not authenticate clients.
+
+    Attributes:
+        on_outage: called when the result of `outage` may have changed.
+    """
+
+    def __init__(self, url: str, *, credentials: str | None = None) -> None:
+        self._url = url
+        self._credentials = credentials
+        self._client: Client | None = None
+        self._subscriptions: dict[str, Callable[[Msg], Awaitable[None]]] = {}
+        self._answered = asyncio.Event()
+        self._unreachable_since: float | None = time.monotonic()
+        self.on_outage: Callable[[], None] = lambda: None
+
+    def subscribe(self, subject: str, handle: Callable[[Msg], Awaitable[None]]) -> None:
+        """Await `handle` with every message on a subject; takes effect when `run` connects."""
+        self._subscriptions[subject] = handle
+
+    @property
+    def client(self) -> Client | None:
+        """The client while it is connected, else None."""
+        return self._client if self._client is not None and self._client.is_connected else None
+
+    @property
+    def unreachable(self) -> str:
+        """Why the server cannot be reached; empty if it can."""
+        return "" if self._unreachable_since is None else f"no nats-server answers at {self._url}"
+
+    def serves(self, job: RLJob) -> bool:
+        """Whether the job's streams are on this server."""
+        return job.spec.nats.url in {None, self._url}
+
+    def outage(self, job: RLJob) -> Trouble | None:
+        """Why a job cannot continue; None if its server answers, was lost a moment ago, or is not this one."""
+        since = self._unreachable_since
+        if since is None or not self.serves(job) or time.monotonic() - since < _OUTAGE_SECONDS:
+            return None
+        return Trouble("NatsUnreachable", self.unreachable)
+
+    async def wait_until_known(self) -> None:
+        """Wait until the server has answered, or has been silent for so long that this is an outage."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_OUTAGE_SECONDS):
+                await self._answered.wait()
+
+    async def run(self) -> None:
+        """Connect, subscribe, and stay connected until cancelled."""
+        client = Client()
+        self._client = client
+        try:
+            await self._connect(client)
+            for subject, handle in self._subscriptions.items():
+                await client.subscribe(subject, cb=handle)
+            await self._connected()
+            await asyncio.Event().wait()
+        finally:
+            self._client = None
+            with suppress(TimeoutError, OSError, nats.errors.Error):
+                await client.close()
+
+    async def _connect(self, client: Client) -> None:
+        while True:
+            with suppress(TimeoutError, OSError, nats.errors.Error):
+                await client.connect(
+                    self._url,
+                    user_credentials=self._credentials,
+                    error_cb=_log_error,
+                    disconnected_cb=self._disconnected,
+                    reconnected_cb=self._connected,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=_RETRY_SECONDS,
+                    allow_reconnect=True,
+                    connect_timeout=_CONNECT_SECONDS,
+                )
+                return
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _connected(self) -> None:
+        self._unreachable_since = None
+        self._answered.set()
+        self.on_outage()
+
+    async def _disconnected(self) -> None:
+        if self._unreachable_since is not None:
+            return
+        self._unreachable_since = time.monotonic()
+        asyncio.get_running_loop().call_later(_OUTAGE_SECONDS, self.on_outage)
+
+
+async def _log_error(error: Exception) -> None:
+    log.debug("nats: %r", error)
