@@ -28,9 +28,10 @@ from rljob_core.messages import (
 )
 from rljob_core.ports import Channel
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
+from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
-from rljob_runtime.roles.coordinator import Coordinator, publish_event
+from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 

@@ -183,28 +183,28 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # What only the roles' own code guards.
     "rollouts start below the minVersion": Mutant(
-        "rljob_runtime.roles.rollout",
-        "        admitted = [w for w in self._held if w.min_version <= self._engine.version]\n",
-        "        admitted = [*self._held]\n",
+        "rljob_runtime.roles.rollout.assignments",
+        "        admitted = [w for w in self.waiting if w.min_version <= self._engine.version]\n",
+        "        admitted = [*self.waiting]\n",
         by=("simulation",),
     ),
     "a micro-batch is fed twice": Mutant(
-        "rljob_runtime.roles.trainer",
+        "rljob_runtime.roles.trainer.trainer",
         "            and (work.resume, work.step, work.micro_batch)\n"
-        "            == (self._resumed, self._version, len(self._step.fed))\n",
+        "            == (self._resumed, self._policy.version, len(self._step.fed))\n",
         "",
         by=("simulation",),
     ),
     "a gang begins anew for a coordinator that was replaced": Mutant(
-        "rljob_runtime.roles.trainer",
+        "rljob_runtime.roles.trainer.trainer",
         "case Hello() if work.epoch > self._epoch:",
         "case Hello():",
         by=("simulation",),
     ),
     "the coordinator acts before its records are acknowledged": Mutant(
-        "rljob_runtime.roles.coordinator",
+        "rljob_runtime.roles.coordinator.coordinator",
         "            await self._ledger.append(self._planner.state.writer, decision.records)\n",
-        "            await self._act_on(decision)\n"
+        "            await self._actions.run(decision.actions, epoch=self._planner.epoch)\n"
         "            await self._ledger.append(self._planner.state.writer, decision.records)\n"
         "            return\n",
         by=("simulation",),

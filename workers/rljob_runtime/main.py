@@ -136,7 +136,7 @@ async def _reward(
 async def _trainer(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    from rljob_runtime.roles.trainer_setup import run_rank_zero
+    from rljob_runtime.roles.trainer.setup import run_rank_zero
 
     await run_rank_zero(config, store, stop, ready)
 
@@ -191,7 +191,7 @@ async def run_role(name: str, config: JobConfig) -> None:
 
 
 async def _tell(store: MessageStore, role: str, message: str) -> None:
-    from rljob_runtime.roles.coordinator import publish_event
+    from rljob_runtime.messaging.announce import publish_event
 
     with contextlib.suppress(Exception):
         attempt = int(os.environ[worker_protocol.ATTEMPT]) if role == "trainer" else 0
@@ -234,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
         if name in _READS_MODEL:
             model_folder(config)  # before all that takes long: who waits for it should hear soon
         if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
-            from rljob_runtime.roles.trainer_setup import run_follower
+            from rljob_runtime.roles.trainer.setup import run_follower
 
             run_follower(config)
         else:

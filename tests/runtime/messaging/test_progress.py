@@ -36,8 +36,8 @@ from rljob_runtime.engines.options import EmulatedEngineOptions
 from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.progress import ProgressStore
-from rljob_runtime.roles.progress_keeper import PROGRESS_SECONDS, Lineage
 from rljob_runtime.roles.rollout import Rollout
+from rljob_runtime.roles.rollout.progress_publisher import PROGRESS_SECONDS, Lineage
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 

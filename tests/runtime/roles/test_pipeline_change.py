@@ -26,7 +26,7 @@ from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles import pipeline_change
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.roles.pipeline_change import take_over
+from rljob_runtime.roles.pipeline_change import apply_changes
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -125,7 +125,7 @@ async def test_a_wider_bound_is_told_once_there_is_room_and_refused_while_there_
         while True:
             yield await changes.get()
 
-    task = asyncio.create_task(take_over(store, config, coming(), told.put_nowait))
+    task = asyncio.create_task(apply_changes(store, config, coming(), told.put_nowait))
     before = await limit()
     changes.put_nowait(bounded(2))
     assert await asyncio.wait_for(told.get(), SECONDS) == PipelineChanged(bounded(2))

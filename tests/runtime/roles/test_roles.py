@@ -25,7 +25,7 @@ from rljob_core.records import (
 )
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.memory.store import MemoryStore
-from rljob_runtime.roles.trainer import RECOVERY_VERSIONS
+from rljob_runtime.roles.trainer.policy_weights import RECOVERY_VERSIONS
 from rljob_runtime.weights.create import open_store
 
 SECONDS = 200.0
@@ -203,7 +203,7 @@ async def test_a_trainer_goes_on_from_the_newest_state_where_the_named_one_is_go
         roles.trainer()
         await finish(roles)
     await check(roles)
-    assert f"the checkpoint {named.key} is gone: going on from step-0000" in caplog.text
+    assert f"the checkpoint {named.key} is gone: continuing with step-0000" in caplog.text
 
 
 async def test_a_coordinator_that_dies_while_it_evaluates_is_followed_by_one_that_does_so_again(

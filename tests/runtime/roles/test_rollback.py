@@ -24,7 +24,8 @@ from rljob_core.ports import Channel
 from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, StepCommitted
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
-from rljob_runtime.roles.rollback import RolledBack, roll_back, whole_before
+from rljob_runtime.roles.recovery import intact_versions_before
+from rljob_runtime.roles.rollback import RolledBack, roll_back
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_store, open_transport
 
@@ -227,9 +228,9 @@ async def test_without_the_ledger_versions_are_found_by_their_parents(place: Pla
         tensors=[("steps", np.zeros(4, np.float32))],
     )
     newest = place.weights.manifest(key(3))
-    assert whole_before(place.weights, newest.digest, 3) == [1, 2]
+    assert intact_versions_before(place.weights, newest.digest, 3) == [1, 2]
     place.damage(1)
-    assert whole_before(place.weights, newest.digest, 3) == [2]
+    assert intact_versions_before(place.weights, newest.digest, 3) == [2]
     # Where the newest manifest itself is damaged, nobody knows which are on its chain.
-    assert sorted(whole_before(place.weights, "unknown", 3)) == [2, 2]
+    assert sorted(intact_versions_before(place.weights, "unknown", 3)) == [2, 2]
     assert side.version == 2

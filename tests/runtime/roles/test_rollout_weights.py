@@ -14,7 +14,7 @@ from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import RLJobError, StoreUnavailable, WeightsRejected
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, EngineSignal
 from rljob_core.ports import WeightManifest
-from rljob_runtime.roles import rollout
+from rljob_runtime.roles.rollout import weight_updates
 from rljob_runtime.weights.create import open_store, open_transport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -26,8 +26,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(rollout, "LONGEST_RETRY_SECONDS", 1.0)  # however long a test takes
+    monkeypatch.setattr(weight_updates, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(weight_updates, "LONGEST_RETRY_SECONDS", 1.0)  # however long a test takes
 
 
 class Troubled(StoredWeights):

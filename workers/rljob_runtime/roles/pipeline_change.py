@@ -1,4 +1,8 @@
-"""A changed `spec.pipeline` on its way to the planner: first the room that it needs, then the word."""
+"""Applies changes of `spec.pipeline` to a running job: first the storage that the new value needs, then the planner.
+
+A larger `maxStaleness` lets more trajectories be under way, so the trajectory stream must grow before the planner
+may use it. A change for which the server has no storage is refused, and tried again.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,14 @@ from rljob_core.streams_budget import trajectory_stream_bytes
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-
-Tell = Callable[[PipelineChanged | PipelineRefused], None]
+"""Seconds until a change that got no storage is tried again."""
 
 
 async def make_room(store: MessageStore, config: JobConfig) -> None:
-    """Let the trajectory stream hold what the job may have under way.
+    """Let the trajectory stream hold all trajectories that may be under way with `spec.pipeline`.
 
     Raises:
-        StorageRefused: it cannot, or not yet.
+        StorageRefused: the server does not have the storage, or does not have it yet.
     """
     size = trajectory_stream_bytes(config.spec)
     try:
@@ -37,37 +40,46 @@ async def make_room(store: MessageStore, config: JobConfig) -> None:
         ) from error
 
 
-async def take_over(
-    store: MessageStore, config: JobConfig, changes: AsyncIterator[PipelineSpec], tell: Tell
+async def apply_changes(
+    store: MessageStore,
+    config: JobConfig,
+    changes: AsyncIterator[PipelineSpec],
+    report: Callable[[PipelineChanged | PipelineRefused], None],
 ) -> None:
-    """Tell of each change once there is room for what it lets be under way; without end.
+    """Report each change once the trajectory stream has room for it; runs until it is cancelled.
 
-    Of one that gets no room that is told, and it is tried again until there is some, or another change replaces it.
+    A change without room is reported as refused, and tried again until there is room or a newer change replaces it.
+
+    Args:
+        store: the job's streams, open.
+        config: of the job.
+        changes: the new values of `spec.pipeline`, in order.
+        report: takes the outcome for the planner.
     """
-    coming: asyncio.Queue[PipelineSpec] = asyncio.Queue()
+    pending: asyncio.Queue[PipelineSpec] = asyncio.Queue()
 
     async def read() -> None:
         async for pipeline in changes:
-            coming.put_nowait(pipeline)
+            pending.put_nowait(pipeline)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(read())
-        pipeline = await coming.get()
+        pipeline = await pending.get()
         while True:
             spec = config.spec.model_copy(update={"pipeline": pipeline})
             try:
                 await make_room(store, config.model_copy(update={"spec": spec}))
             except StorageRefused as error:
                 log.warning("spec.pipeline stays as it was: %s", error)
-                tell(PipelineRefused(str(error)))
+                report(PipelineRefused(str(error)))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_SECONDS):
-                        pipeline = await coming.get()
+                        pipeline = await pending.get()
                 continue
             log.info(
                 "spec.pipeline is now %s with maxStaleness %d, for the buffers that are opened from now on",
                 pipeline.mode,
                 pipeline.bound,
             )
-            tell(PipelineChanged(pipeline))
-            pipeline = await coming.get()
+            report(PipelineChanged(pipeline))
+            pipeline = await pending.get()

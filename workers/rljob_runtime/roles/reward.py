@@ -1,8 +1,8 @@
-"""The reward role: scores what rollouts produced, and says so in one line per trajectory.
+"""The reward role: it scores the trajectories that the rollouts have stored, and publishes one result for each.
 
-Any number of them share one durable queue over the trajectories. A message is acknowledged once the results of all
-its trajectories are stored, so a worker that dies loses none: its messages come again, and whoever reads the
-results takes the first per trajectory and attempt.
+Any number of reward workers share one durable queue over the trajectories. A worker acknowledges a message once the
+results of all its trajectories are stored. The messages of a worker that dies are delivered again to another one, so
+a result may be published twice: the coordinator counts the first result per trajectory and attempt.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import StoreFull
 from rljob_core.messages import REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
+from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
 from rljob_runtime.messaging.wire import PayloadSummary
 from rljob_runtime.model.tokenizer import Tokenizer
@@ -34,11 +35,12 @@ SUFFIX = "results"
 
 log = logging.getLogger(__name__)
 
-# What a worker that died had in hand comes again after so many seconds; one that lives says so three times meanwhile.
+# Seconds after which the messages of a dead worker are delivered again; a living worker restarts the timer three
+# times meanwhile.
 _ACK_WAIT = 10.0
-#: Messages that one worker holds at once, and takes at once.
+#: Messages that one worker scores at once, and that one fetch asks for.
 _IN_HAND, _FETCH = 256, 64
-#: Results in a message at most (each takes a few hundred bytes).
+#: Results in one message at most (each takes a few hundred bytes).
 _BATCH = 512
 _ERROR_CHARACTERS = 500
 
@@ -51,17 +53,17 @@ async def run_reward(
     ready: Callable[[], None],
     workers: int | None = None,
 ) -> None:
-    """Score trajectories until `stop` is set; then finish what is in hand.
+    """Score trajectories until `stop` is set; then finish the messages that were fetched.
 
     Args:
-        config: the job's.
-        store: open.
+        config: of the job.
+        store: the job's streams, open.
         stop: set to drain.
         ready: called once trajectories can be scored.
         workers: processes of the pool; see `RewardPool`.
 
     Raises:
-        SpecError: data or reward functions are not what the spec needs.
+        SpecError: the data set or a reward function does not fit the spec.
         StoreUnavailable: the server cannot be reached.
     """
     tokenizer = Tokenizer(model_folder(config))
@@ -111,10 +113,16 @@ async def run_reward(
 async def score(
     trajectory: Trajectory, digest: str, *, pool: RewardPool, tokenizer: Tokenizer
 ) -> RewardResult:
-    """The result for a trajectory whose payload has that digest."""
+    """The result for a trajectory.
+
+    Args:
+        digest: of its payload, which the result repeats.
+    """
     try:
         completion = tokenizer.decode(response(trajectory))
-    except OverflowError as error:  # ids that no tokenizer has; the message would come again and again
+    except (
+        OverflowError
+    ) as error:  # token ids out of any range; without a result the message would be redelivered for ever
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:
         outcome = await pool.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
@@ -146,7 +154,7 @@ def lost(summary: PayloadSummary) -> RewardResult:
 
 
 def response(trajectory: Trajectory) -> NDArray[np.int32]:
-    """What the model produced: int32 [n], over all its segments."""
+    """The tokens that the model generated, over all segments: int32 [n]."""
     parts = [segment.tokens for segment in trajectory.segments if segment.source is Source.MODEL]
     return np.concatenate([np.empty(0, np.int32), *parts])
 
@@ -159,7 +167,7 @@ def result_digest(result: RewardResult) -> str:
 
 
 class ResultPublisher:
-    """Publishes results together that are there together: while one message is on its way, the next one fills."""
+    """Publishes results in batches: while one message is on its way, the next results gather for another one."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -167,7 +175,7 @@ class ResultPublisher:
         self._sending = asyncio.Lock()
 
     async def publish(self, result: RewardResult) -> None:
-        """Returns once the result is stored.
+        """Publish a result; it is stored on return.
 
         Raises:
             StoreUnavailable: the server cannot be reached.
@@ -180,18 +188,14 @@ class ResultPublisher:
         await stored
 
     async def _send(self) -> None:
-        """Store the results that wait, from the first on."""
+        """Store the oldest of the waiting results as one message."""
         batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
         results = tuple(result for result, _ in batch)
         names = "/".join(f"{r.trajectory}@{r.attempt}:{r.payload_digest}" for r in results)
         identity = xxhash.xxh3_128_hexdigest(names.encode())
         data = REWARD_BATCH.dump_json(RewardBatch(results))
-        while True:
-            try:
-                await self._store.publish(Channel.REWARDS, SUFFIX, data, message_id=identity)
-                break
-            except StoreFull:
-                await asyncio.sleep(0.5)
+        publish = partial(self._store.publish, Channel.REWARDS, SUFFIX, data, message_id=identity)
+        await retry_while_full(publish, first_wait=0.5, longest_wait=0.5)
         for _, stored in batch:
             if not stored.done():
                 stored.set_result(None)

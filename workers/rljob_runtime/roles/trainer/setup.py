@@ -13,7 +13,7 @@ from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore
 from rljob_runtime.locations import local_path, model_folder
-from rljob_runtime.roles.trainer import Trainer
+from rljob_runtime.roles.trainer.trainer import Trainer
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import check_backend, create_backend, device_of
 from rljob_runtime.weights.create import create_weights

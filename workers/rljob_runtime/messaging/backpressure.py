@@ -1,0 +1,28 @@
+"""Publishing to a stream that may be full: the sender waits until there is room, and drops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tenacity import retry, retry_if_exception_type, wait_exponential
+
+from rljob_core.errors import StoreFull
+
+T = TypeVar("T")
+
+
+async def retry_while_full(
+    publish: Callable[[], Awaitable[T]], *, first_wait: float = 0.05, longest_wait: float = 2.0
+) -> T:
+    """The result of `publish`, called again for as long as it raises `StoreFull`.
+
+    Args:
+        publish: stores one or more messages; storing them twice must have the effect of storing them once.
+        first_wait: seconds until the second call; each further wait is twice as long.
+        longest_wait: seconds that a wait lasts at most.
+    """
+    retrying = retry(
+        retry=retry_if_exception_type(StoreFull), wait=wait_exponential(first_wait, max=longest_wait)
+    )
+    return await retrying(publish)()

@@ -1,0 +1,162 @@
+"""Carries out what the planner decided: messages to engines and trainer, announcements, deletions, look-ups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+
+from rljob_core.actions import (
+    Action,
+    Announce,
+    CheckRewards,
+    DeletePayloads,
+    DeleteRewards,
+    DropProgress,
+    FindProgress,
+    ListProgress,
+    Observation,
+    ProgressFound,
+    ProgressListed,
+    PublishMetrics,
+    RetireEngine,
+    SendToEngine,
+    SendToTrainer,
+)
+from rljob_core.messages import (
+    ENGINE_SIGNALS,
+    ENGINE_WORK,
+    MARK,
+    MARK_HEADER,
+    REWARD_QUEUE,
+    TRAINER_WORK,
+    EngineWork,
+    EngineWorkBatch,
+    Generate,
+)
+from rljob_core.ports import Channel, MessageStore
+from rljob_core.trajectory import is_evaluation
+from rljob_runtime.messaging.announce import publish_metrics, publish_version
+from rljob_runtime.messaging.progress import ProgressStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+
+#: Bytes of one message of engine work at most, and what an item takes besides its text. JSON may double a text.
+WORK_BYTES, ITEM_BYTES = 400_000, 300
+
+Render = Callable[[int, bool], str]
+"""The text of a prompt by its index; True for held-out prompts."""
+
+
+class ActionRunner:
+    """Carries out the actions of one coordinator.
+
+    Args:
+        store: the job's streams, open.
+        trajectories: over `store`; the object whose `summaries` the coordinator reads.
+        render: gives the text of a prompt.
+        observe: takes the answers to the planner's questions (progress that was found or listed).
+        instance: name of this coordinator.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        trajectories: TrajectoryStore,
+        render: Render,
+        observe: Callable[[Observation], Awaitable[None]],
+        *,
+        instance: str,
+    ) -> None:
+        self._store = store
+        self._trajectories = trajectories
+        self._progress = ProgressStore(store)
+        self._render = render
+        self._observe = observe
+        self._instance = instance
+
+    async def run(self, actions: Sequence[Action], *, epoch: int) -> None:
+        """Carry out actions: in order for each receiver, concurrently for different receivers.
+
+        Args:
+            epoch: the coordinator's writer epoch, which engines compare.
+        """
+        by_receiver: dict[str, list[Action]] = {}
+        for action in actions:
+            by_receiver.setdefault(_receiver(action), []).append(action)
+        await asyncio.gather(*(self._run_in_order(some, epoch) for some in by_receiver.values()))
+
+    async def _run_in_order(self, actions: Sequence[Action], epoch: int) -> None:
+        for action in actions:
+            await self._run_one(action, epoch)
+
+    async def _run_one(self, action: Action, epoch: int) -> None:
+        store = self._store
+        match action:
+            case SendToEngine():
+                for items in _messages([self._with_text(item) for item in action.items]):
+                    data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items))
+                    await store.publish(Channel.WORK, f"engine.{action.engine}", data)
+            case SendToTrainer():
+                data = TRAINER_WORK.dump_json(action.message)
+                await store.publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
+            case Announce():
+                await publish_version(store, action)
+            case DeletePayloads():
+                await self._trajectories.delete(action.sequences)
+            case DeleteRewards():
+                await store.delete(Channel.REWARDS, action.sequences)
+            case FindProgress():
+                wanted = zip(action.trajectories, action.attempts, strict=True)
+                await asyncio.gather(*(self._find_progress(*one) for one in wanted))
+            case ListProgress():
+                await self._observe(ProgressListed(await self._progress.trajectories()))
+            case DropProgress():
+                await self._progress.drop(action.trajectories)
+            case CheckRewards():
+                await self._check_rewards(action.number)
+            case RetireEngine():
+                await store.purge(Channel.WORK, f"engine.{action.engine}")
+                await store.delete_signal(ENGINE_SIGNALS + action.engine)
+            case PublishMetrics():
+                await publish_metrics(store, action)
+
+    async def _find_progress(self, trajectory: str, attempt: int) -> None:
+        await self._observe(ProgressFound(trajectory, attempt, await self._progress.newest(trajectory)))
+
+    async def _check_rewards(self, number: int) -> None:
+        """If the reward workers' queue is empty, put a mark into the rewards stream, behind all their results."""
+        if not await self._store.unacknowledged(Channel.TRAJECTORIES, REWARD_QUEUE):
+            mark = {MARK_HEADER: f"{self._instance}/{number}"}
+            await self._store.publish(Channel.REWARDS, MARK, b"", headers=mark)
+
+    def _with_text(self, work: EngineWork) -> EngineWork:
+        if isinstance(work, Generate):
+            return replace(work, text=self._render(work.prompt, is_evaluation(work.trajectory)))
+        return work
+
+
+def _receiver(action: Action) -> str:
+    match action:
+        case SendToEngine() | RetireEngine():
+            return f"engine {action.engine}"
+        case SendToTrainer():
+            return "trainer"
+        case _:
+            return type(action).__name__
+
+
+def _messages(items: Sequence[EngineWork]) -> Iterator[tuple[EngineWork, ...]]:
+    """The items in parts that each fit into one message: a round may hold many long prompts."""
+    part: list[EngineWork] = []
+    room = WORK_BYTES
+    for item in items:
+        size = ITEM_BYTES + (
+            len(item.text.encode()) if isinstance(item, Generate) else 64 * len(item.trajectories)
+        )
+        if part and size > room:
+            yield tuple(part)
+            part, room = [], WORK_BYTES
+        part.append(item)
+        room -= size
+    if part:
+        yield tuple(part)

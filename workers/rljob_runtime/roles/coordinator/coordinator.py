@@ -1,0 +1,142 @@
+"""The coordinator's main loop: observations in, `Planner.decide`, ledger, then actions. It holds metadata only.
+
+    trajectories (headers) ┐                                          ┌ engine queues
+    rewards                ├→ inbox → Planner.decide → ledger → actions ┼ trainer queue
+    signals, events        ┘                          (acknowledged)  └ versions, metrics, deletions
+
+The loop handles one batch of observations at a time. While a batch's records travel to the ledger, the next
+observations gather in the inbox, so the ledger is appended to in batches without a timer (group commit). The
+coordinator acknowledges an event only after the ledger has acknowledged the records that the event led to, and
+carries out an action only after the ledger has acknowledged the records of its decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from rljob_core.actions import Observation
+from rljob_core.config import JobConfig
+from rljob_core.errors import Fenced, StorageRefused
+from rljob_core.job_state import JobState
+from rljob_core.planner import Planner, pipeline_change
+from rljob_core.ports import MessageStore, WeightStore
+from rljob_core.spec import PipelineSpec
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.roles.coordinator.actions import ActionRunner, Render
+from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
+from rljob_runtime.roles.decision_log import DecisionLog
+from rljob_runtime.roles.pipeline_change import make_room
+from rljob_runtime.roles.recovery import read_stores
+
+log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """One coordinator instance; `run` returns only when cancelled or fenced."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        store: MessageStore,
+        weights: WeightStore,
+        render: Render,
+        *,
+        instance: str,
+        prefetch: float = 0.25,
+        changes: AsyncIterator[PipelineSpec] | None = None,
+        decisions: DecisionLog | None = None,
+    ) -> None:
+        """
+        Args:
+            config: of the job.
+            store: the job's streams, open.
+            weights: the weight store, whose manifests name commits that the ledger may have lost.
+            render: gives the text of a prompt.
+            instance: name of this coordinator, unique among all that the job ever has.
+            prefetch: share of an engine's slots for which it is sent work ahead of time.
+            changes: new values of `spec.pipeline` while the job runs.
+            decisions: the file that records all observations and decisions for `rljob replay`; None to record none.
+        """
+        self._config = config
+        self._store = store
+        self._weights = weights
+        self._instance = instance
+        self._planner = Planner(config, prefetch=prefetch)
+        self._ledger = Ledger(store, job=config.uid, instance=instance)
+        self._decisions = decisions
+        trajectories = TrajectoryStore(store)
+        self._inputs = CoordinatorInputs(config, store, trajectories, instance=instance, changes=changes)
+        self._actions = ActionRunner(store, trajectories, render, self._inputs.put, instance=instance)
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Recover from the ledger, claim an epoch, then decide until cancelled.
+
+        Args:
+            ready: called once the epoch is claimed.
+
+        Raises:
+            Fenced: another coordinator has claimed a newer epoch.
+            CorruptLedger: the ledger does not decode, or belongs to another job.
+            StoreUnavailable: the message store did not answer for too long.
+        """
+        await self._claim_epoch()
+        ready()
+        async with asyncio.TaskGroup() as group:
+            for reader in self._inputs.readers:
+                group.create_task(reader())
+            while True:
+                batch = await self._inputs.next_batch()
+                await self._decide([observation for observation, _ in batch])
+                await asyncio.gather(*(delivery.ack() for _, delivery in batch if delivery is not None))
+                await self._ledger.snapshot_if_due(self._planner.state)
+
+    async def _claim_epoch(self) -> None:
+        """Replay the ledger, claim the next epoch, restore commits that the ledger has lost."""
+        state = await self._ledger.replay()
+        config = await self._with_room(state)
+        now = asyncio.get_running_loop().time()
+        if self._decisions is not None:
+            state = self._decisions.begin(config, state, now, prefetch=self._planner.prefetch)
+        self._planner.spec, self._planner.state = config.spec, state
+        claimed = self._planner.start(self._instance, now)
+        await self._ledger.claim(state.writer, claimed.records)
+        # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.
+        await self._decide([await read_stores(self._store, self._weights, state.version)])
+        log.info("writer epoch %d at version %d", state.writer.count, state.version)
+
+    async def _with_room(self, state: JobState) -> JobConfig:
+        """The configuration to start with: with the ledger's pipeline if there is no room for the configured one.
+
+        Raises:
+            StorageRefused: there is no room for a new job.
+        """
+        try:
+            await make_room(self._store, self._config)
+        except StorageRefused as error:
+            if state.pipeline is None:
+                raise
+            log.warning("spec.pipeline stays as it was: %s", error)
+            self._inputs.retry_pipeline = True
+            spec = self._config.spec.model_copy(
+                update={"pipeline": pipeline_change.pipeline_of(state.pipeline)}
+            )
+            return self._config.model_copy(update={"spec": spec})
+        return self._config
+
+    async def _decide(self, observations: Sequence[Observation]) -> None:
+        now = asyncio.get_running_loop().time()
+        try:
+            decision = self._planner.decide(observations, now)
+        except Fenced as error:
+            if self._decisions is not None:
+                self._decisions.end(observations, now, str(error))
+            raise
+        if self._decisions is not None:
+            self._decisions.write(observations, now, decision)
+        if decision.records or decision.actions:
+            # Also without records: only the coordinator that can append may delete, announce or send.
+            await self._ledger.append(self._planner.state.writer, decision.records)
+        await self._actions.run(decision.actions, epoch=self._planner.epoch)

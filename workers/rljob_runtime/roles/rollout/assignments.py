@@ -1,0 +1,243 @@
+"""The assignments of one engine instance: received from its work queue, then waiting, running or being stored.
+
+Every process is an engine instance of its own (`<pod>.<random>`), so work that was assigned to a dead process is
+never delivered to its successor. The instance therefore acknowledges an assignment as soon as it has received it:
+the coordinator notices the loss of an assignment by the instance's lease, not by redelivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rljob_core.config import JobConfig
+from rljob_core.messages import ENGINE_WORK, Cancel, EngineWorkBatch, Generate, GenerationEnded
+from rljob_core.ports import Channel, Engine, MessageStore, Request, Stopped
+from rljob_runtime.messaging.announce import publish_event
+from rljob_runtime.messaging.backpressure import retry_while_full
+from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
+from rljob_runtime.roles.rollout.versions import AnnouncedVersion
+
+#: Assignments that an instance remembers, so that it does not generate one again that is sent again.
+REMEMBERED = 100_000
+
+
+def request_id(trajectory: str, attempt: int) -> str:
+    """The name of an assignment within its engine: trajectory and attempt."""
+    return f"{trajectory}@{attempt}"
+
+
+def _request(work: Generate) -> str:
+    return request_id(work.trajectory, work.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An assignment that the engine generates.
+
+    Attributes:
+        work: the assignment.
+        prompt: its prompt's tokens, int32 [p].
+    """
+
+    work: Generate
+    prompt: NDArray[np.int32]
+
+
+class RecentKeys:
+    """The newest `limit` keys that were added."""
+
+    def __init__(self, limit: int) -> None:
+        self._keys: dict[str, None] = {}
+        self._limit = limit
+
+    def add(self, key: str) -> bool:
+        """Add a key; whether it was not among the newest ones."""
+        if key in self._keys:
+            return False
+        self._keys[key] = None
+        if len(self._keys) > self._limit:
+            del self._keys[next(iter(self._keys))]
+        return True
+
+
+class Assignments:
+    """What the coordinator has assigned to one engine instance.
+
+    Args:
+        config: of the job.
+        store: the job's streams, open.
+        engine: generates the responses.
+        tokenizer: encodes the prompts.
+        announced: the newest announced version, whose epoch tells a replaced coordinator's work.
+        progress: publishes how far the assignments have come.
+        progress_store: over `store`, the same as that of `progress`.
+        trajectories: over `store`.
+        instance: name of the engine instance.
+
+    Attributes:
+        waiting: assignments whose `min_version` is above the engine's version.
+        running: assignments that the engine generates, by request.
+        storing: requests whose trajectories are being stored.
+        changed: set whenever an assignment arrives or ends.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        store: MessageStore,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        *,
+        announced: AnnouncedVersion,
+        progress: ProgressPublisher,
+        progress_store: ProgressStore,
+        trajectories: TrajectoryStore,
+        instance: str,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._announced = announced
+        self._progress = progress
+        self._progress_store = progress_store
+        self._trajectories = trajectories
+        self._instance = instance
+        self._received = RecentKeys(REMEMBERED)
+        self.waiting: list[Generate] = []
+        self.running: dict[str, Running] = {}
+        self.storing: set[str] = set()
+        self.changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.running) + len(self.storing)
+
+    async def receive(self, ready: asyncio.Event) -> None:
+        """Receive work until cancelled.
+
+        Args:
+            ready: set once the work queue exists.
+        """
+        queue = await self._store.queue(
+            Channel.WORK, f"engine.{self._instance}", name=f"engine-{self._instance.replace('.', '-')}"
+        )
+        ready.set()
+        while True:
+            for delivery in await queue.fetch(messages=64, max_bytes=4 << 20, timeout=5.0):
+                batch = ENGINE_WORK.validate_json(delivery.message.data)
+                await delivery.ack()
+                inherited = await self._inherited_progress(batch)
+                for item in batch.items:
+                    if isinstance(item, Cancel):
+                        self._cancel(item)
+                    elif self._received.add(_request(item)):
+                        await self._accept(item, inherited.get(_request(item)))
+                    elif not self._has(item):
+                        await retry_while_full(
+                            partial(
+                                self._trajectories.put_absence,
+                                item.trajectory,
+                                item.attempt,
+                                engine=self._instance,
+                            )
+                        )
+                self.start_admitted()
+                self.changed.set()
+
+    def _has(self, work: Generate) -> bool:
+        request = _request(work)
+        return work in self.waiting or request in self.running or request in self.storing
+
+    async def _inherited_progress(self, batch: EngineWorkBatch) -> dict[str, PartialTrajectory]:
+        """By request, the stored progress that assignments continue, where it is stored and may be continued."""
+        # A coordinator that was replaced may not know which weights count.
+        if batch.epoch < self._announced.epoch:
+            return {}
+        continued = [(w, w.inherited) for w in batch.items if isinstance(w, Generate) and w.inherited]
+        found = await asyncio.gather(*(self._progress_store.get(w.trajectory, i) for w, i in continued))
+        longest = self._config.spec.rollout.sampling.max_tokens
+        return {
+            _request(work): partial_trajectory
+            for (work, inherited), partial_trajectory in zip(continued, found, strict=True)
+            if partial_trajectory is not None and inherited.tokens < longest
+        }
+
+    async def _accept(self, work: Generate, inherited: PartialTrajectory | None) -> None:
+        if (
+            work.inherited is not None and inherited is None
+        ):  # the coordinator then has it generated from the start
+            await self.report_ended(work, Stopped(_request(work), "ProgressLost", failure=False))
+            return
+        self._progress.follow(_request(work), work, inherited)
+        self.waiting.append(work)
+
+    def _cancel(self, cancel: Cancel) -> None:
+        cancelled = set(map(request_id, cancel.trajectories, cancel.attempts))
+        for request in sorted(cancelled):
+            self._received.add(request)  # so that it is not generated if it arrives later
+        self.waiting = [w for w in self.waiting if _request(w) not in cancelled]
+        running = [request for request in self.running if request in cancelled]
+        for request in running:
+            del self.running[request]
+        self._engine.cancel(running)
+        self._progress.unfollow(cancelled)  # another engine may continue from what is stored of them
+
+    def start_admitted(self) -> None:
+        """Submit the assignments that the engine's version admits; the others wait for newer weights."""
+        admitted = [w for w in self.waiting if w.min_version <= self._engine.version]
+        if not admitted:
+            return
+        self.waiting = [w for w in self.waiting if w.min_version > self._engine.version]
+        sampling = self._config.spec.rollout.sampling
+        requests = []
+        for work in admitted:
+            prompt = np.asarray(self._tokenizer.encode(work.text), dtype=np.int32)
+            self.running[_request(work)] = Running(work, prompt)
+            requests.append(
+                Request(
+                    id=_request(work),
+                    tokens=prompt,
+                    temperature=0.0 if work.sample == "greedy" else sampling.temperature,
+                    top_p=1.0 if work.sample == "greedy" else sampling.top_p,
+                    max_tokens=sampling.max_tokens,
+                    stop_tokens=self._tokenizer.stop_tokens,
+                    stop=tuple(sampling.stop),
+                    seed=work.seed,
+                    inherited=self._progress.inherited(_request(work)),
+                )
+            )
+        self._engine.submit(requests)
+
+    async def report_ended(self, work: Generate, stopped: Stopped) -> None:
+        """Report to the coordinator that an assignment ended without a trajectory.
+
+        Args:
+            work: the assignment.
+            stopped: whose reason is a word, and after a colon the detail, if any.
+        """
+        reason, _, detail = stopped.reason.partition(": ")
+        ended = GenerationEnded(
+            self._instance, work.trajectory, work.attempt, reason, stopped.failure, detail
+        )
+        await publish_event(self._store, ended)
+
+    async def return_waiting(self, work: Sequence[Generate], reason: str) -> None:
+        """Return assignments that wait to the coordinator, which assigns them to other engines.
+
+        Args:
+            work: some of `waiting`.
+            reason: a word for the coordinator.
+        """
+        self.waiting = [one for one in self.waiting if one not in work]
+        self._progress.unfollow(map(_request, work))
+        for one in work:
+            await self.report_ended(one, Stopped(_request(one), reason, failure=False))

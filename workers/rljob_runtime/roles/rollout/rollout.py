@@ -1,0 +1,176 @@
+"""One engine instance at work: assignments in, trajectories and heartbeats out, new weights between tokens.
+
+    work queue → Assignments → engine → TrajectoryPublisher → trajectory stream
+    versions   → AnnouncedVersion → WeightUpdates → engine
+                 ProgressPublisher → progress stream, from which another engine can continue
+
+Every process is an engine instance of its own; see `assignments` for what that means for work that is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+
+from rljob_core.config import JobConfig
+from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, EngineGone, EngineSignal
+from rljob_core.ports import Engine, MessageStore, WeightStore
+from rljob_core.spec import PipelineSpec
+from rljob_runtime.messaging.announce import heartbeat, publish_event
+from rljob_runtime.messaging.progress import ProgressStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.roles.rollout.assignments import Assignments
+from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
+from rljob_runtime.roles.rollout.trajectory_publisher import TrajectoryPublisher
+from rljob_runtime.roles.rollout.versions import AnnouncedVersion
+from rljob_runtime.roles.rollout.weight_updates import WeightUpdates
+
+log = logging.getLogger(__name__)
+
+
+class Rollout:
+    """One engine instance; `run` returns when `stop` is set and all unfinished work is returned."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        store: MessageStore,
+        weights: WeightStore,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        *,
+        pod: str,
+        pool: str,
+        nonce: str = "",
+        started: float | None = None,
+        changes: AsyncIterator[PipelineSpec] | None = None,
+    ) -> None:
+        """
+        Args:
+            config: of the job.
+            store: the job's streams, open.
+            weights: the job's weight store.
+            engine: not started.
+            tokenizer: of the model.
+            pod: name of the pod, or of the process under `rljob run`.
+            pool: name of the pool in `spec.rollout.pools`.
+            nonce: second part of the instance's name; random if it is empty.
+            started: seconds since 1970, now if not given: of two instances of a pod, the one that started later lives.
+            changes: new values of `spec.pipeline` while the job runs; an update of the weights ends as it began.
+        """
+        self.instance = f"{pod}.{nonce or secrets.token_hex(4)}"
+        self._started = time.time() if started is None else started
+        self._store = store
+        self._engine = engine
+        self._pool = pool
+        self._stopping = False
+        self._status_changed = asyncio.Event()
+        trajectories = TrajectoryStore(store)
+        self._announced = AnnouncedVersion(store)
+        progress_store = ProgressStore(store)
+        self._progress = ProgressPublisher(
+            progress_store,
+            engine,
+            every=config.spec.rollout.progress_tokens,
+            instance=self.instance,
+        )
+        self._assignments = Assignments(
+            config,
+            store,
+            engine,
+            tokenizer,
+            announced=self._announced,
+            progress=self._progress,
+            progress_store=progress_store,
+            trajectories=trajectories,
+            instance=self.instance,
+        )
+        self._trajectories = TrajectoryPublisher(
+            trajectories,
+            engine,
+            self._assignments,
+            self._progress,
+            status_changed=self._status_changed,
+            instance=self.instance,
+        )
+        self._weights = WeightUpdates(
+            weights,
+            engine,
+            announced=self._announced,
+            assignments=self._assignments,
+            progress=self._progress,
+            inflight=config.spec.pipeline.inflight,
+            changes=changes,
+            status_changed=self._status_changed,
+        )
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
+        """Load the newest version, report ready, generate until `stop` is set, then return what is unfinished.
+
+        Args:
+            stop: set to drain and end.
+            ready: called once the engine has weights and its work queue exists.
+
+        Raises:
+            GenerationFailed: the engine failed.
+            StoreUnavailable: the message store did not answer for too long.
+        """
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._announced.follow())]
+            await self._engine.start()
+            if not await self._weights.load_first(stop):
+                tasks[0].cancel()
+                await self._engine.close()
+                return
+            queue_ready = asyncio.Event()
+            tasks += [
+                group.create_task(self._weights.keep_newest()),
+                group.create_task(self._assignments.receive(queue_ready)),
+                group.create_task(self._weights.follow_changes()),
+                group.create_task(self._progress.publish_forever()),
+            ]
+            results = group.create_task(self._trajectories.publish())
+            await queue_ready.wait()
+            heartbeats = group.create_task(heartbeat(self._send_heartbeat, self._status_changed))
+            ready()
+            log.info("engine %s serves version %d", self.instance, self._engine.version)
+            await stop.wait()
+            self._stopping = True
+            self._status_changed.set()
+            for task in tasks:
+                task.cancel()
+            await self._drain(results)
+            heartbeats.cancel()
+        await self._send_heartbeat()
+        # The signal stays until the coordinator has handled this event: without the signal, it would take the
+        # instance for lost.
+        await publish_event(self._store, EngineGone(self.instance, self._trajectories.newest_sequence))
+
+    async def _drain(self, results: asyncio.Task[None]) -> None:
+        """Stop generating; store every completed response, and the progress of all others."""
+        self._trajectories.closing = True
+        await self._engine.close()
+        await asyncio.gather(self._progress.publish(), results)
+
+    async def _send_heartbeat(self) -> None:
+        load = self._engine.load()
+        signal = EngineSignal(
+            engine=self.instance,
+            pool=self._pool,
+            epoch=self._announced.epoch,
+            version=self._engine.version,
+            held=len(self._assignments),
+            slots=self._engine.slots,
+            running=load.running,
+            waiting=load.waiting + len(self._assignments.waiting),
+            tokens=load.tokens,
+            started=self._started,
+            draining=self._stopping or self._weights.draining,
+            stuck=self._weights.stuck,
+            profile=load.profile,
+        )
+        await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))

@@ -1,0 +1,88 @@
+"""The trainer's checkpoints: when the optimizer state is saved, and from which checkpoint training continues."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from rljob_core.messages import CheckpointWritten, Resume
+from rljob_core.ports import MessageStore, TrainerBackend
+from rljob_runtime.messaging.announce import publish_event
+from rljob_runtime.roles.trainer.policy_weights import PolicyWeights
+from rljob_runtime.training.checkpoints import CheckpointStore
+
+log = logging.getLogger(__name__)
+
+
+class Checkpointing:
+    """Saves and restores the state of one trainer's backend.
+
+    Args:
+        store: the job's streams, open.
+        checkpoints: where the state is saved.
+        backend: whose state it is.
+        policy: the weights in memory, whose version a checkpoint belongs to.
+        attempt: of the trainer.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        checkpoints: CheckpointStore,
+        backend: TrainerBackend,
+        policy: PolicyWeights,
+        *,
+        attempt: int,
+    ) -> None:
+        self._store = store
+        self._checkpoints = checkpoints
+        self._backend = backend
+        self._policy = policy
+        self._attempt = attempt
+        self._newest: tuple[int, str] | None = None
+
+    @property
+    def key(self) -> str | None:
+        """Key of the newest checkpoint that was saved or restored."""
+        return None if self._newest is None else self._newest[1]
+
+    def restore(self, work: Resume) -> None:
+        """Load the state that training continues with into the backend; blocks."""
+        self._newest = self._checkpoint_for(work)
+        self._backend.load_state(
+            None if self._newest is None else str(self._checkpoints.folder(self._newest[1]))
+        )
+
+    def _checkpoint_for(self, work: Resume) -> tuple[int, str] | None:
+        """Version and key of the checkpoint to continue from; None for a fresh optimizer."""
+        if work.checkpoint is None or work.checkpoint_version is None:
+            return None
+        if work.checkpoint in self._checkpoints.keys():  # noqa: SIM118  a method
+            return work.checkpoint_version, work.checkpoint
+        # A ledger that lost its end names a checkpoint that a newer one has replaced since.
+        newest = self._checkpoints.newest(work.version)
+        instead = "a fresh optimizer" if newest is None else newest[1]
+        log.warning("the checkpoint %s is gone: continuing with %s", work.checkpoint, instead)
+        return newest
+
+    async def save(self) -> None:
+        """Save the state after the newest finished step, unless it is saved already, and announce it."""
+        version = self._policy.version
+        if not version or (self._newest is not None and self._newest[0] == version):
+            return
+        key = await asyncio.to_thread(
+            self._checkpoints.write,
+            version=version,
+            manifest=self._policy.manifest,
+            attempt=self._attempt,
+            save=self._backend.save,
+        )
+        self._newest = version, key
+        await self.announce()
+
+    async def announce(self) -> None:
+        """Tell the coordinator which checkpoint is the newest, if there is one."""
+        if self._newest is not None:
+            version, key = self._newest
+            manifest = (await asyncio.to_thread(self._checkpoints.info, key)).manifest
+            await publish_event(self._store, CheckpointWritten(self._attempt, version, manifest, key))

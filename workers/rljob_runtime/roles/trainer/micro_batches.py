@@ -1,0 +1,78 @@
+"""What a trainer does with a micro-batch before it trains on it: read the payloads, check the bound, log them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rljob_core.errors import StalenessExceeded
+from rljob_core.messages import MicroBatch, PayloadMissing, TrainingItem
+from rljob_core.ports import MessageStore, TrainingSample
+from rljob_core.records import FED, FedMicroBatch, FedTrajectory
+from rljob_core.trajectory import Trajectory
+from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
+
+
+class MicroBatchReader:
+    """Reads the trajectories of micro-batches.
+
+    Args:
+        store: the job's streams, open.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._trajectories = TrajectoryStore(store)
+
+    async def read(self, work: MicroBatch) -> list[TrainingSample] | PayloadMissing:
+        """The samples of a micro-batch, in order; or which of its trajectories are not stored as the ledger says."""
+        found = await self._trajectories.get([Location(i.sequence, i.index, i.digest) for i in work.items])
+        missing = tuple(i.trajectory for i, t in zip(work.items, found, strict=True) if not _matches(i, t))
+        if missing:
+            return PayloadMissing(work.attempt, work.epoch, work.step, missing)
+        return [TrainingSample(i, t) for i, t in zip(work.items, found, strict=True) if t is not None]
+
+
+def _matches(item: TrainingItem, trajectory: Trajectory | None) -> bool:
+    return trajectory is not None and (trajectory.id, trajectory.attempt) == (item.trajectory, item.attempt)
+
+
+def check_staleness(work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
+    """Check each payload against the bound of its step.
+
+    Raises:
+        StalenessExceeded: a sample's oldest token is from a version too far before the step's.
+    """
+    for sample in samples:
+        staleness = work.step - sample.trajectory.span.min
+        if staleness > work.max_staleness:
+            raise StalenessExceeded(
+                f"{sample.trajectory.id}: staleness {staleness} exceeds the bound {work.max_staleness} "
+                f"of step {work.step}"
+            )
+
+
+class ConsumedLog:
+    """The trainer's own log of the trajectories that it trains on, which `rljob audit` compares with the ledger.
+
+    One file per attempt, `attempt-<n>.jsonl`, with one line per micro-batch.
+
+    Args:
+        folder: created if it does not exist.
+        attempt: of the trainer.
+    """
+
+    def __init__(self, folder: Path, *, attempt: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"attempt-{attempt}.jsonl"
+
+    def append(self, work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
+        """Log a micro-batch; call it before the backward pass."""
+        fed = tuple(
+            FedTrajectory(s.trajectory.id, s.trajectory.attempt, s.item.digest, s.trajectory.span)
+            for s in samples
+        )
+        line = FED.dump_json(FedMicroBatch(work.step, work.micro_batch, work.attempt, work.epoch, fed))
+        with self._path.open(
+            "ab"
+        ) as file:  # opened anew each time: a killed role leaves no buffered line behind
+            file.write(line + b"\n")
