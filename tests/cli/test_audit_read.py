@@ -4,118 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import xxhash
-from evidence_builder import Entry, Story, job
-from evidence_streams import append
+from evidence_builder import Entry, job
+from evidence_files import UID, payload, publish, streams, write_run
 from invocation import children
-from pydantic import TypeAdapter
 from typer.testing import CliRunner, Result
 
 from rljob_cli.audit.read import read_folder
 from rljob_cli.audit.streams import payloads_left
 from rljob_cli.main import app
 from rljob_cli.run_folder import Identity, RunFolder
-from rljob_core.messages import MARK, MARK_HEADER, REWARD_BATCH, RewardBatch
-from rljob_core.ports import MESSAGE_ID, Channel, WeightManifest, first_sequence
+from rljob_core.messages import MARK, MARK_HEADER
+from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
 from rljob_core.records import (
-    FED,
     EpochClaimed,
-    Generated,
     GroupAborted,
-    StepCommitted,
 )
-from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime.messaging import ledger, wire
+from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
-
-UID = "0123"
-
-
-def payload(trajectory: str, version: int) -> Trajectory:
-    def segment(source: Source, tokens: list[int], version: int) -> Segment:
-        return Segment(
-            source,
-            np.array(tokens, np.int32),
-            np.full(len(tokens), source is Source.MODEL, np.uint8),
-            np.zeros(len(tokens), np.float32),
-            np.full(len(tokens), version, np.int32),
-        )
-
-    segments = [segment(Source.PROMPT, [1, 2, 3, 4], -1), segment(Source.MODEL, [5, 6, 7, 8], version)]
-    return Trajectory(trajectory, 1, 0, segments, VersionSpan(version, version), FinishReason.STOP, "engine")
-
-
-def seal_manifests(story: Story, weights: Path) -> None:
-    """Write the manifests as the weight store does, and let the ledger name their true digests."""
-    weights.mkdir(parents=True, exist_ok=True)
-    sealed: dict[str, str] = {"": ""}
-    for file in story.manifests:
-        assert file.proposal is not None
-        proposal = replace(file.proposal, parent=sealed[file.parent])
-        manifest = WeightManifest(file.key, file.version, sealed[file.parent], (), proposal, "")
-        content = TypeAdapter(WeightManifest).dump_python(manifest, mode="json")
-        del content["digest"]
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        sealed[file.digest] = content["digest"] = xxhash.xxh3_128_hexdigest(canonical.encode())
-        (weights / file.key).mkdir()
-        (weights / file.key / "manifest.json").write_text(json.dumps(content))
-
-    def rename(record: Any) -> Any:
-        if not isinstance(record, StepCommitted):
-            return record
-        return replace(record, parent=sealed[record.parent], manifest=sealed[record.manifest])
-
-    story.rewrite(rename)
-
-
-@asynccontextmanager
-async def streams(url: str) -> AsyncIterator[NatsStore]:
-    store = NatsStore(url, subject=f"rljob.default.story.{UID}", stream_prefix=f"RLJOB_default_story_{UID}")
-    await store.open()
-    yield store
-    await store.close()
-
-
-async def publish(story: Story, url: str) -> None:
-    async with streams(url) as store:
-        await append(store, story)
-        await store.publish(
-            Channel.REWARDS, "results", REWARD_BATCH.dump_json(RewardBatch(tuple(story.rewards)))
-        )
-        left = [payload(p.trajectory, p.span.min) for p in story.payloads]
-        await TrajectoryStore(store).put(left)
-
-
-def leave(story: Story, folder: RunFolder) -> None:
-    """Everything in the story, where a run leaves it; the server is not started."""
-    folder.claim(Identity("story", "default", UID, "model", "", {"spec": {"weights": {"uri": None}}}))
-    digests = {p.trajectory: wire.digest(payload(p.trajectory, p.span.min)) for p in story.payloads}
-    first = first_sequence(Channel.TRAJECTORIES)
-    for index, (trajectory, digest) in enumerate(digests.items()):
-        where = {"digest": digest, "sequence": first, "index": index}
-        story.alter(Generated, lambda r, t=trajectory: r.trajectory == t, **where)  # type: ignore[misc]
-    story.rewards = [replace(r, payload_digest=digests[r.trajectory]) for r in story.rewards]
-    seal_manifests(story, folder.weights)
-    for line in story.fed:
-        with (folder.trainer / f"attempt-{line.attempt}.jsonl").open("ab") as log:
-            log.write(FED.dump_json(line) + b"\n")
-
-    async def store() -> None:
-        async with EmbeddedServer(folder.nats) as server:
-            await publish(story, server.url)
-
-    asyncio.run(store())
 
 
 def audit(folder: RunFolder, *flags: str) -> Result:
@@ -132,7 +46,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_reads_every_source_of_a_job_that_has_ended(folder: RunFolder) -> None:
-    leave(job(), folder)
+    write_run(job(), folder)
     result = audit(folder, "--json")
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)
@@ -168,7 +82,7 @@ def test_a_ledger_rewritten_to_hide_a_double_consumption_exits_with_1(folder: Ru
     story = job()
     hidden = [replace(item, trajectory=item.trajectory.replace("g5", "g3")) for item in story.fed[-1].items]
     story.fed[-1] = replace(story.fed[-1], items=tuple(hidden))
-    leave(story, folder)
+    write_run(story, folder)
     result = audit(folder)
     assert result.exit_code == 1
     assert "✗ none was trained twice, by the trainer's own log" in result.stdout
@@ -177,7 +91,7 @@ def test_a_ledger_rewritten_to_hide_a_double_consumption_exits_with_1(folder: Ru
 
 
 def test_reads_from_the_server_of_a_job_that_runs(folder: RunFolder) -> None:
-    leave(job(), folder)
+    write_run(job(), folder)
 
     async def while_it_runs() -> None:
         async with EmbeddedServer(folder.nats):
@@ -195,7 +109,7 @@ def test_reads_from_the_server_of_a_job_that_runs(folder: RunFolder) -> None:
 
 def test_reads_from_the_users_own_server(folder: RunFolder, nats_server: EmbeddedServer) -> None:
     story = job()
-    leave(story, folder)
+    write_run(story, folder)
     identity = folder.identity()
     assert identity is not None
     (folder.path / "job.json").write_text(json.dumps({**asdict(identity), "nats_url": nats_server.url}))
@@ -204,7 +118,7 @@ def test_reads_from_the_users_own_server(folder: RunFolder, nats_server: Embedde
 
 
 def test_damaged_files_are_named(folder: RunFolder) -> None:
-    leave(job(), folder)
+    write_run(job(), folder)
     (folder.weights / "v2-a1" / "manifest.json").write_text("{}")
     log = folder.trainer / "attempt-1.jsonl"
     log.write_bytes(log.read_bytes() + b'{"step": 9}\n' + b'{"cut off by a kill')
@@ -218,7 +132,7 @@ def test_damaged_files_are_named(folder: RunFolder) -> None:
 
 
 def test_an_altered_manifest_is_seen(folder: RunFolder) -> None:
-    leave(job(), folder)
+    write_run(job(), folder)
     manifest = folder.weights / "v2-a1" / "manifest.json"
     manifest.write_text(manifest.read_text().replace("g2.0", "g1.0"))
     content = json.loads(audit(folder, "--json").stdout)
@@ -240,7 +154,7 @@ def test_messages_that_name_another_one_before_them_do_not_count_until_the_next_
         story.ledger.append(Entry(zombie, (record,), counts=record.group != "g0"))
     story.coordinator(2, "two")
     story.trainer(2)
-    leave(story, folder)
+    write_run(story, folder)
     assert refutations(folder) == {}
     content = json.loads(audit(folder, "--json").stdout)
     assert content["counts"]["messages_out_of_chain"] == 2
@@ -267,7 +181,7 @@ def after(identity: str, suffix: str, data: bytes) -> Callable[[NatsStore], Awai
 
 
 def test_a_corrupt_record_is_named_by_its_sequence(folder: RunFolder) -> None:
-    leave(job(), folder)
+    write_run(job(), folder)
     damage(folder, after("x", ledger.RECORDS, b'{"writer": {}}'))
     at = len(job().ledger) + 2
     told = refutations(folder)
@@ -276,7 +190,7 @@ def test_a_corrupt_record_is_named_by_its_sequence(folder: RunFolder) -> None:
 
 
 def test_a_ledger_of_another_release_is_named(folder: RunFolder) -> None:
-    leave(job(), folder)
+    write_run(job(), folder)
     damage(
         folder,
         after(
@@ -291,7 +205,7 @@ def test_a_ledger_of_another_release_is_named(folder: RunFolder) -> None:
 
 
 def test_a_mark_among_the_rewards_is_no_damage_and_what_is_neither_is(folder: RunFolder) -> None:
-    leave(job(), folder)
+    write_run(job(), folder)
     mark = {MARK_HEADER: "one/1"}
     damage(folder, lambda store: store.publish(Channel.REWARDS, MARK, b"", headers=mark))
     assert refutations(folder) == {}
@@ -304,7 +218,7 @@ def test_a_mark_among_the_rewards_is_no_damage_and_what_is_neither_is(folder: Ru
 def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:
     story = job()
     story.snapshot()
-    leave(story, folder)
+    write_run(story, folder)
     part = len(job().ledger) + 2
 
     async def remove(store: NatsStore) -> None:
@@ -319,7 +233,7 @@ def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:
 def test_the_ledger_of_another_job(folder: RunFolder) -> None:
     story = job()
     story.alter(EpochClaimed, lambda r: True, job="another")
-    leave(story, folder)
+    write_run(story, folder)
     told = refutations(folder)
     assert told["sources"] == [f"of the ledger is of the job another, not of {UID}"]
 

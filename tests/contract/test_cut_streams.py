@@ -9,84 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cut_files import cut_bytes, cut_messages, cut_removals, stream_folder
+from cut_files import cut_bytes, stream_folder
+from lossy_servers import MemoryWorld, NatsWorld, World, contents
 
 from rljob_core.errors import Fenced, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Delivery, Message, MessageStore, Queue
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.reader import _Reader
-from rljob_runtime.messaging.nats.server import EmbeddedServer
-from rljob_runtime.messaging.nats.store import NatsStore
 
 SECONDS = 60.0
-SIGNALS = "signals"
-
-
-class MemoryWorld:
-    """A job on the store in memory."""
-
-    def __init__(self) -> None:
-        self._server = MemoryServer()
-        self.job = self._server.job("j")
-
-    async def connect(self) -> MessageStore:
-        return MemoryStore(self._server, subject="j")
-
-    async def restart(self) -> None:
-        self.job.restart()
-
-    async def lose(self, channel: Channel, *, messages: int) -> None:
-        self.job.cut(channel, self.job.streams[channel].last - messages)
-
-    async def lose_signals(self, changes: int) -> None:
-        self.job.cut_signals(self.job.signals.last - changes)
-
-    async def lose_removals(self, channel: Channel, count: int) -> None:
-        self.job.cut(channel, self.job.streams[channel].last, undone=count)
-
-    async def close(self) -> None: ...
-
-
-class NatsWorld:
-    """A job on a server of its own, which dies with its machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.server = EmbeddedServer(folder)
-        self._opened: list[NatsStore] = []
-
-    async def connect(self) -> NatsStore:
-        store = NatsStore(self.server.url, subject="rljob.j", stream_prefix="RLJOB_j")
-        await store.open()
-        self._opened.append(store)
-        return store
-
-    async def restart(self) -> None:
-        await self.server.kill()
-        await self.server.start()
-
-    async def lose(self, channel: Channel, *, messages: int) -> None:
-        await self.server.kill()
-        cut_messages(stream_folder(self.folder, channel.value), messages)
-        await self.server.start()
-
-    async def lose_signals(self, changes: int) -> None:
-        await self.server.kill()
-        cut_messages(stream_folder(self.folder, SIGNALS), changes)
-        await self.server.start()
-
-    async def lose_removals(self, channel: Channel, count: int) -> None:
-        await self.server.kill()
-        assert cut_removals(stream_folder(self.folder, channel.value)) == count
-        await self.server.start()
-
-    async def close(self) -> None:
-        for store in self._opened:
-            await store.close()
-        await self.server.kill()
-
-
-World = MemoryWorld | NatsWorld
 
 
 @pytest.fixture(params=["memory", "nats"])
@@ -120,12 +50,6 @@ async def read(reader: AsyncIterator[Sequence[Message]], count: int) -> list[str
             found += [message.data.decode() for message in await anext(reader)]
     assert len(found) == count
     return found
-
-
-async def contents(store: MessageStore, channel: Channel) -> list[str]:
-    """All that is stored."""
-    last = await store.last_sequence(channel)
-    return [m.data.decode() for m in await store.get(channel, range(1, last + 1)) if m]
 
 
 async def drain(store: MessageStore, channel: Channel, queue: Queue, wanted: set[str]) -> set[str]:

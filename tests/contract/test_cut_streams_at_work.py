@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cut_files import cut_bytes, cut_messages, stream_folder
-from test_cut_streams import NatsWorld, contents
+from lossy_servers import NatsWorld, contents
 
 from rljob_core.errors import Fenced, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel

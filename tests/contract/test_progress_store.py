@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from test_trajectories import trajectory
+from random_trajectories import trajectory
 
 from rljob_core.actions import StoredProgress
 from rljob_core.ports import Channel, MessageStore

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_planner import check_history, records
+from ledger_history import check_history, records
 from world import World, job_config
 
 from rljob_core.actions import PipelineChanged, PipelineRefused

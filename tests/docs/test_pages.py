@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from evidence_builder import job
+from evidence_files import write_run
 from example_job import write_model
 from invocation import started
-from test_audit_read import leave
 from typer.testing import CliRunner
 
 from rljob_cli.audit import audit
@@ -87,7 +87,7 @@ def ensure_run(command: str) -> None:
     if Path("runs/sums").exists():
         return
     if command == "audit":
-        leave(job(), RunFolder(Path("runs/sums")))
+        write_run(job(), RunFolder(Path("runs/sums")))
     elif command == "patch":
         started(Path("job.yaml").absolute(), Path("runs/sums"))
 

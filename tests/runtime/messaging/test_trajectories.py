@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from uuid import uuid4
 
-import numpy as np
 import pytest
+from random_trajectories import trajectory
 
 from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel, MessageStore
-from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
+from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
@@ -51,20 +51,6 @@ async def connect(
 @pytest.fixture
 async def store(connect) -> MessageStore:
     return await connect()
-
-
-def trajectory(number: int, *, tokens: int = 100, attempt: int = 1) -> Trajectory:
-    random = np.random.default_rng(number)
-    model = Segment(
-        Source.MODEL,
-        random.integers(0, 1000, tokens, dtype=np.int32),
-        np.ones(tokens, np.uint8),
-        random.standard_normal(tokens, dtype=np.float32),
-        np.full(tokens, 3, np.int32),
-    )
-    return Trajectory(
-        f"g{number}.0", attempt, number, (model,), VersionSpan(3, 3), FinishReason.STOP, "engine-0"
-    )
 
 
 def equal(one: Trajectory | None, other: Trajectory) -> bool:

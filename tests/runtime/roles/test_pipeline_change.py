@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import nats
 import pytest
+from role_jobs import SECONDS, finish, job, ledger
 from role_tasks import Roles
-from test_roles import SECONDS, finish, job, ledger
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.actions import PipelineChanged, PipelineRefused

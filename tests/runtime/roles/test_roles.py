@@ -4,102 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from role_jobs import SECONDS, check, finish, job, ledger
 from role_tasks import Corrupting, Forgetful, Repeating, Roles, Slow
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_core.config import JobConfig
 from rljob_core.ports import Channel
 from rljob_core.records import (
-    FED,
     CheckpointSaved,
     Evaluated,
     GroupAborted,
-    GroupReserved,
     SiblingReset,
-    StepCommitted,
-    decode_batch,
 )
-from rljob_core.spec import RLJobSpec
-from rljob_runtime.messaging.memory.store import MemoryStore
 from rljob_runtime.roles.trainer.policy_weights import RECOVERY_VERSIONS
 from rljob_runtime.weights.create import open_store
-
-SECONDS = 200.0
-"""After which a test that waits for something gives up: a job's, on a machine that has much else to do."""
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
-
-
-def job(
-    tmp_path: Path, model: Path, *, micro_batch_tokens: int = 200, every_steps: int = 3, **pipeline: object
-) -> JobConfig:
-    return JobConfig(
-        namespace="default",
-        job="roles",
-        uid="u1",
-        spec=RLJobSpec.model_validate(
-            {
-                "steps": 6,
-                "model": {"uri": str(model)},
-                "data": {"dataset": "chain_sum", "promptsPerStep": 4, "groupSize": 2},
-                "evaluation": {"everySteps": 3, "samples": 5},
-                "pipeline": pipeline,
-                "rollout": {
-                    "engine": {
-                        "name": "Emulated",
-                        "options": {
-                            "slots": 6,
-                            "stepSeconds": 0.001,
-                            "lengths": {"median": 8, "min": 1, "max": 40},
-                        },
-                    },
-                    "pools": [{"name": "a", "replicas": 2}],
-                },
-                "trainer": {
-                    "backend": "Emulated",
-                    "microBatchTokens": micro_batch_tokens,
-                    "checkpoint": {"everySteps": every_steps},
-                },
-            }
-        ),
-        weights_uri=str(tmp_path / "weights"),
-        checkpoint_uri=str(tmp_path / "checkpoints"),
-        trainer_log_uri=str(tmp_path / "trainer"),
-    )
-
-
-async def ledger(store: MemoryStore) -> list:
-    last = await store.last_sequence(Channel.LEDGER)
-    async for messages in store.read(Channel.LEDGER):
-        return [r for m in messages if m.sequence <= last for r in decode_batch(m.data).records]
-    raise AssertionError
-
-
-async def check(roles: Roles) -> None:
-    records = await ledger(roles.store)
-    commits = [r for r in records if isinstance(r, StepCommitted)]
-    assert [c.version for c in commits] == list(range(1, 7))
-    consumed = Counter(t for c in commits for part in c.micro_batches for t in part)
-    assert set(consumed.values()) == {1}
-    assert len(consumed) == 6 * 4 * 2
-    planned = [r.group for r in records if isinstance(r, GroupReserved)]
-    assert len(planned) == len(set(planned))
-    weights = open_store("Files", uri=roles.config.weights_uri)
-    for commit in commits:
-        assert weights.manifest(commit.key).digest == commit.manifest
-    fed = Counter()
-    for log in sorted(Path(roles.config.trainer_log_uri).iterdir()):
-        for line in log.read_bytes().splitlines():
-            batch = FED.validate_json(line)
-            fed[batch.step] += len(batch.items)
-    assert all(fed[step] >= 8 for step in range(6))
 
 
 @pytest.mark.parametrize(
@@ -150,11 +75,6 @@ async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
         line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
         assert line.finished == "Succeeded"
     await check(roles)
-
-
-async def finish(roles: Roles) -> None:
-    line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
-    assert line.finished == "Succeeded"
 
 
 @pytest.mark.parametrize("mode", ["Synchronous", "Streaming", "BoundedAsync"])

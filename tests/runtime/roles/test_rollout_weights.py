@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from role_jobs import SECONDS, check, finish, job
 from role_tasks import Roles
-from test_roles import SECONDS, check, finish, job
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import RLJobError, StoreUnavailable, WeightsRejected

@@ -1,0 +1,109 @@
+"""A job's evidence on disk and in the streams of a real nats-server, as `rljob run` leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from evidence_builder import Story
+from evidence_streams import append
+from pydantic import TypeAdapter
+
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core.messages import REWARD_BATCH, RewardBatch
+from rljob_core.ports import Channel, WeightManifest, first_sequence
+from rljob_core.records import (
+    FED,
+    Generated,
+    StepCommitted,
+)
+from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
+from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+
+UID = "0123"
+
+
+def payload(trajectory: str, version: int) -> Trajectory:
+    def segment(source: Source, tokens: list[int], version: int) -> Segment:
+        return Segment(
+            source,
+            np.array(tokens, np.int32),
+            np.full(len(tokens), source is Source.MODEL, np.uint8),
+            np.zeros(len(tokens), np.float32),
+            np.full(len(tokens), version, np.int32),
+        )
+
+    segments = [segment(Source.PROMPT, [1, 2, 3, 4], -1), segment(Source.MODEL, [5, 6, 7, 8], version)]
+    return Trajectory(trajectory, 1, 0, segments, VersionSpan(version, version), FinishReason.STOP, "engine")
+
+
+def seal_manifests(story: Story, weights: Path) -> None:
+    """Write the manifests as the weight store does, and let the ledger name their true digests."""
+    weights.mkdir(parents=True, exist_ok=True)
+    sealed: dict[str, str] = {"": ""}
+    for file in story.manifests:
+        assert file.proposal is not None
+        proposal = replace(file.proposal, parent=sealed[file.parent])
+        manifest = WeightManifest(file.key, file.version, sealed[file.parent], (), proposal, "")
+        content = TypeAdapter(WeightManifest).dump_python(manifest, mode="json")
+        del content["digest"]
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        sealed[file.digest] = content["digest"] = xxhash.xxh3_128_hexdigest(canonical.encode())
+        (weights / file.key).mkdir()
+        (weights / file.key / "manifest.json").write_text(json.dumps(content))
+
+    def rename(record: Any) -> Any:
+        if not isinstance(record, StepCommitted):
+            return record
+        return replace(record, parent=sealed[record.parent], manifest=sealed[record.manifest])
+
+    story.rewrite(rename)
+
+
+@asynccontextmanager
+async def streams(url: str) -> AsyncIterator[NatsStore]:
+    store = NatsStore(url, subject=f"rljob.default.story.{UID}", stream_prefix=f"RLJOB_default_story_{UID}")
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def publish(story: Story, url: str) -> None:
+    async with streams(url) as store:
+        await append(store, story)
+        await store.publish(
+            Channel.REWARDS, "results", REWARD_BATCH.dump_json(RewardBatch(tuple(story.rewards)))
+        )
+        left = [payload(p.trajectory, p.span.min) for p in story.payloads]
+        await TrajectoryStore(store).put(left)
+
+
+def write_run(story: Story, folder: RunFolder) -> None:
+    """Everything in the story, where a run leaves it; the server is not started."""
+    folder.claim(Identity("story", "default", UID, "model", "", {"spec": {"weights": {"uri": None}}}))
+    digests = {p.trajectory: wire.digest(payload(p.trajectory, p.span.min)) for p in story.payloads}
+    first = first_sequence(Channel.TRAJECTORIES)
+    for index, (trajectory, digest) in enumerate(digests.items()):
+        where = {"digest": digest, "sequence": first, "index": index}
+        story.alter(Generated, lambda r, t=trajectory: r.trajectory == t, **where)  # type: ignore[misc]
+    story.rewards = [replace(r, payload_digest=digests[r.trajectory]) for r in story.rewards]
+    seal_manifests(story, folder.weights)
+    for line in story.fed:
+        with (folder.trainer / f"attempt-{line.attempt}.jsonl").open("ab") as log:
+            log.write(FED.dump_json(line) + b"\n")
+
+    async def store() -> None:
+        async with EmbeddedServer(folder.nats) as server:
+            await publish(story, server.url)
+
+    asyncio.run(store())
