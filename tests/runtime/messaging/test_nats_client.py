@@ -9,9 +9,8 @@ from contextlib import suppress
 
 import pytest
 from nats import errors
-from nats.aio.msg import Msg
 
-from rljob_runtime.messaging.nats.client import EagerClient
+from rljob_runtime.messaging.nats.client import EagerClient, Received, parse_headers
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -100,12 +99,39 @@ async def test_messages_come_whole_however_they_are_cut(serve, largest: int) -> 
         pongs.set()
 
     client = await connected(await serve(script))
-    found: list[Msg] = []
+    found: list[Received] = []
     await client.listen("subject.*", found.append)
     async with asyncio.timeout(60):
         await pongs.wait()
     assert [(m.subject, m.reply, m.data, m.headers) for m in found] == EXPECTED
     await client.close()
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (b"", None),
+        (b"NATS/1.0\r\n\r\n", None),
+        (b"NATS/1.0\r\nA: b\r\nC:d\r\nE: \r\n\r\n", {"A": "b", "C": "d", "E": ""}),
+        ("NATS/1.0\r\nA: é: 1\r\nA: last\r\nB: ü\r\n\r\n".encode(), {"A": "last", "B": "ü"}),
+        (b"NATS/1.0\r\nA: \xff\r\n\r\n", {"A": "\ufffd"}),
+        (b"NATS/1.0 503\r\n\r\n", {"Status": "503"}),
+        (b"NATS/1.0 404 No Messages\r\n\r\n", {"Status": "404", "Description": "No Messages"}),
+        (
+            b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 10\r\nNats-Last-Stream: 12\r\n\r\n",
+            {
+                "Status": "100",
+                "Description": "Idle Heartbeat",
+                "Nats-Last-Consumer": "10",
+                "Nats-Last-Stream": "12",
+            },
+        ),
+    ],
+)
+async def test_headers_are_read_as_nats_py_reads_them(block: bytes, expected: dict[str, str] | None) -> None:
+    assert parse_headers(block) == expected
+    if block:
+        assert await EagerClient()._process_headers(block) == expected
 
 
 async def test_what_is_posted_is_written_in_order(serve) -> None:
@@ -157,9 +183,9 @@ async def test_what_is_forgotten_is_heard_no_more(serve) -> None:
 
     done = asyncio.Event()
     arrived = asyncio.Event()
-    found: list[Msg] = []
+    found: list[Received] = []
 
-    def handler(message: Msg) -> None:
+    def handler(message: Received) -> None:
         found.append(message)
         arrived.set()
 

@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 
 import nats.errors
 from nats.aio.client import RawCredentials
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from rljob_core.errors import StoreUnavailable
-from rljob_runtime.messaging.nats.client import EagerClient
+from rljob_runtime.messaging.nats.client import EagerClient, Received
 
 T = TypeVar("T")
 
@@ -86,7 +85,7 @@ class Connection:
         self._last_error: Exception | None = None
         self._inbox = ""
         self._asked = 0
-        self._waiting: dict[str, tuple[asyncio.Future[Msg], float, str]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Received], float, str]] = {}
         self._sweeping = False
         self._listeners: set[Callable[[], None]] = set()
         #: Counts connections: what a server held for an older one may be gone.
@@ -162,7 +161,7 @@ class Connection:
                 raise StoreUnavailable(f"nats-server at {self.url} refuses: {error}") from error
             await asyncio.sleep(_RETRY_WAIT)
 
-    async def request(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> Msg:
+    async def request(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> Received:
         """The answer to one message, asked once.
 
         Raises:
@@ -173,30 +172,30 @@ class Connection:
             raise Interrupted(f"nobody listens on {subject}")
         return answer
 
-    async def requests(self, subject: str, bodies: Sequence[bytes], *, window: int) -> list[Msg]:
+    async def requests(self, subject: str, bodies: Sequence[bytes], *, window: int) -> list[Received]:
         """The answers to several messages, `window` of them asked at a time, each again while it is interrupted.
 
         Raises:
             StoreUnavailable: one was still interrupted after `patience` seconds.
         """
-        answers: list[Msg] = []
+        answers: list[Received] = []
         for first in range(0, len(bodies), window):
             some = bodies[first : first + window]
             asked = await asyncio.gather(
                 *(self._ask(subject, body, None) for body in some), return_exceptions=True
             )
             for body, answer in zip(some, asked, strict=True):
-                if isinstance(answer, Msg) and (answer.data or "Status" not in (answer.headers or {})):
+                if isinstance(answer, Received) and (answer.data or "Status" not in (answer.headers or {})):
                     answers.append(answer)
                 else:
                     # Rare: an error, an empty answer, or none.
                     answers.append(await self.retried(partial(self.request, subject, body)))
         return answers
 
-    def _ask(self, subject: str, data: bytes, headers: Mapping[str, str] | None) -> asyncio.Future[Msg]:
+    def _ask(self, subject: str, data: bytes, headers: Mapping[str, str] | None) -> asyncio.Future[Received]:
         """The answer to come; it raises `Interrupted` if none does."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Msg] = loop.create_future()
+        future: asyncio.Future[Received] = loop.create_future()
         self._asked += 1
         token = str(self._asked)
         try:
@@ -224,7 +223,7 @@ class Connection:
         with contextlib.suppress(nats.errors.Error):
             self._client.post(subject, data, reply=reply)
 
-    async def subscribe(self, handler: Callable[[Msg], None]) -> tuple[str, Subscription]:
+    async def subscribe(self, handler: Callable[[Received], None]) -> tuple[str, Subscription]:
         """A subject of our own, and what arrives on `<subject>.<anything>` goes to `handler`."""
         inbox = self._client.new_inbox()
         return inbox, await self._client.listen(f"{inbox}.*", handler)
@@ -237,7 +236,7 @@ class Connection:
     @property
     def server(self) -> str:
         """Id of the server's process: another one's files may lack what this one had acknowledged."""
-        return str(self._client._server_info.get("server_id", ""))
+        return self._client.server_id
 
     @property
     def max_payload(self) -> int:
@@ -312,7 +311,7 @@ class Connection:
         if self._sweeping:
             loop.call_later(self._attempt / 4, self._sweep)
 
-    def _on_answer(self, message: Msg) -> None:
+    def _on_answer(self, message: Received) -> None:
         future, _, _ = self._waiting.pop(message.subject[len(self._inbox) :], (None, 0.0, ""))
         if future is not None and not future.done():
             future.set_result(message)

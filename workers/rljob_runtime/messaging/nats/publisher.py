@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from nats.aio.msg import Msg
-
 from rljob_core.errors import Fenced, StoreFull
 from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
+from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection, Interrupted, JetStreamError, Window, parsed
 from rljob_runtime.messaging.nats.streams import JobStreams
 
@@ -125,6 +124,6 @@ def last_request(subject: str) -> bytes:
     return json.dumps({"last_by_subj": subject}).encode()
 
 
-def _sequence(answer: Msg) -> int:
+def _sequence(answer: Received) -> int:
     """Of the message whose acknowledgement this is."""
     return int(parsed(answer.data)["seq"])

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nats.aio.msg import Msg
-
 from rljob_core.ports import MESSAGE_ID, Message
+from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection, Interrupted, JetStreamError
 
 #: Bytes of one pull: an eighth of what makes the server cut a slow client off (64 MB).
@@ -44,11 +43,11 @@ class Arrivals:
     """What came on a subscription and nobody took yet: each message with the server's process that it came from."""
 
     connection: Connection
-    messages: deque[tuple[Msg, str]] = field(default_factory=deque)
+    messages: deque[tuple[Received, str]] = field(default_factory=deque)
     statuses: deque[Status] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(self, message: Msg) -> None:
+    def add(self, message: Received) -> None:
         """Take what came."""
         headers = message.headers
         if headers and not message.data and "Status" in headers:
@@ -82,14 +81,14 @@ class Origin:
     """When it was stored, in nanoseconds."""
 
     @classmethod
-    def of(cls, message: Msg) -> Origin:
+    def of(cls, message: Received) -> Origin:
         """Read from `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<deliveries>.<sequence>.<count>.<time>…`."""
         tokens = message.reply.split(".")
         first = 3 if len(tokens) == 9 else 5
         return cls(tokens[first], *map(int, tokens[first + 1 : first + 5]))
 
 
-def message_of(arrived: Msg, *, suffix: str, sequence: int) -> Message:
+def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
     """A stored message without the headers that are JetStream's own, but for its id."""
     headers = arrived.headers or {}
     size = headers.get("Nats-Msg-Size")

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from rljob_core.errors import StreamCut
 from rljob_core.ports import MESSAGE_ID, Message
+from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import (
     NANOSECONDS,
@@ -139,7 +139,7 @@ class _Reader:
         state = (await self._connection.call(f"STREAM.INFO.{self._stream}", {}))["state"]
         return int(state["last_seq"])
 
-    async def next(self) -> list[tuple[Msg, int]]:
+    async def next(self) -> list[tuple[Received, int]]:
         """What arrived and its sequences; empty if the reader broke, or a pull ended."""
         if self._left <= 0:
             self._pulls += 1
@@ -165,7 +165,7 @@ class _Reader:
             raise StreamCut(self._stream, passed=self._replaced, last=last)
         return arrived
 
-    def _take_messages(self) -> list[tuple[Msg, int]]:
+    def _take_messages(self) -> list[tuple[Received, int]]:
         taken = []
         while self.arrivals.messages:
             message, _ = self.arrivals.messages.popleft()

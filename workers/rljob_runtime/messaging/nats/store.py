@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from nats.aio.msg import Msg
-
 from rljob_core.errors import StoreFull, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
+from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection, JetStreamError, Window, parsed
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
 from rljob_runtime.messaging.nats.pull import message_of
@@ -259,7 +258,7 @@ class NatsStore:
             found |= {self._streams.suffix_of(channel, name): count for name, count in counts.items()}
         return found
 
-    def _stored(self, channel: Channel, answer: Msg) -> Message | None:
+    def _stored(self, channel: Channel, answer: Received) -> Message | None:
         headers = answer.headers or {}
         if "Nats-Subject" not in headers:
             return None

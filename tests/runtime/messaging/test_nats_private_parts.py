@@ -1,0 +1,109 @@
+"""nats-py has the private parts that our client is built on; a release that lacks one fails here, by its name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
+from nats.protocol.parser import Parser
+from packaging.requirements import Requirement
+
+from rljob_runtime.messaging.nats.client import EagerClient
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+
+ROOT = Path(__file__).parents[3]
+CLIENT = ROOT / "workers/rljob_runtime/messaging/nats/client.py"
+RELEASE = f"nats-py {metadata.version('nats-py')}"
+
+
+def parameters(function: object) -> list[str]:
+    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def lacks(part: str, use: str) -> str:
+    return f"{RELEASE} has no {part} as {CLIENT.name} uses it: {use}"
+
+
+def test_the_clients_state_is_where_it_was() -> None:
+    state = vars(Client())
+    assert "_transport" in state, lacks(
+        "Client._transport", "it is replaced by a transport with larger buffers"
+    )
+    assert isinstance(state.get("_ps"), Parser), lacks(
+        "Client._ps", "it is replaced by a parser that calls handlers"
+    )
+    assert isinstance(state.get("_server_info"), dict), lacks("Client._server_info", "its server_id is read")
+
+
+def test_methods_take_what_they_took() -> None:
+    assert "force_flush" in parameters(Client._flush_pending), lacks(
+        "Client._flush_pending(force_flush)", "it sends a subscription"
+    )
+    assert inspect.iscoroutinefunction(Client._flush_pending), lacks(
+        "coroutine Client._flush_pending", "awaited"
+    )
+    assert parameters(TcpTransport.connect) == ["self", "uri", "buffer_size", "connect_timeout"], lacks(
+        "TcpTransport.connect(uri, buffer_size, connect_timeout)", "it is extended by larger buffers"
+    )
+    assert parameters(TcpTransport.read) == ["self", "buffer_size"], lacks(
+        "TcpTransport.read(buffer_size)", "it is extended by larger reads"
+    )
+    assert parameters(Parser.parse) == ["self", "data"], lacks(
+        "Parser.parse(data)", "it parses what is no message"
+    )
+    assert inspect.iscoroutinefunction(Parser.parse), lacks("coroutine Parser.parse", "it is awaited")
+    assert parameters(Parser.reset) == ["self"], lacks(
+        "Parser.reset()", "nats-py calls it for a new connection"
+    )
+
+
+async def test_objects_have_what_is_read_of_them() -> None:
+    assert vars(Subscription(Client(), id=7, subject="a")).get("_id") == 7, lacks(
+        "Subscription._id", "it is the number by which the server names a subscription"
+    )
+    assert "_io_writer" in vars(TcpTransport()), lacks(
+        "TcpTransport._io_writer", "its socket is set up and aborted"
+    )
+
+
+async def test_a_connection_keeps_our_transport_and_parser(nats_server: EmbeddedServer) -> None:
+    client = EagerClient()
+    transport, parser = client._transport, client._ps
+    await client.connect(nats_server.url)
+    try:
+        assert client._transport is transport, lacks(
+            "use for a given Client._transport", "it makes another one"
+        )
+        assert client._ps is parser, lacks("use for a given Client._ps", "it makes another one")
+        assert transport._io_writer is not None, lacks("TcpTransport._io_writer", "it is None once connected")
+        assert client.server_id, lacks("Client._server_info['server_id']", "it is empty once connected")
+    finally:
+        await client.close()
+
+
+def test_only_a_release_that_was_tested_is_admitted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (bound,) = [r for r in map(Requirement, project["dependencies"]) if r.name == "nats-py"]
+    major, minor, *_ = map(int, metadata.version("nats-py").split("."))
+    assert bound.specifier.contains(f"{major}.{minor}.99")
+    assert not bound.specifier.contains(f"{major}.{minor + 1}.0"), "its private parts have not been tested"
+
+
+def sources() -> Iterator[Path]:
+    return (p for part in ("workers", "operator", "bench", "e2e") for p in (ROOT / part).rglob("*.py"))
+
+
+@pytest.mark.parametrize("module", ["nats.aio.transport", "nats.protocol"])
+def test_no_other_module_imports_the_internals(module: str) -> None:
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(module):
+                assert path == CLIENT, f"{path} imports {node.module}"
