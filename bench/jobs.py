@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-EXAMPLE = Path(__file__).parent.parent / "manifests" / "examples" / "chain-sum.yaml"
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "manifests" / "examples" / "chain-sum.yaml"
 
 
 class JobFailed(Exception):
@@ -21,15 +23,22 @@ def run_job(
 ) -> dict[str, Any]:
     """Run a job to its end and audit it; its summary.json."""
     sets = [argument for change in changes for argument in ("--set", change)]
+    # The job's processes import the reward functions of this package.
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     program = str(Path(sys.executable).parent / "rljob")
     log = folder.with_suffix(".log")
     with log.open("wb") as output:
         for command in (["run", str(manifest), "--output", str(folder), *sets], ["audit", str(folder)]):
             if command[0] == "audit" and not audit:
                 continue
-            if subprocess.run(
-                [program, *command], stdout=output, stderr=subprocess.STDOUT, check=False
-            ).returncode:
+            done = subprocess.run(
+                [program, *command],
+                env={**os.environ, "PYTHONPATH": path},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            if done.returncode:
                 raise JobFailed(f"rljob {command[0]} failed, see {log}:\n{log.read_text()[-2000:]}")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary

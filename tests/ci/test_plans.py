@@ -43,6 +43,13 @@ def test_nightly_leaves_out_nothing_that_a_commit_runs() -> None:
     assert commit <= nightly
 
 
+def test_the_page_has_the_time_of_every_suite() -> None:
+    page = (ROOT / "docs" / "development.md").read_text()
+    lanes = {name: lane["name"] for lane in plan("commit")["lane"] for name in lane["suites"]}
+    rows = dict(re.findall(r"^\| ([a-z]+)(?: \([^|]*\))? \| (waits|computes) \|", page, re.MULTILINE))
+    assert rows == lanes
+
+
 def test_every_folder_of_tests_is_of_a_suite() -> None:
     """`make test` runs the test paths without those that other targets run."""
     text = (ROOT / "Makefile").read_text()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from safetensors.torch import load_file
+from tests.draw import draw
 from vllm_processes import vllm_server
 
 from rljob_contract.check import Check
@@ -55,9 +56,11 @@ def behind_its_server(model: Path, stack: ExitStack, logs: Path) -> Callable[[],
     return lambda: Alone(model, free)
 
 
-@pytest_asyncio.fixture(
-    params=[in_process, keeping_its_cache, behind_its_server], scope="module", loop_scope="module"
-)
+# A commit checks one of the two kinds in process, and always the one behind a server.
+KINDS = [*draw("vLLM in process", [in_process, keeping_its_cache], 1), behind_its_server]
+
+
+@pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")
 async def subject(
     request: pytest.FixtureRequest, vllm_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[EngineSubject]:
