@@ -70,7 +70,7 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, generated f
 
 docs: $(VENV)/.installed  ## build the documentation site into site/; a dead link fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "open site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
 
 nightly: setup  ## every case of all that CI draws from, and 20,000 simulated jobs (hours; as root, like e2e)
 	@RLJOB_TEST_ALL=1 RLJOB_E2E_REQUIRED=1 $(BIN)/python .ci/lanes.py .ci/nightly.toml $(ARGS)

@@ -17,6 +17,7 @@ import mermaidx
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pymdownx.superfences import SuperFencesException
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 OUTSIDE_PAGES = {
@@ -38,7 +39,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def _drawn(source: str, *_: Any, **__: Any) -> str:
     """Mermaid's own drawing, as SVG inside the page; its id, to which its styles are bound, is unique on a page."""
-    svg = mermaidx.render(source).svg.replace("my-svg", f"drawing-{zlib.crc32(source.encode()):08x}")
+    try:
+        svg = mermaidx.render(source).svg()
+    except Exception as error:  # superfences would show the source instead
+        raise SuperFencesException(f"Mermaid cannot draw this: {error}\n{source}") from error
+    svg = svg.replace("my-svg", f"drawing-{zlib.crc32(source.encode()):08x}")
     return f'<div class="drawing">{svg}</div>'
 
 

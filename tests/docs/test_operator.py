@@ -203,7 +203,7 @@ def test_every_reason_is_one_of_the_operator() -> None:
 
 
 def test_every_event_is_one_of_the_operator() -> None:
-    (paragraph,) = re.findall(r"^Events tell .*?\n\n?\Z", USER_PAGE, re.MULTILINE | re.DOTALL)
+    (paragraph,) = re.findall(r"^Events report .*?\n\n?\Z", USER_PAGE, re.MULTILINE | re.DOTALL)
     text = sources()
     assert len(quoted(paragraph)) >= 6
     assert [event for event in quoted(paragraph) if f'"{event}"' not in text] == []
