@@ -1,4 +1,4 @@
-"""PURE. Exponential back-off."""
+"""Exponential back-off between restarts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Seconds before the n-th start: `first`, doubled up to `last`; forgotten after `healthy` seconds of running."""
+    """Delays that double with every failure in a row.
+
+    Attributes:
+        first: seconds after the first failure.
+        last: the longest delay, in seconds.
+        healthy: seconds of running after which earlier failures no longer count.
+    """
 
     first: float = 0.5
     last: float = 30.0
     healthy: float = 30.0
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after that many failures in a row (at least 1)."""
+        """Seconds to wait after `failures` failures in a row, which is at least 1."""
         return float(min(self.last, self.first * 2.0 ** min(failures - 1, 30)))

@@ -1,8 +1,8 @@
-"""PURE. Proves from the evidence that no trajectory was lost, trained twice or past its bound; or says which was.
+"""The audit of a run: proves that no trajectory was lost, trained twice or past its bound, or names those that were.
 
-Each check is one claim over one or two sources, so that a source which lies contradicts another one. Reading the
-evidence is `read`'s business, showing the findings `table`'s; nothing here is shared with the coordinator but the
-types of its records, which of its messages count, and, for its snapshots alone, the fold that it lives by.
+Each check tests one claim against one or two sources, so that a wrong source contradicts another one. `read` reads the
+evidence and `table` prints the findings. To stay independent of the coordinator, the checks share only the types of its
+records, the rule which of its messages count, and, to verify snapshots, the function that applies records to a state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["audit"]
 
 
 def audit(evidence: Evidence) -> Findings:
-    """All checks over the evidence."""
+    """Run all checks on the evidence."""
     case = Case.of(evidence)
     checks = []
     for check, claim in _CLAIMS.items():
@@ -67,7 +67,7 @@ def _counts(case: Case) -> dict[str, object]:
         "versions_restored": sum(commit.restored for commit in case.history.commits),
         "versions_revoked": len(case.history.revoked),
         "trainer_attempts": max((a.attempt for a in case.history.attempts), default=0),
-        "pipelines": list(case.history.pipelines.told()),
+        "pipelines": list(case.history.pipelines.summary()),
         "records": case.history.charge.valid,
         "records_of_fenced_writers": case.history.charge.fenced,
         "messages_out_of_chain": case.history.charge.astray,

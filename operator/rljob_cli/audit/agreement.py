@@ -1,4 +1,4 @@
-"""PURE. Claims that sources which do not trust one another agree, and that versions and attempts are in order."""
+"""Checks that independent sources agree, and that versions and trainer attempts are in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE. The evidence, and what follows from it before anything is checked."""
+"""The audit's evidence, with everything that is derived from it once for all checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE. Which of a ledger's records count: those of messages in its chain, by the coordinator in charge."""
+"""Which records of a ledger count: those in messages of its chain, written by the coordinator of the current epoch."""
 
 from __future__ import annotations
 

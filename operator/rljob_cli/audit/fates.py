@@ -1,4 +1,4 @@
-"""PURE. Claims about the fate of trajectories: none lost, none trained twice, none past its bound."""
+"""Checks that no trajectory was lost, trained twice, or trained past its staleness bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE. Changes of `spec.pipeline` while the job ran: which buffers each of them bound."""
+"""Changes of `spec.pipeline` during the run, and the staleness bound that each buffer had under them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Pipelines:
             text = f"opened at version {committed}, too early for its bound of {record.max_staleness}"
             self.broken.append(Violation(name, text))
 
-    def told(self) -> Iterator[dict[str, object]]:
+    def summary(self) -> Iterator[dict[str, object]]:
         """The history of it, for counts."""
         for record in self.said:
             yield {

@@ -1,7 +1,7 @@
-"""PURE. The CustomResourceDefinitions, made from the API models; `rljob crd` writes them to `crds/`.
+"""The CustomResourceDefinitions, rendered from the API models; `rljob crd` writes them to `crds/`.
 
-Status gets no defaults: a default there would claim what nobody observed, and what the operator reads back would
-never be what it wrote.
+Fields of the status have no defaults: a default would claim something that nothing observed, and the status that the
+operator reads would differ from the one that it wrote.
 """
 
 from __future__ import annotations
@@ -141,17 +141,17 @@ def _crd(
 
 def _object_schema(model: type[ApiModel], spec: type[ApiModel], status: type[ApiModel]) -> Schema:
     """Our spec and status; what else an object has is Kubernetes' own."""
-    told = {name: field.description for name, field in model.model_fields.items()}
+    descriptions = {name: field.description for name, field in model.model_fields.items()}
     return {
         "description": model.__doc__,
         "type": "object",
         "required": ["spec"],
         "properties": {
-            "apiVersion": {"description": told["api_version"], "type": "string"},
-            "kind": {"description": told["kind"], "type": "string"},
+            "apiVersion": {"description": descriptions["api_version"], "type": "string"},
+            "kind": {"description": descriptions["kind"], "type": "string"},
             # The name alone: Kubernetes knows the rest, and takes no other restriction.
             "metadata": {"type": "object", "properties": structural(_Metadata)["properties"]},
-            "spec": {**structural(spec), "description": told["spec"]},
-            "status": {**structural(status, defaults=False), "description": told["status"]},
+            "spec": {**structural(spec), "description": descriptions["spec"]},
+            "status": {**structural(status, defaults=False), "description": descriptions["status"]},
         },
     }

@@ -1,4 +1,4 @@
-"""PURE. Pydantic's JSON schema → a structural schema, as a CustomResourceDefinition takes it.
+"""Converts the JSON schema of a pydantic model to the structural schema of a CustomResourceDefinition.
 
 | pydantic says | the API server gets |
 |---|---|
@@ -12,10 +12,10 @@
 | a list | a map by its `listMapKey`, else atomic |
 | `rules`, `immutable` | `x-kubernetes-validations` |
 
-Null is as good as absent, as in the models: where a field has a default and is not nullable, the API server puts the
-default in its place; where it is nullable, null is kept, and `has` says that it is absent. Without `nullable` the API
-server would drop a null from what is created or updated, but refuse it in a server-side apply. Anything else that
-pydantic says is refused here, not by an API server later.
+Null means the same as an absent field, as in the models. Where a field has a default and is not nullable, the API
+server replaces null by the default; where it is nullable, the API server keeps null, and `has` is false. If a field were not
+nullable, the API server would drop a null when an object is created or updated, but refuse it in a server-side apply.
+Any other keyword in pydantic's schema is an error here, rather than an error of the API server later.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Lowering:
             lowered["default"] = _beyond(node["default"], lowered)
             if "description" in node:
                 # `kubectl explain` shows no default of a schema.
-                lowered["description"] += _told(lowered["default"])
+                lowered["description"] += _default_note(lowered["default"])
         for rule in node.get("rules", ()):
             _add_rule(lowered, rule["cel"], rule["message"], field=rule.get("field", ""))
         return lowered
@@ -175,7 +175,7 @@ def _beyond(default: Any, schema: Schema) -> Any:
     return {name: value for name, value in found.items() if value != fields[name].get("default")}
 
 
-def _told(default: Any) -> str:
+def _default_note(default: Any) -> str:
     if default in ("", [], {}) or isinstance(default, dict):
         return ""
     shown = default if isinstance(default, str) else json.dumps(default)

@@ -1,4 +1,4 @@
-"""PURE. What changed between two statuses that a person should know, as Events."""
+"""The Kubernetes Events that a change of an RLJob's status gives rise to."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rljob_operator.cluster.port import Event
 from rljob_operator.decisions.status import condition
 from rljob_operator.names import Role
 
-_TOLD = {"Suspended", "Succeeded", "Failed", "Stalled"}
-# Reasons for not being Ready that are no news: a job that starts, stops or goes on.
-_USUAL = {"Training", "SuspendedByUser", *(f"{role.value.capitalize()}NotReady" for role in Role)}
+_ANNOUNCED = {"Suspended", "Succeeded", "Failed", "Stalled"}
+# Reasons for not being Ready that need no event: a job that starts, stops or trains.
+_ROUTINE = {"Training", "SuspendedByUser", *(f"{role.value.capitalize()}NotReady" for role in Role)}
 
 
 def events(before: RLJobStatus, after: RLJobStatus) -> tuple[Event, ...]:
-    """In the order of their causes."""
+    """The events for the change from one status to the next, causes before effects."""
     return (
         *_conditions(before, after),
         *_trainer(before, after),
@@ -27,30 +27,30 @@ def events(before: RLJobStatus, after: RLJobStatus) -> tuple[Event, ...]:
 def _conditions(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
     for new in after.conditions:
         old = condition(before, new.type)
-        turned = new.status == "True" and (old is None or old.status != "True")
-        if new.type in _TOLD and turned and not _repeats(after, new.type):
+        became_true = new.status == "True" and (old is None or old.status != "True")
+        if new.type in _ANNOUNCED and became_true and not _repeats(after, new.type):
             bad = new.type in {"Failed", "Stalled"}
             yield Event("Warning" if bad else "Normal", new.reason, new.message or new.type)
         if new.type != "Ready":
             continue
-        if turned:
+        if became_true:
             yield Event("Normal", new.reason, new.message or "all roles are at work")
-        elif new.status == "False" and (old is None or new.reason != old.reason) and _is_news(new, after):
+        elif new.status == "False" and (old is None or new.reason != old.reason) and _needs_event(new, after):
             yield Event("Warning", new.reason, new.message)
 
 
-def _is_news(ready: ConditionStatus, after: RLJobStatus) -> bool:
-    told = any(c.type in _TOLD and c.status == "True" for c in after.conditions)
+def _needs_event(ready: ConditionStatus, after: RLJobStatus) -> bool:
+    announced = any(c.type in _ANNOUNCED and c.status == "True" for c in after.conditions)
     return (
         bool(ready.message)
-        and not told
-        and ready.reason not in _USUAL
+        and not announced
+        and ready.reason not in _ROUTINE
         and not ready.reason.startswith("Trainer")
     )
 
 
 def _repeats(after: RLJobStatus, kind: str) -> bool:
-    """Whether another condition says the same: a job that failed is also stalled."""
+    """Whether another condition reports the same: a job that failed is also stalled."""
     failed = condition(after, "Failed")
     return kind == "Stalled" and failed is not None and failed.status == "True"
 
@@ -74,8 +74,8 @@ def _coordinator(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
 
 
 def _pools(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
-    """Of a job that goes on: one that stops or starts has its engines go and come."""
-    if not (_goes_on(before) and _goes_on(after)):
+    """Changes of pool sizes, unless the job starts or stops: that changes the sizes of all pools."""
+    if not (_is_active(before) and _is_active(after)):
         return
     known = {pool.name: pool.replicas for pool in before.pools}
     for pool in after.pools:
@@ -85,6 +85,6 @@ def _pools(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
             )
 
 
-def _goes_on(status: RLJobStatus) -> bool:
-    over = (condition(status, kind) for kind in ("Suspended", "Succeeded", "Failed"))
-    return not any(found is not None and found.status == "True" for found in over)
+def _is_active(status: RLJobStatus) -> bool:
+    ends = (condition(status, kind) for kind in ("Suspended", "Succeeded", "Failed"))
+    return not any(found is not None and found.status == "True" for found in ends)

@@ -1,4 +1,4 @@
-"""Reading a job's children into `Observed`: frozen facts that the pure functions decide by."""
+"""`Observed`: what is known of a job and its children at one moment, read from their manifests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import MappingProxyType
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import PipelineStatus, RLJob, RLJobStatus
 from rljob_operator import names
-from rljob_operator.cluster.port import Cluster, Manifest, Ref
+from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.decisions.pods import Pod, Trouble, read_pod
 from rljob_operator.names import Role
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """Counts of a role's, or a pool's, Deployment."""
+    """The Deployment of a role or of a pool."""
 
     role: Role
     pool: str | None
@@ -26,13 +26,13 @@ class Deployed:
     ready: int
     updated: int
     current: bool
-    """Whether its controller has seen its newest spec."""
+    """Whether the Deployment controller has observed the newest spec."""
     trouble: Trouble | None = None
-    """Why it cannot make its pods."""
+    """Why it cannot create its pods; None if it can."""
 
 
 class GangState(Enum):
-    """What became of a trainer attempt."""
+    """The state of a trainer attempt's Job."""
 
     RUNNING = "Running"
     COMPLETE = "Complete"
@@ -44,7 +44,9 @@ class Gang:
     """The Job of a trainer attempt.
 
     Attributes:
-        failures: of attempts before it.
+        failures: number of failed attempts before it.
+        config_hash: digest of what the Job was rendered from.
+        terminating: whether the Job is being deleted.
         began: when it was started, if that is known.
         ended: when it failed or completed.
     """
@@ -61,12 +63,12 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class JobMetrics:
-    """What the workers report of the job's progress.
+    """A job's progress as its workers report it.
 
     Attributes:
-        trainer_waiting: share of its time, over the last steps, for which the trainer waited for trajectories.
-        engines_idle: share of the engines' slots, over the last steps, that had nothing to do.
-        pipeline: in force, by the coordinator's word.
+        trainer_waiting: share of its time for which the trainer waited for trajectories, over the last steps.
+        engines_idle: share of the engines' slots that had nothing to do, over the last steps.
+        pipeline: the pipeline that the coordinator says is in force.
     """
 
     step: int = 0
@@ -82,28 +84,28 @@ class JobMetrics:
 
 
 def pipeline_in_force(line: StepMetrics) -> PipelineStatus | None:
-    """PURE. What a coordinator's line says of the pipeline."""
-    said = line.pipeline
-    if said is None:
+    """The pipeline that a line of the coordinator's metrics reports; None if the line has none."""
+    reported = line.pipeline
+    if reported is None:
         return None
     return PipelineStatus(
-        mode=said.mode,
-        max_staleness=said.max_staleness,
-        inflight=said.inflight,
-        from_step=said.step,
+        mode=reported.mode,
+        max_staleness=reported.max_staleness,
+        inflight=reported.inflight,
+        from_step=reported.step,
         message=line.pipeline_refused,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that reconciling decides by.
+    """Everything that the decisions about a job depend on.
 
     Attributes:
-        children: all but pods.
-        now: with time zone.
-        metrics: None if there are none yet.
-        outage: of what all jobs of this operator need, such as the NATS server.
+        children: manifests of all children except pods.
+        now: the time of observation, with its time zone.
+        metrics: the job's newest metrics; None if there are none yet.
+        outage: why something that all jobs need, such as the NATS server, is unavailable; None if it is available.
     """
 
     job: RLJob
@@ -118,37 +120,24 @@ class Observed:
 
     @property
     def at_work(self) -> bool:
-        """Whether anything is left of what goes when the job stops."""
+        """Whether any object exists that has to be deleted when the job stops."""
         return bool(self.pods) or any(
             names.LABEL_KEPT not in manifest["metadata"]["labels"] for manifest in self.children.values()
         )
 
     @property
     def kept(self) -> tuple[Manifest, ...]:
-        """Children that stay when the job ends."""
+        """The children that stay when the job ends."""
         return tuple(m for m in self.children.values() if names.LABEL_KEPT in m["metadata"]["labels"])
 
     @property
     def pools(self) -> dict[str, Manifest]:
-        """RolloutPools by pool name, without those on their way out."""
+        """RolloutPools by pool name, without those that are being deleted."""
         return {
             manifest["spec"]["pool"]: manifest
             for ref, manifest in self.children.items()
             if ref.kind == "RolloutPool" and "deletionTimestamp" not in manifest["metadata"]
         }
-
-
-async def observe(
-    cluster: Cluster,
-    job: RLJob,
-    *,
-    now: datetime,
-    metrics: JobMetrics | None = None,
-    outage: Trouble | None = None,
-) -> Observed:
-    """Read the job's status and children."""
-    status, children = await cluster.status(job), await cluster.children(job)
-    return summarize(job, status, children, now=now, metrics=metrics, outage=outage)
 
 
 def summarize(
@@ -160,7 +149,7 @@ def summarize(
     metrics: JobMetrics | None = None,
     outage: Trouble | None = None,
 ) -> Observed:
-    """PURE. Manifests → facts."""
+    """What the manifests of a job's children say."""
     children = {Ref.of(manifest): manifest for manifest in manifests if manifest["kind"] != "Pod"}
     of_kind = {kind: [m for r, m in children.items() if r.kind == kind] for kind in ("Deployment", "Job")}
     return Observed(
@@ -177,7 +166,7 @@ def summarize(
 
 
 def _is_worker(manifest: Manifest) -> bool:
-    """A pod of ours: somebody may give a pod of theirs the job's label."""
+    """Whether a manifest is a worker's pod; users may put the job's label on pods of their own."""
     return manifest["kind"] == "Pod" and names.LABEL_ROLE in manifest["metadata"]["labels"]
 
 

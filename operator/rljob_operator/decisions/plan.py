@@ -1,11 +1,11 @@
-"""PURE. The difference between what is and what should be, as actions.
+"""The actions that turn the observed objects of a job into the desired ones.
 
-* What differs is applied; what nobody wants is deleted, one role at a time in `Role`'s order, so that a trainer can
-  save its checkpoint while the coordinator still answers it.
-* A Secret is made once and never changed; so is a Job, and only when nothing of another attempt is left.
-* What is on its way out is waited for, but for pods on lost nodes, which nobody would ever report as gone.
+* Objects that differ are applied. Objects that are no longer desired are deleted, one role at a time in the order of
+  `Role`, so that a trainer can save its checkpoint while the coordinator still answers it.
+* A Secret is created once and never changed. So is a Job, and only when nothing of another attempt is left.
+* Objects that are being deleted are waited for, except pods on lost nodes, whose end nothing would ever report.
 
-Applying the actions of `plan` until there are none leads to what is desired.
+Performing the actions of `plan`, again and again until there are none, leads to the desired objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rljob_operator.names import Role
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create or change an object, and why."""
+    """Create or change an object; `reason` says why."""
 
     manifest: Manifest
     reason: str
@@ -31,7 +31,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object, and why."""
+    """Delete an object; `reason` says why."""
 
     ref: Ref
     reason: str
@@ -46,7 +46,7 @@ class ForceDelete:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Set annotations of an object that we do not own, and why."""
+    """Set annotations of an object that the operator does not own; `reason` says why."""
 
     ref: Ref
     annotations: Mapping[str, str]
@@ -55,12 +55,12 @@ class Annotate:
 
 Action = Apply | Delete | ForceDelete | Annotate
 
-# Kubernetes rewrites quantities (1000m → 1): under these fields only our own digest tells a change.
+# Kubernetes rewrites quantities (1000m → 1), so changes of these fields are found by the digest of the manifest alone.
 _QUANTITIES = {"limits", "requests", "sizeLimit"}
 
 
 def plan(observed: Observed, desired: Sequence[Manifest]) -> tuple[Action, ...]:
-    """What to do next."""
+    """The next actions."""
     wanted = {Ref.of(manifest): manifest for manifest in desired}
     return (
         *(
@@ -74,7 +74,7 @@ def plan(observed: Observed, desired: Sequence[Manifest]) -> tuple[Action, ...]:
 
 
 def _deletions(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Delete]:
-    """What is unwanted of the first role that has anything unwanted left."""
+    """Deletions of the first role that has undesired objects."""
     unwanted = {ref: _stage(manifest) for ref, manifest in observed.children.items() if ref not in wanted}
     leaving = [*unwanted.values(), *_leaving_pods(observed, wanted)]
     first = min(leaving, default=0)
@@ -86,7 +86,7 @@ def _deletions(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Delet
 
 
 def _leaving_pods(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[int]:
-    """Stages of the pods that belong to nothing wanted: a deleted owner may be gone before them."""
+    """Stages of the pods whose owner is not desired; they may outlive the owner."""
     owners = {_pod_key(manifest) for ref, manifest in wanted.items() if ref.kind in {"Deployment", "Job"}}
     return [
         list(Role).index(pod.role)
@@ -115,7 +115,7 @@ def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Ap
 
 
 def _unless_scaled(manifest: Manifest, current: Manifest) -> Manifest:
-    """A RolloutPool carries a replica count that was read: refused, and read again, if somebody has scaled it since."""
+    """Let the API server reject a RolloutPool if it was scaled after its replica count was read."""
     version = current["metadata"].get("resourceVersion")
     if manifest["kind"] != "RolloutPool" or version is None:
         return manifest
@@ -138,7 +138,7 @@ def _applied(manifest: Manifest) -> str | None:
 
 
 def _covers(current: Any, wanted: Any, field: str = "") -> bool:
-    """Whether everything wanted is there; what a server adds by default, or others inject, does not matter."""
+    """Whether `current` has everything of `wanted`; defaults and additions of others do not matter."""
     if isinstance(wanted, dict):
         if not wanted and current is None:
             return True
@@ -149,7 +149,7 @@ def _covers(current: Any, wanted: Any, field: str = "") -> bool:
         current = current or []
         key = MERGE_KEYS.get(field)
         if key is not None and all(isinstance(element, dict) and key in element for element in wanted):
-            there = {element.get(key): element for element in current}
-            return all(_covers(there.get(element[key]), element) for element in wanted)
+            by_key = {element.get(key): element for element in current}
+            return all(_covers(by_key.get(element[key]), element) for element in wanted)
         return len(current) == len(wanted) and all(map(_covers, current, wanted))
     return bool(current == wanted)

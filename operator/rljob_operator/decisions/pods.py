@@ -1,4 +1,4 @@
-"""PURE. What a Pod's manifest says: whether it runs, how it ended, what keeps it from running."""
+"""Reading a worker's Pod manifest: whether the pod runs, how its process ended, why it does not start."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rljob_operator import names
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 
-# Past its deadline a kubelet that lives kills a pod within seconds.
+# After the grace period a working kubelet kills a pod within seconds.
 _OVERDUE = timedelta(seconds=30)
-# A scheduler passes over a pod whose claims are just being bound, and takes it with its next look.
-_DOUBTFUL = timedelta(seconds=6)
+# The scheduler skips a pod while its claims are being bound, and schedules it in its next round.
+_SCHEDULING_TIME = timedelta(seconds=6)
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _NO_MESSAGE = "it gave no message: see its log"
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -23,14 +23,14 @@ _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunConta
 
 @dataclass(frozen=True, slots=True)
 class PodExit:
-    """How a worker's process ended, and its last words."""
+    """How a worker's process ended: its exit code and its termination message."""
 
     code: int
     message: str
 
     @property
     def user_error(self) -> str | None:
-        """What the user has to change, if that ended it."""
+        """What the user has to change, if that is why the process ended; else None."""
         if self.message.startswith(worker_protocol.USER_ERROR):
             return self.message.removeprefix(worker_protocol.USER_ERROR)
         if self.code == worker_protocol.EXIT_USER_ERROR:
@@ -39,26 +39,26 @@ class PodExit:
 
     @property
     def unavailable(self) -> str | None:
-        """What is missing or does not answer, if that ended it."""
+        """What is missing or does not answer, if that is why the process ended; else None."""
         if self.message.startswith(worker_protocol.UNAVAILABLE):
             return self.message.removeprefix(worker_protocol.UNAVAILABLE)
         return (self.last_line or _NO_MESSAGE) if self.code == worker_protocol.EXIT_UNAVAILABLE else None
 
     @property
     def fenced(self) -> bool:
-        """Whether a newer attempt or writer epoch ended it."""
+        """Whether the process ended because a newer attempt or writer epoch took over."""
         return self.code == worker_protocol.EXIT_FENCED or self.message.startswith(worker_protocol.FENCED)
 
     @property
     def last_line(self) -> str:
-        """The last line that says anything: of a traceback, the exception."""
+        """The last line of the message that is not empty: of a traceback, the exception."""
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why something does not get ready: a CamelCase reason, and what a person has to know."""
+    """Why something does not become ready: a reason in CamelCase, and a message for people."""
 
     reason: str
     message: str
@@ -69,10 +69,10 @@ class Pod:
     """A worker's pod.
 
     Attributes:
-        exit: of its newest ended process, which a restart may have followed.
-        trouble: why it does not run, as far as Kubernetes says.
-        doubtful_until: it is not scheduled, but too young for that to be a trouble before then.
-        lost: it is to go, and nobody is left on its node to end it.
+        exit: the end of its newest process that has ended; a newer process may run.
+        trouble: why it does not run, as far as Kubernetes reports a reason.
+        doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
+        lost: whether it is being deleted and its node no longer reports it.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Pod:
 
 
 def read_pod(manifest: Manifest, now: datetime) -> Pod:
-    """A worker's Pod."""
+    """Read the manifest of a worker's Pod at the time `now`."""
     metadata, status = manifest["metadata"], manifest.get("status", {})
     labels = metadata["labels"]
     conditions = {c["type"]: c for c in status.get("conditions", [])}
@@ -119,12 +119,12 @@ def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | Non
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") != "False" or "lastTransitionTime" not in scheduled:
         return None
-    until = datetime.fromisoformat(scheduled["lastTransitionTime"]) + _DOUBTFUL
+    until = datetime.fromisoformat(scheduled["lastTransitionTime"]) + _SCHEDULING_TIME
     return until if now < until else None
 
 
 def _end(status: Manifest, role: str) -> PodExit | None:
-    """How the worker's process ended last; of one that has not begun, how the containers before it did."""
+    """How the worker's last process ended; before it first starts, how an init container failed."""
     for containers in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(containers, []):
             if containers == "containerStatuses" and container["name"] != role:
@@ -165,14 +165,16 @@ def _waiting(status: Manifest) -> Iterator[tuple[Manifest, Manifest]]:
 
 
 def _lost(metadata: Manifest, conditions: dict[str, Any], now: datetime) -> bool:
-    """Whether its end was asked for and nobody will report it.
+    """Whether a pod is being deleted and no kubelet will report its end.
 
-    A node that does not answer for 30 s has its pods deleted for its taint, and by then its own controller says that
-    they are not ready while their kubelet's last word was that they were.
+    If a node does not answer for 30 s, its pods are deleted because of its taint. By then the node controller has set
+    them to not ready, while the last report of their kubelet says that their containers are ready.
     """
     if "deletionTimestamp" not in metadata:
         return False
     disruption = conditions.get("DisruptionTarget", {})
     by_taint = disruption.get("status") == "True" and disruption.get("reason") == "DeletionByTaintManager"
-    unheard = _holds(conditions, "ContainersReady") and not _holds(conditions, "Ready")
-    return (by_taint and unheard) or now > datetime.fromisoformat(metadata["deletionTimestamp"]) + _OVERDUE
+    not_reported = _holds(conditions, "ContainersReady") and not _holds(conditions, "Ready")
+    return (by_taint and not_reported) or now > datetime.fromisoformat(
+        metadata["deletionTimestamp"]
+    ) + _OVERDUE

@@ -1,4 +1,4 @@
-"""PURE. The status of each RolloutPool: counts for `/scale`, and whether its engines serve."""
+"""The status of each RolloutPool: the counts of its `scale` subresource, and whether its engines serve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljob_operator.names import Role
 
 
 def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
-    """RolloutPools whose status is not what their Deployment says, with the status that is."""
+    """The RolloutPools whose status is out of date, with their new status."""
     found = []
     for name, pool in observed.pools.items():
         metadata = pool["metadata"]
@@ -49,11 +49,11 @@ def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
 
 
 _Facts = tuple[bool, str, str]
-"""Whether a condition holds, its reason and its message."""
+"""Whether a condition is true, its reason and its message."""
 
 
 def _ready(observed: Observed, pool: str, wanted: int, status: Manifest) -> _Facts:
-    """All engines that are wanted serve; else why not."""
+    """The condition `Ready`: whether all wanted engines serve, else why not."""
     if status["readyReplicas"] >= wanted:
         return True, "EnginesServe", ""
     troubles = (
@@ -65,7 +65,7 @@ def _ready(observed: Observed, pool: str, wanted: int, status: Manifest) -> _Fac
 
 
 def _limited(pool: Manifest, engines: int) -> _Facts:
-    """The job's bounds are not what somebody scaled the pool to."""
+    """The condition `ScalingLimited`: whether the job's bounds limit the size to which the pool was scaled."""
     wanted = pool["spec"]["replicas"]
     if wanted == engines:
         return False, "WithinBounds", ""
@@ -75,7 +75,7 @@ def _limited(pool: Manifest, engines: int) -> _Facts:
 
 
 def _since(known: Manifest, kind: str, status: str) -> str | None:
-    """When that condition became what it still is."""
+    """When the condition got its present status; None if it has just changed."""
     same = (c for c in known.get("conditions", []) if (c["type"], c["status"]) == (kind, status))
     return next((str(condition["lastTransitionTime"]) for condition in same), None)
 

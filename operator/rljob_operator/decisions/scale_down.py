@@ -1,7 +1,7 @@
-"""PURE. Which engines go first when a pool shrinks: those with the least to lose.
+"""Pod deletion costs: when a pool shrinks, the engines with the fewest trajectories are removed first.
 
-A ReplicaSet removes the pods with the lowest deletion cost first, once those that are not ready are gone. The costs
-are written in the very reconcile that lowers the replicas: a little later they would be of another moment.
+A ReplicaSet removes pods that are not ready first, then those with the lowest deletion cost. The costs are written in
+the same reconcile that lowers the replica count, because loads change within seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 def shrinking(observed: Observed, actions: Sequence[Action]) -> set[str]:
-    """Pools whose Deployment gets fewer replicas by these actions."""
+    """Names of the pools whose Deployment gets fewer replicas by these actions."""
     found = set()
     for action in actions:
         if not isinstance(action, Apply) or action.manifest["kind"] != "Deployment":
@@ -35,10 +35,13 @@ def shrinking(observed: Observed, actions: Sequence[Action]) -> set[str]:
 def with_costs(
     observed: Observed, actions: Sequence[Action], pools: set[str], loads: Mapping[str, int]
 ) -> tuple[Action, ...]:
-    """The actions, with the costs of these pools' pods before them.
+    """The actions, preceded by annotations with the deletion costs of the pools' pods.
 
     Args:
-        loads: by pod, trajectories that its engine generates or holds; a pod that is not there serves nothing.
+        observed: what is known of the job.
+        actions: the planned actions.
+        pools: names of the pools that shrink.
+        loads: by pod, the trajectories that its engine generates or has queued; 0 for a pod that is missing.
     """
     costs = [
         Annotate(

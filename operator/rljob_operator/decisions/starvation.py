@@ -1,23 +1,24 @@
-"""PURE. Which side waits for the other: the conditions `TrainerStarved` and `RolloutStarved`.
+"""The conditions `TrainerStarved` and `RolloutStarved`: which side of a job waits for the other most of its time.
 
-They are advice about sizes, not trouble. In Synchronous mode one side always waits, and the conditions say so.
+They advise on sizes and report no error. In Synchronous mode one side always waits, and the conditions say so.
 """
 
 from __future__ import annotations
 
 from rljob_operator.decisions.observe import JobMetrics
 
-_RISES, _FALLS = 0.5, 0.4  # apart, so that a job between them does not go to and fro
+_RISES, _FALLS = 0.5, 0.4  # apart, so that the condition of a job near them does not flip
 
 Value = tuple[bool, str, str]
-"""Whether it holds, reason, message."""
+"""Whether the condition is true, its reason, its message."""
 
 
 def starvation(metrics: JobMetrics, held: frozenset[str]) -> dict[str, Value]:
-    """Both conditions, as far as metrics tell.
+    """The values of both conditions; a condition whose metric is unknown is left out.
 
     Args:
-        held: those that are true now.
+        metrics: the job's newest metrics.
+        held: types of the conditions that are true now.
     """
     found: dict[str, Value] = {}
     if metrics.trainer_waiting is not None:

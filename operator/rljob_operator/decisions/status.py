@@ -1,9 +1,9 @@
-"""PURE. What to tell about a job: `Observed` → conditions, counts, whether it runs, is suspended or is over.
+"""The status of an RLJob, computed from what was observed: its phase, conditions and counts.
 
-Conditions follow kstatus: `Ready` says that the job trains; `Reconciling` that the world is not yet as wanted;
-`Stalled` that it will not get there. `Succeeded` and `Failed` stay once they are true, whatever becomes of the
-children, unless `resumed` takes them back. The clock of `activeDeadlineSeconds` is the time at which `Suspended`
-became false: a suspended job has all its time again.
+Conditions follow kstatus: `Ready` means that the job trains, `Reconciling` that the objects are not yet as desired,
+`Stalled` that they will not become so without a change. `Succeeded` and `Failed` stay true whatever happens to the
+children, unless `resumed` removes them. `activeDeadlineSeconds` counts from the time at which `Suspended` became
+false, so a job that is suspended and resumed has the whole time again.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from rljob_operator.names import Role
 
 
 class Phase(Enum):
-    """What a job does; never shown, only the conditions are."""
+    """What a job does now; not part of the API, which shows conditions only."""
 
     RUNNING = "Running"
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     STALLED = "Stalled"
-    """Its spec cannot be made into children; what is there stays, and a better spec heals it."""
+    """Its children cannot be rendered from its spec; existing children stay, and a corrected spec ends this phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The status to write, and when to look again at the latest if nothing happens."""
+    """The status to write, and when to reconcile again if no event comes before."""
 
     phase: Phase
     status: RLJobStatus
     retry_at: datetime | None = None
     expire_at: datetime | None = None
-    """A finished job is deleted then."""
+    """When the finished job is to be deleted; None to keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,12 @@ class _Verdict:
 
 
 def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assessment:
-    """The job's phase and status, given what its trainer does.
+    """The job's phase and status.
 
     Args:
-        metrics_due: write the metrics, though the job goes on.
+        observed: what is known of the job.
+        attempt: the decision about the trainer's attempt.
+        metrics_due: write the metrics into the status; they are always written when the job ends.
     """
     deadline = _deadline(observed)
     verdict = _finished(observed.status) or _user_error(observed)
@@ -87,18 +89,18 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
 
 
 def rejected(observed: Observed, reason: str, message: str) -> Assessment:
-    """The job cannot be made into children as its spec is now."""
+    """The status of a job whose children cannot be rendered, or are refused, with its present spec."""
     verdict = _finished(observed.status) or _Verdict(Phase.STALLED, reason, message)
     return Assessment(verdict.phase, _status(observed, verdict, None, metrics_due=True))
 
 
 def resumed(status: RLJobStatus) -> RLJobStatus:
-    """For `--resume`: as if it had never ended, with its attempts still counted up but its failures forgiven."""
+    """The status with which an ended job continues: no conditions, no failures, the same number of attempts."""
     return status.model_copy(update={"conditions": [], "failures": 0})
 
 
 def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
-    """The condition of that type."""
+    """The condition of that type; None if the status has none."""
     return next((c for c in status.conditions if c.type == kind), None)
 
 
@@ -142,7 +144,7 @@ _ALL_NEEDED = {Role.COORDINATOR, Role.TRAINER}
 
 
 def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
-    """Running; the reason says what it waits for, `Training` that it does not."""
+    """The verdict on a running job; the reason says what it waits for, or is `Training`."""
     if observed.outage is not None:
         return _Verdict(Phase.RUNNING, observed.outage.reason, observed.outage.message)
     if attempt.reason != "TrainerRunning":
@@ -157,7 +159,7 @@ def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
         sum(pod.ready for pod in gang),
         observed.job.spec.trainer.num_nodes,
     )
-    # One engine and one reward worker are enough to go on; a coordinator and a whole gang are needed.
+    # The job needs one engine, one reward worker, the coordinator, and all pods of the trainer's gang.
     needed = {role: max(wanted[role] if role in _ALL_NEEDED else 1, 1) for role in _WAITED_FOR}
     waiting = [role for role in _WAITED_FOR if ready[role] < needed[role]]
     if waiting:
@@ -169,7 +171,7 @@ def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
 
 
 def _troubles(observed: Observed, role: Role) -> Iterator[tuple[str, str]]:
-    """Reasons and messages of a role's pods that do not get ready, or are not even made."""
+    """Reasons and messages of a role's pods that do not become ready or cannot be created."""
     for deployed in observed.deployed:
         if deployed.role is role and deployed.trouble is not None:
             yield deployed.trouble.reason, f"{role}: {deployed.trouble.message}"
@@ -230,7 +232,7 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, metr
 
 
 def outdated(status: RLJobStatus, observed: Observed) -> bool:
-    """Whether there are newer metrics than the status has."""
+    """Whether the observed metrics differ from those in the status."""
     if observed.metrics is None:
         return False
     newer = _metrics(status, observed.metrics)
@@ -238,7 +240,7 @@ def outdated(status: RLJobStatus, observed: Observed) -> bool:
 
 
 def _metrics(status: RLJobStatus, metrics: JobMetrics) -> dict[str, object]:
-    """The status' fields of that name; the largest staleness is of the whole job, whoever saw it."""
+    """The metrics as fields of the status; the largest staleness is that of the whole job."""
     update: dict[str, object] = {
         name: getattr(metrics, name) for name in type(metrics).__slots__ if name in RLJobStatus.model_fields
     }
@@ -248,7 +250,10 @@ def _metrics(status: RLJobStatus, metrics: JobMetrics) -> dict[str, object]:
 
 
 def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) -> list[ConditionStatus]:
-    """In the given order, those of others kept behind; the time changes with the status only."""
+    """The conditions in the given order, followed by those of other programs.
+
+    A condition's transition time changes only with its status.
+    """
     now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     result = []
     for kind, (value, reason, message) in values.items():
@@ -268,13 +273,13 @@ def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) ->
 
 
 def _pools(observed: Observed, *, running: bool) -> list[PoolStatus]:
-    """Of a running job's pool that is not there yet, what it will start with."""
+    """The status of each pool; a running job's pool that does not exist yet has the size with which it will start."""
     ready = {d.pool: d.ready for d in observed.deployed if d.pool is not None}
-    there = {name: pool["spec"]["replicas"] for name, pool in observed.pools.items()}
+    existing = {name: pool["spec"]["replicas"] for name, pool in observed.pools.items()}
     return [
         PoolStatus(
             name=pool.name,
-            replicas=pool.within_bounds(there.get(pool.name, pool.initial_replicas if running else 0)),
+            replicas=pool.within_bounds(existing.get(pool.name, pool.initial_replicas if running else 0)),
             ready_replicas=ready.get(pool.name, 0),
         )
         for pool in observed.job.spec.rollout.pools

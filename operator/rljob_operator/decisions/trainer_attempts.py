@@ -1,16 +1,17 @@
-"""PURE. Which attempt of the trainer gang there should be.
+"""Decides which attempt of the trainer gang should run, and which ended attempts count as failures.
 
-Nothing here is remembered but the status' `trainerAttempt` and `failures`, both written before anything is done:
+The only stored state is `trainerAttempt` and `failures` in the status, both written before anything is done:
 
-* No Job and no pod of any attempt: the next attempt starts. The number grows by one even where the last one was
-  never created (or was deleted, or suspended), because an attempt is a fence: it may not be used twice.
-* The Job runs: it is left alone, unless what it was made from has changed; then it goes, uncounted.
-* The Job failed: it counts if a pod of it crashed. It does not where pods were evicted or deleted, by a person or
-  with their node (which leaves no pod to look at), or fenced, or something outside was missing. After the back-off it
-  is deleted, which leads to the first case. Past `backoffLimit`, or if the user has to change something, the job
-  fails.
+* No Job and no pod of any attempt exists: the next attempt starts. Its number is one higher even if the last attempt
+  was never created (or was deleted, or suspended), because the number is a fencing token and must not be used twice.
+* The Job runs: it stays, unless what it was rendered from has changed; then it is deleted, and not counted.
+* The Job failed: it counts if one of its pods crashed. It does not count if pods were evicted or deleted, by a person
+  or with their node (which leaves no pod to read), if they were fenced, or if something outside was missing. After
+  the back-off the Job is deleted, which leads to the first case. If `backoffLimit` is exceeded, or the user has to
+  change something, the job fails.
 
-`failures` is not incremented but computed, as the Job's own annotation plus its outcome; looking twice counts once.
+`failures` is not incremented but computed as the Job's annotation plus the Job's outcome, so that reading a failed Job
+twice counts it once.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.decisions.observe import Gang, GangState, Observed
 from rljob_operator.decisions.pods import PodExit
 
-# Looking again for what is missing costs an attempt's start.
+# Each look for what is missing costs the start of an attempt.
 _MISSING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A decision.
+    """The decision about the trainer's attempts.
 
     Attributes:
-        number: of the current attempt.
-        failures: attempts that failed and count, this one included.
-        keep: whether the Job of this number should exist.
-        reason, message: why, in CamelCase and for a person.
-        complete: training is finished.
-        failed: reason for which the whole job fails; "" if it does not.
-        retry_at: when to look again; None if something observable has to happen first.
+        number: number of the current attempt.
+        failures: number of attempts that failed and count, this one included.
+        keep: whether the Job of this attempt should exist.
+        reason, message: why, in CamelCase and for people.
+        complete: whether training is finished.
+        failed: the reason for which the whole job fails; empty if it does not.
+        retry_at: when to decide again; None if an event will come first.
     """
 
     number: int
@@ -52,10 +53,12 @@ class Attempt:
 
 
 def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt:
-    """The current attempt, and what becomes of it.
+    """The current attempt, and whether its Job stays.
 
     Args:
-        wanted_hash: `desired.trainer_hash` of the job as it is now.
+        observed: what is known of the job.
+        wanted_hash: `trainer_gang.trainer_hash` of the job's present spec.
+        backoff: delays between attempts.
     """
     status = observed.status
     gang = max(observed.gangs, key=lambda gang: gang.attempt, default=None)
@@ -95,7 +98,9 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
     counts = crashed and not taken and missing is None and not any(end.fenced for end in exits)
     failures = gang.failures + (1 if counts else 0)
     if observed.status.trainer_attempt == gang.attempt:
-        failures = max(failures, observed.status.failures)  # counted already; the pods may be gone since
+        failures = max(
+            failures, observed.status.failures
+        )  # already counted; the pods may have been deleted since
     limit = observed.job.spec.backoff_limit
     cause = "its pods were taken away" if taken and not crashed else _cause(gang, exits)
     if failures > limit:
@@ -120,14 +125,14 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
 
 
 def _was_healthy(gang: Gang, backoff: Backoff) -> bool:
-    """Whether it ran for so long that what failed before it has nothing to do with its end."""
+    """Whether the attempt ran so long that earlier failures do not lengthen the back-off."""
     if gang.began is None or gang.ended is None:
         return False
     return (gang.ended - gang.began).total_seconds() >= backoff.healthy
 
 
 def _cause(gang: Gang, exits: list[PodExit]) -> str:
-    """The Job's own words and the last ones of the process that most likely began it."""
+    """The Job's message and the last line of the process that most likely caused the failure."""
     words = next(
         (
             end.last_line

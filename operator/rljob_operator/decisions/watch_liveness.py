@@ -1,32 +1,32 @@
-"""PURE. Whether watches still tell what happens: what we write ourselves must come back through them.
+"""Detects dead watches: everything that the operator writes must come back as a watch event.
 
-A watch that died silently would leave the operator alive, ready and blind; nothing else would notice.
+If a watch died without an error, the operator would run and report itself ready, but would see no changes.
 """
 
 from __future__ import annotations
 
 PATIENCE_SECONDS = 60.0
-"""A watch that reconnects after an outage of the API server needs some."""
+"""Seconds in which a watch must report a write; a watch needs some to reconnect after an outage of the API server."""
 
 
 class WatchLiveness:
-    """Kinds that were written and not yet heard of, and since when."""
+    """The kinds of objects whose writes have not been reported yet, and since when."""
 
     def __init__(self) -> None:
-        self._unheard: dict[str, float] = {}
+        self._unreported: dict[str, float] = {}
 
     def wrote(self, kind: str, now: float) -> None:
-        """An object of this kind was changed by us, so that an event must come."""
-        self._unheard.setdefault(kind, now)
+        """Record that the operator changed an object of this kind, so that an event must come."""
+        self._unreported.setdefault(kind, now)
 
     def saw(self, kind: str) -> None:
-        """An event of this kind came."""
-        self._unheard.pop(kind, None)
+        """Record an event of this kind."""
+        self._unreported.pop(kind, None)
 
     def excuse(self, now: float) -> None:
-        """The API server does not answer: nobody can tell anything just now."""
-        self._unheard = dict.fromkeys(self._unheard, now)
+        """Restart all waiting times, because the API server does not answer and no event can come."""
+        self._unreported = dict.fromkeys(self._unreported, now)
 
     def silent(self, now: float) -> str:
-        """A kind whose watch is dead; empty if none is."""
-        return next((kind for kind, since in self._unheard.items() if now - since > PATIENCE_SECONDS), "")
+        """A kind whose watch is dead; empty if all watches work."""
+        return next((kind for kind, since in self._unreported.items() if now - since > PATIENCE_SECONDS), "")

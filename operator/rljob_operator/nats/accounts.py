@@ -1,10 +1,10 @@
-"""PURE. One installation's NATS accounts: made once, by `rljob nats-init` or in the cluster, from seeds.
+"""The NATS accounts of an installation, computed from seeds by `rljob nats-init` or by a Job in the cluster.
 
-Two accounts, because permissions do not cover reply subjects: a user who may ask JetStream for anything can name
-`$JS.API.STREAM.DELETE.<any stream>` as the place for the answer, and the server obeys its own message. So JetStream
-and all streams live in the account `streams`, to which only the operator connects, and the jobs' roles are users of
-the account `roles`, which may call the services listed in `nats_permissions.SERVICES`. A reply ends in the account of
-who asked, and there is nothing in that account that would act upon it.
+There are two accounts because permissions do not cover reply subjects: a user who may send any request to JetStream can
+name `$JS.API.STREAM.DELETE.<any stream>` as the reply subject, and the server acts on its own reply. So JetStream and
+all streams are in the account `streams`, to which only the operator and the creators of streams connect, and the roles
+of the jobs are users of the account `roles`, which may call the services in `permissions.SERVICES`. A reply stays in
+the requester's account, where nothing acts on it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rljob_operator.nats.jwt import Kind, checked_seed, public_key, seed_of, tok
 from rljob_operator.nats.permissions import SERVICES
 
 SEEDS_SECRET = "rljob-nats-seeds"  # noqa: S105 a name
-"""Secret from which the others are made in the cluster; nothing that runs mounts it."""
+"""Secret with the seeds, from which the other Secrets are computed; no running pod mounts it."""
 SERVER_SECRET = "rljob-nats-accounts"  # noqa: S105 a name
 """Secret with the part of the server's configuration that names the accounts."""
 ISSUER_SECRET = "rljob-nats-issuer"  # noqa: S105 a name
-"""Secret of the operator: what it makes credentials from, and its own."""
+"""Secret of the operator: its own credentials, and the signing seed for those of the jobs."""
 SEEDS_FILE = "seeds.json"
 ACCOUNTS_FILE = "accounts.conf"
 ISSUER_FILE = "issuer.json"
@@ -51,7 +51,7 @@ _RESPONSES = 30_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The secrets from which all else follows. Only `signing` is ever given to a running program."""
+    """The secret seeds from which everything else is computed; running programs only get `signing`."""
 
     operator: str
     system: str
@@ -61,14 +61,14 @@ class Seeds:
 
     @classmethod
     def complete(cls, known: Mapping[str, str], random: Callable[[int], bytes]) -> Self:
-        """The seeds that are known, and new ones for the others.
+        """The known seeds, and new seeds for the other fields.
 
         Args:
-            known: by field name; one that was taken out is made anew, which is how the signing key is changed.
-            random: gives that many random bytes.
+            known: seeds by field name; to change the signing key, leave its seed out.
+            random: returns the given number of random bytes.
 
         Raises:
-            ValueError: one is no seed of its kind.
+            ValueError: a known seed is not a seed of its kind.
         """
         seeds = {}
         for name in cls.__slots__:
@@ -78,10 +78,10 @@ class Seeds:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """From a seeds file.
+        """Parse a seeds file.
 
         Raises:
-            ValueError: it is none, or lacks one.
+            ValueError: it is not a seeds file, or a seed is missing.
         """
         known = known_seeds(text)
         if missing := sorted(set(cls.__slots__) - known.keys()):
@@ -89,15 +89,15 @@ class Seeds:
         return cls.complete(known, bytes)
 
     def text(self) -> str:
-        """A seeds file."""
+        """The content of a seeds file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def known_seeds(text: str) -> dict[str, str]:
-    """What a seeds file holds, which need not be all of them.
+    """The seeds in a seeds file, which need not be complete.
 
     Raises:
-        ValueError: it is no such file.
+        ValueError: it is not a seeds file.
     """
     found = json.loads(text)
     if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
@@ -108,12 +108,12 @@ def known_seeds(text: str) -> dict[str, str]:
 
 
 def issuer(seeds: Seeds) -> Issuer:
-    """What the operator gets of the seeds."""
+    """The part of the seeds that the operator gets."""
     return Issuer(seeds.signing, public_key(seeds.streams), public_key(seeds.roles))
 
 
 def server_config(seeds: Seeds) -> str:
-    """The part of a nats-server's configuration that makes it ask for credentials. It holds no secret."""
+    """The part of a nats-server's configuration that makes it authenticate clients; it contains no secret."""
     accounts = {
         public_key(seed): _account(seeds, name, seed, **claims)
         for name, seed, claims in (
@@ -190,10 +190,10 @@ def seeds_secret(seeds: Seeds, *, namespace: str) -> Manifest:
 
 
 def seeds_of(secret: Manifest) -> Seeds:
-    """The seeds that a Secret keeps.
+    """The seeds in a Secret.
 
     Raises:
-        ValueError: it keeps something else.
+        ValueError: the Secret contains no seeds.
     """
     encoded = (secret.get("data") or {}).get(SEEDS_FILE)
     if encoded is None:

@@ -1,7 +1,7 @@
-"""PURE. NATS keys (nkeys) and tokens (JWT, version 2), as `nats-server` reads them.
+"""NATS keys (nkeys) and signed tokens (JWT, version 2) in the format of `nats-server`.
 
-A token depends on nothing but its arguments: no clock and no randomness (Ed25519 signatures have none), so that every
-operator renders the same credentials, and a Secret that is named by their hash stays the same one.
+A token depends on its arguments alone; Ed25519 signatures need no randomness. So every process of the operator computes
+the same credentials, and the Secret that is named by their hash stays the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ISSUED_AT = 1_767_225_600
 
 
 class Kind(IntEnum):
-    """What a key stands for: the byte that makes a public key begin with `O`, `A` or `U`."""
+    """What a key identifies; the value is the byte that makes a public key begin with `O`, `A` or `U`."""
 
     OPERATOR = nkeys.PREFIX_BYTE_OPERATOR
     ACCOUNT = nkeys.PREFIX_BYTE_ACCOUNT
@@ -36,7 +36,7 @@ def seed_of(kind: Kind, raw: bytes) -> str:
 
 
 def checked_seed(kind: Kind, seed: str) -> str:
-    """The seed, if it is one of that kind.
+    """Return the seed if it is a seed of that kind.
 
     Raises:
         ValueError: it is not.
@@ -45,14 +45,14 @@ def checked_seed(kind: Kind, seed: str) -> str:
         prefix, raw = nkeys.decode_seed(seed.encode())
     except (nkeys.NkeysError, ValueError):
         prefix, raw = None, b""
-    # Made again from its bytes, it shows a letter that was changed.
+    # Encoding its bytes again reveals a changed letter.
     if prefix != kind or seed_of(kind, raw) != seed:
         raise ValueError(f"not the seed of {kind.name.lower()} keys: {seed[:4]}…")
     return seed
 
 
 def derived_seed(kind: Kind, parent: str, label: str) -> str:
-    """A seed that follows from another and a label, and from which neither can be found (keyed BLAKE2b)."""
+    """A seed derived from another seed and a label by keyed BLAKE2b, which cannot be inverted."""
     _, raw = nkeys.decode_seed(parent.encode())
     digest = hashlib.blake2b(label.encode(), digest_size=32, key=bytes(raw), person=b"rljob-nats-key")
     return seed_of(kind, digest.digest())
@@ -68,10 +68,10 @@ def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any]) ->
     """A signed token.
 
     Args:
-        name: for people.
-        subject: public key of whom it is about.
-        issuer: seed of who signs it.
-        claims: the part under `nats`, with its `type`.
+        name: a name for people.
+        subject: public key of the operator, account or user that the token describes.
+        issuer: seed of the signing key.
+        claims: the content of the `nats` field, with its `type`.
     """
     body: dict[str, Any] = {
         "iat": _ISSUED_AT,

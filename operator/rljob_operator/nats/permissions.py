@@ -1,11 +1,12 @@
-"""PURE. What each role may ask of NATS: the table behind its credentials.
+"""The NATS permissions of each role: the subjects to which its credentials allow it to publish and subscribe.
 
-Publishing is all there is to permit. A request to JetStream is published as well, its stream and consumer in its
-subject, and what comes back arrives in the role's own inbox, the one thing that it may subscribe to. A reader's filter
-is part of the subject on which its consumer is created, so a role reads only the suffixes that are named here.
+Permissions to publish cover everything that a role does. A request to JetStream is a published message whose subject
+names the stream and the consumer; the reply arrives in the role's own inbox, the only subject to which it may
+subscribe. A consumer's filter is part of the subject that creates the consumer, so a role reads only the suffixes
+listed here.
 
-Consumers' names have no parts that a permission could single out, hence one queue stream per receiving role, and one
-denial: who reads trajectories in order may not touch the queue over them that reward workers share.
+A permission cannot match a part of a consumer's name. Hence each receiving role has a queue stream of its own, and
+there is one denial: roles that read trajectories in order must not touch the queue that the reward workers share.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _PAYLOAD, _CHUNK, _ABSENT = "payload", "chunk", "absent"
 
 
 class Holder(StrEnum):
-    """Who gets credentials of its own for a job; the names under which `rljob_runtime.main` runs them."""
+    """The programs that get credentials of their own for a job, by their names in `rljob_runtime.main`."""
 
     STREAMS = "streams"
-    """Creates the job's streams, or lets them grow, before any other role starts."""
+    """Creates or enlarges the job's streams before any other role starts."""
     COORDINATOR = "coordinator"
     ROLLOUT = "rollout"
     REWARD = "reward"
     TRAINER = "trainer"
     READER = "reader"
-    """Whoever looks on: `rljob` and its audit. It can change nothing."""
+    """Programs that only read: `rljob` and its audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The subjects of what can be done with one job's streams."""
+    """The subjects of each operation on one job's streams."""
 
     names: StreamNames
 
@@ -68,7 +69,7 @@ class Operations:
         return _follow(self.names.signal_stream, f"{self.names.signal_subject}>")
 
     def take(self, channel: Channel, suffix: str, queue: str = "*") -> list[str]:
-        """Take from the queue over a suffix, and acknowledge."""
+        """Receive messages of a suffix from its queue, and acknowledge them."""
         stream = self.names.stream(channel)
         return [
             f"{_API}.CONSUMER.CREATE.{stream}.{queue}.{self.names.subject_of(channel, suffix)}",
@@ -81,21 +82,21 @@ class Operations:
         return [f"{_API}.DIRECT.GET.{self.names.stream(channel)}" for channel in channels]
 
     def count(self, channel: Channel, queue: str) -> list[str]:
-        """See how much a queue has yet to deal with; asks for its newest message, too."""
+        """Read how many messages a queue has left to deliver, and its newest message."""
         stream = self.names.stream(channel)
         return [f"{_API}.CONSUMER.INFO.{stream}.{queue}", f"{_API}.STREAM.INFO.{stream}", *self.get(channel)]
 
     def delete(self, *channels: Channel) -> list[str]:
-        """Delete messages by sequence, and see which of them are left."""
+        """Delete messages by sequence, and read which of them are left."""
         deletions = [f"{_API}.STREAM.MSG.DELETE.{self.names.stream(channel)}" for channel in channels]
         return [*deletions, *self.get(*channels)]
 
     def list_and_get(self, channel: Channel) -> list[str]:
-        """See which suffixes there are, and read messages."""
+        """List the suffixes, and read messages."""
         return [f"{_API}.STREAM.INFO.{self.names.stream(channel)}", *self.get(channel)]
 
     def grow(self, channel: Channel) -> list[str]:
-        """Set a stream's limits; and with them all else, so that no program that runs for long should be allowed to."""
+        """Change a stream's limits. The request can change everything else too, so no long-running program gets it."""
         return [f"{_API}.STREAM.UPDATE.{self.names.stream(channel)}"]
 
     def purge(self, channel: Channel) -> list[str]:
@@ -114,7 +115,7 @@ class Operations:
         ]
 
     def reward_queue(self) -> list[str]:
-        """Whatever could disturb the queue of the reward workers."""
+        """Requests that could disturb the queue of the reward workers."""
         queue = f"{self.names.stream(Channel.TRAJECTORIES)}.{_REWARD_QUEUE}"
         return [
             f"{_API}.CONSUMER.CREATE.{queue}.>",
@@ -210,8 +211,8 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     )
 
 
-#: The operator itself, over the jobs of all namespaces: it makes, enlarges and removes their streams, listens to
-#: figures, and looks at engines' signals when a pool shrinks.
+#: The operator itself, for the jobs of all namespaces: it creates, enlarges and removes their streams, receives their
+#: metrics, and reads the engines' signals when a pool shrinks.
 OPERATOR = Permissions(
     publish=(
         *(f"{_API}.STREAM.{request}.*" for request in ("CREATE", "UPDATE", "INFO", "DELETE", "MSG.GET")),
@@ -224,9 +225,9 @@ OPERATOR = Permissions(
     subscribe=(f"rljob.*.*.*.{Channel.METRICS}.>", "_INBOX.>"),
 )
 
-#: What users of the roles' account may ask of the streams' account, as far as their permissions go; True where one
-#: request has several answers. JetStream's requests are one service: an account without JetStream answers parts of
-#: them by itself, with a refusal.
+#: Services of the streams' account that users of the roles' account may call within their permissions; True if one
+#: request has several replies. All JetStream requests are one service, because an account without JetStream would
+#: answer some of them itself, with an error.
 SERVICES: dict[str, bool] = {
     "rljob.>": False,
     "$KV.>": False,

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from nats.aio.msg import Msg
 from pydantic import ValidationError
 
 from rljob_core.messages import STEP_METRICS, StepMetrics
@@ -51,10 +50,10 @@ class MetricsFeed:
         self._metrics.pop(key, None)
         self._notified.pop(key, None)
 
-    async def _received(self, message: Msg) -> None:
-        _, namespace, job, *_ = message.subject.split(".")
+    def _received(self, subject: str, data: bytes) -> None:
+        _, namespace, job, *_ = subject.split(".")
         try:
-            line = STEP_METRICS.validate_json(message.data)
+            line = STEP_METRICS.validate_json(data)
         except ValidationError:
             return
         key = namespace, job

@@ -37,13 +37,13 @@ class NatsConnection:
         self._url = url
         self._credentials = credentials
         self._client: Client | None = None
-        self._subscriptions: dict[str, Callable[[Msg], Awaitable[None]]] = {}
+        self._subscriptions: dict[str, Callable[[str, bytes], None]] = {}
         self._answered = asyncio.Event()
         self._unreachable_since: float | None = time.monotonic()
         self.on_outage: Callable[[], None] = lambda: None
 
-    def subscribe(self, subject: str, handle: Callable[[Msg], Awaitable[None]]) -> None:
-        """Await `handle` with every message on a subject; takes effect when `run` connects."""
+    def subscribe(self, subject: str, handle: Callable[[str, bytes], None]) -> None:
+        """Call `handle` with the subject and the data of every message on a subject, once `run` has connected."""
         self._subscriptions[subject] = handle
 
     @property
@@ -80,7 +80,7 @@ class NatsConnection:
         try:
             await self._connect(client)
             for subject, handle in self._subscriptions.items():
-                await client.subscribe(subject, cb=handle)
+                await client.subscribe(subject, cb=_callback(handle))
             await self._connected()
             await asyncio.Event().wait()
         finally:
@@ -115,6 +115,13 @@ class NatsConnection:
             return
         self._unreachable_since = time.monotonic()
         asyncio.get_running_loop().call_later(_OUTAGE_SECONDS, self.on_outage)
+
+
+def _callback(handle: Callable[[str, bytes], None]) -> Callable[[Msg], Awaitable[None]]:
+    async def call(message: Msg) -> None:
+        handle(message.subject, message.data)
+
+    return call
 
 
 async def _log_error(error: Exception) -> None:

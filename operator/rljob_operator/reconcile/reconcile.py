@@ -33,7 +33,7 @@ from rljob_operator.cluster.port import Cluster, Ref, Rejected
 from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions import trainer_attempts
 from rljob_operator.decisions.job_events import events
-from rljob_operator.decisions.observe import JobMetrics, Observed, observe
+from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
 from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
@@ -125,9 +125,7 @@ class Reconciler:
         """Reconcile once."""
         now = self._clock()
         due = self._metrics_written is None or (now - self._metrics_written).total_seconds() >= RESYNC_SECONDS
-        observed = await observe(
-            self._cluster, job, now=now, metrics=self._metrics(), outage=self._outage(job)
-        )
+        observed = await self._observe(job, now=now)
         try:
             resolved = resolve_job(job, self._defaults)
             attempt = trainer_attempts.decide(
@@ -173,9 +171,14 @@ class Reconciler:
             expire_at=assessment.expire_at,
         )
 
+    async def _observe(self, job: RLJob, *, now: datetime) -> Observed:
+        status, children = await self._cluster.status(job), await self._cluster.children(job)
+        metrics, outage = self._metrics(), self._outage(job)
+        return summarize(job, status, children, now=now, metrics=metrics, outage=outage)
+
     async def tear_down(self, job: RLJob) -> bool:
         """Delete the children of a deleted job, one role per pass; returns whether none is left."""
-        observed = await observe(self._cluster, job, now=self._clock())
+        observed = await self._observe(job, now=self._clock())
         await self._act(plan(observed, ()))
         return not observed.children and not observed.pods
 
