@@ -13,9 +13,9 @@
 | `rules`, `immutable` | `x-kubernetes-validations` |
 
 Null means the same as an absent field, as in the models. Where a field has a default and is not nullable, the API
-server replaces null by the default; where it is nullable, the API server keeps null, and `has` is false. If a field were not
-nullable, the API server would drop a null when an object is created or updated, but refuse it in a server-side apply.
-Any other keyword in pydantic's schema is an error here, rather than an error of the API server later.
+server replaces null by the default; where it is nullable, the API server keeps null, and `has` is false. If such a
+field were not nullable, the API server would drop null when an object is created or updated, but refuse it in a
+server-side apply. Any other keyword in pydantic's schema is an error here, rather than a later error of the API server.
 """
 
 from __future__ import annotations
