@@ -49,8 +49,9 @@ from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState
 from rljob_core.messages import EngineGone, Fence, Finish, RewardResult, TrainerReady, TrainerWork
 from rljob_core.planner import Planner
-from rljob_core.planner.engines import LEASE_BEATS, PATIENCE_BEATS
-from rljob_core.planner.results import SCORE_BEATS
+from rljob_core.planner.engines import RESEND_HEARTBEATS
+from rljob_core.planner.liveness import LEASE_HEARTBEATS
+from rljob_core.planner.score_checks import SCORE_HEARTBEATS
 from rljob_core.records import RecordBatch, StepCommitted
 from rljob_core.spec import PipelineSpec
 
@@ -458,27 +459,29 @@ class Model:
         """Time goes on for as long as it takes until the coordinator doubts what it waits for."""
         for name in self.engines:
             self._signal(name)
-        for name in sorted(self.planner.state.generating.keys() - self.engines.keys()):
-            self.planner.leases[name] = LEASE_BEATS  # it runs out
-        for view in self.planner.engines.values():
-            view.beats_behind = PATIENCE_BEATS
-        for key in [(t, self.planner.state.attempt(t)) for t in self.planner.state.unscored]:
-            self.planner.unscored[key] = SCORE_BEATS
-        self.planner.beats = -1
+        context = self.planner.context
+        for name in sorted(context.state.generating.keys() - self.engines.keys()):
+            context.liveness.leases[name] = LEASE_HEARTBEATS  # it runs out
+        for view in context.liveness.engines.values():
+            view.heartbeats_behind = RESEND_HEARTBEATS
+        for key in [(t, context.state.attempt(t)) for t in context.state.unscored]:
+            context.score_checks.waiting[key] = SCORE_HEARTBEATS
+        context.liveness.heartbeats = -1
         self._observe(OwnHeartbeat())
-        self.planner.leases = {}
+        self.planner.context.liveness.leases = {}
 
     def _expire(self, name: str) -> None:
         """A dead engine's lease ends."""
-        if name not in self.planner.leaving:
+        context = self.planner.context
+        if name not in context.liveness.leaving:
             self._observe(SignalSeen(name, None))
             return
-        self.planner.leases = {name: LEASE_BEATS}
-        for view in self.planner.engines.values():
-            view.beats_behind = 0
-        self.planner.unscored, self.planner.beats = {}, 0
+        context.liveness.leases = {name: LEASE_HEARTBEATS}
+        for view in context.liveness.engines.values():
+            view.heartbeats_behind = 0
+        context.score_checks.waiting, context.liveness.heartbeats = {}, 0
         self._observe(OwnHeartbeat())
-        self.planner.leases = {}
+        self.planner.context.liveness.leases = {}
 
     # ------------------------------------------------------------------------------------------ engines
 
@@ -534,7 +537,7 @@ class Model:
 
     def key(self) -> int:
         """Equal for models from which the same can happen; engines have no names there."""
-        planner = self.planner
+        context = self.planner.context
         engines = {name: self._engine_key(name) for name in self.engines}
         order = sorted(engines, key=engines.__getitem__)
         names = {name: str(place) for place, name in enumerate(order)}
@@ -542,21 +545,23 @@ class Model:
         where = {s: (p.trajectory, p.attempt, p.digest.rpartition("/")[0]) for s, p in self.payloads.items()}
         return hash(
             (
-                state_key(planner.state, names),
-                planner.trainer_accepted,
-                planner.resumed,
-                planner.asked,
+                state_key(context.state, names),
+                context.trainer_link.accepted,
+                context.trainer_link.resumed,
+                context.trainer_link.checkpoint_asked,
                 frozenset(
-                    (names.get(e), v.version, v.assigned, v.draining) for e, v in planner.engines.items()
+                    (names.get(e), v.version, v.assigned, v.draining)
+                    for e, v in context.liveness.engines.items()
                 ),
-                frozenset((key, tuple(early)) for key, early in planner.early_rewards.items()),
-                planner.asked_scores,
-                tuple(planner.sought.items()),
-                tuple(planner.progress.items()),
+                frozenset((key, tuple(early)) for key, early in context.messages.early_rewards.items()),
+                context.score_checks.asked,
+                tuple(context.lookups.pending.items()),
+                tuple(context.lookups.found.items()),
                 tuple(
-                    (names.get(e), stored <= planner.payloads.newest) for e, stored in planner.leaving.items()
+                    (names.get(e), stored <= context.messages.payloads.newest)
+                    for e, stored in context.liveness.leaving.items()
                 ),
-                planner.swept,
+                context.lookups.listed_version,
                 tuple(self.progress.items()),
                 tuple(self.ghosts),
                 tuple(self.answers),
@@ -567,7 +572,7 @@ class Model:
                 None if self.zombie is None else trainer_key(self.zombie, where),
                 self.change is None,
                 self.announced,
-                tuple(p.manifest for p in self.manifests.values() if p.version > planner.state.version),
+                tuple(p.manifest for p in self.manifests.values() if p.version > context.state.version),
                 tuple((w, self.payloads[s].span, s <= self.seen[0]) for s, w in where.items()),
                 tuple(
                     (a.trajectory, a.attempt, names.get(a.engine), s <= self.seen[0])
@@ -591,7 +596,7 @@ class Model:
 
     def _engine_key(self, name: str) -> tuple[Any, ...]:
         engine = self.engines[name]
-        view = self.planner.engines.get(name)
+        view = self.planner.context.liveness.engines.get(name)
         return (
             engine.version,
             engine.manifest,

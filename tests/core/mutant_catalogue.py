@@ -28,26 +28,26 @@ class Mutant:
 
 MUTANTS: dict[str, Mutant] = {
     "a displaced group may land past its bound": Mutant(
-        "rljob_core.dispatch",
+        "rljob_core.planner.buffers",
         "if buffers.buffers[source].admits(base)), None",
         "), None",
         by=("model", "simulation"),
     ),
     "a finished group may move past its bound": Mutant(
-        "rljob_core.dispatch",
+        "rljob_core.planner.buffers",
         "        if current.admits(later.entries[group].base)\n",
         "",
     ),
     "results of an old attempt are taken": Mutant(
         "rljob_core.planner.results",
-        "if sibling is None or sibling.attempt != summary.attempt:\n        context.payloads.release([key])",
-        "if sibling is None:\n        context.payloads.release([key])",
+        "if sibling is None or sibling.attempt != summary.attempt:\n        context.messages.payloads.release([key])",
+        "if sibling is None:\n        context.messages.payloads.release([key])",
         by=("model", "simulation"),
     ),
     "a payload that comes twice is taken twice": Mutant(
         "rljob_core.planner.results",
-        "    if sibling.state not in _UNANSWERED:\n        return\n    context.free_slot",
-        "    context.free_slot",
+        "    if sibling.state not in _UNANSWERED:\n        return\n    context.liveness.free_slot",
+        "    context.liveness.free_slot",
         by=("model", "simulation"),
     ),
     "a zombie trainer's step is committed": Mutant(
@@ -66,7 +66,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a waiting gang is not told again": Mutant(
         "rljob_core.planner.training",
-        "        _repeat(context, event)\n",
+        "        _resend(context, event)\n",
         "        return\n",
         by=("model", "simulation"),
     ),
@@ -100,7 +100,7 @@ MUTANTS: dict[str, Mutant] = {
         by=("model", "simulation"),
     ),
     "a reservation asks for no version": Mutant(
-        "rljob_core.planner.dispatching",
+        "rljob_core.planner.dispatch",
         "        min_version = max(min_version, min(engine.version, context.state.version))\n",
         "        min_version = 0\n",
     ),
@@ -111,7 +111,7 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.results",
         "    context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n",
         "    context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))\n"
-        "    context.let_go(sibling)\n",
+        "    context.release(sibling)\n",
     ),
     "a coordinator acts before its records are stored": Mutant(
         "interleavings",
@@ -125,7 +125,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost engine's work is forgotten": Mutant(
         "rljob_core.planner.engines",
-        "context.reset(sibling, reason, failure=False, carries=migration.carries(context))\n        known",
+        "endings.reset_sibling(context, sibling, reason, failure=False, carries=carries)\n        known",
         "known",
     ),
     "inherited tokens do not count towards the base": Mutant(
@@ -136,14 +136,16 @@ MUTANTS: dict[str, Mutant] = {
         slow=True,
     ),
     "a trajectory goes on under older weights than it had": Mutant(
-        "rljob_core.planner.dispatching",
+        "rljob_core.planner.dispatch",
         "min_version=max(buffer.min_version, found[1].span.max)",
         "min_version=buffer.min_version",
         walk=376,
         slow=True,
     ),
     "what was looked up is waited for although it was found": Mutant(
-        "rljob_core.planner.migration", "    del context.sought[found.trajectory]\n", "    pass\n"
+        "rljob_core.planner.progress_lookups",
+        "        del self.pending[answer.trajectory]\n",
+        "        pass\n",
     ),
     "a commit that the ledger has lost is not taken back": Mutant(
         "rljob_core.planner.recovery", "    if context.state.finished is not None:\n", "    if True:\n"
@@ -170,16 +172,20 @@ MUTANTS: dict[str, Mutant] = {
         walk=901,
     ),
     "a lost payload is waited for": Mutant(
-        "rljob_core.planner.results", 'context.reset(sibling, "NotHeld", failure=False)', "return"
+        "rljob_core.planner.results",
+        'endings.reset_sibling(context, sibling, "NotHeld", failure=False)',
+        "return",
     ),
     "a lost score is waited for": Mutant(
-        "rljob_core.planner.results", 'context.reset(sibling, "RewardLost", failure=False)', "return"
+        "rljob_core.planner.results",
+        'endings.reset_sibling(context, sibling, "RewardLost", failure=False)',
+        "return",
     ),
     "an engine that lacks what it was sent is not sent it again": Mutant(
-        "rljob_core.planner.engines", "        dispatching.repeat(context, view.engine)\n", ""
+        "rljob_core.planner.engines", "        dispatch.resend(context, view.engine)\n", ""
     ),
     "work that was on its way is not sent again": Mutant(
-        "rljob_core.planner.planner", "        dispatching.repeat(self)\n", ""
+        "rljob_core.planner.planner", "    dispatch.resend(context)\n", ""
     ),
     # What only the roles' own code guards.
     "rollouts start below the minVersion": Mutant(
@@ -211,11 +217,13 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "leases run on the clock, not on heartbeats": Mutant(
         "rljob_core.planner.engines",
-        "    for engine in _known(context):\n        context.leases[engine] = context.leases.get(engine, 0) + 1\n",
+        "    for engine in sorted(context.state.generating.keys() | liveness.engines.keys()):\n"
+        "        if liveness.lease_ends(engine):\n",
         "    gap = max(1, int(context.now - context.__dict__.get('_last', context.now)))\n"
         "    context.__dict__['_last'] = context.now\n"
-        "    for engine in _known(context):\n"
-        "        context.leases[engine] = context.leases.get(engine, 0) + gap\n",
+        "    for engine in sorted(context.state.generating.keys() | liveness.engines.keys()):\n"
+        "        liveness.leases[engine] = liveness.leases.get(engine, 0) + gap - 1\n"
+        "        if liveness.lease_ends(engine):\n",
         by=("simulation",),
     ),
     "appends are not fenced": Mutant(

@@ -12,6 +12,7 @@ from world import World, job_config
 
 from rljob_core.actions import PipelineChanged, PipelineRefused
 from rljob_core.job_state import JobState
+from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.planner.pipeline_change import pipeline_set
 from rljob_core.records import (
     BufferOpened,
@@ -111,11 +112,11 @@ def test_a_change_that_gets_no_room_binds_nothing_and_is_told_until_one_does() -
     world = World(job({"mode": "BoundedAsync", "maxStaleness": 1}))
     world.start()
     world.observe(PipelineRefused("no room"))
-    line = world.planner.metrics_line()
+    line = metrics_line(world.planner.context)
     assert (line.pipeline_refused, line.pipeline.max_staleness) == ("no room", 1)
     wider = PipelineSpec.model_validate({"mode": "BoundedAsync", "maxStaleness": 3})
     world.observe(PipelineChanged(wider))
-    line = world.planner.metrics_line()
+    line = metrics_line(world.planner.context)
     assert (line.pipeline_refused, line.pipeline.max_staleness) == ("", 3)
     world.run()
     assert world.finished == "Succeeded"

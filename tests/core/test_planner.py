@@ -19,7 +19,6 @@ from rljob_core.actions import (
     SignalSeen,
     Summary,
 )
-from rljob_core.dispatch import EngineView, choose
 from rljob_core.job_state import JobState
 from rljob_core.messages import (
     CheckpointWritten,
@@ -33,7 +32,8 @@ from rljob_core.messages import (
     StepStats,
     TrainerReady,
 )
-from rljob_core.planner.engines import REJECTED_BEATS
+from rljob_core.planner.engine_choice import EngineView, choose
+from rljob_core.planner.engines import REJECTED_HEARTBEATS
 from rljob_core.records import (
     BufferOpened,
     CheckpointSaved,
@@ -441,7 +441,7 @@ def test_weights_that_no_engine_can_use_end_the_job_with_a_reason(reason):
     world.start()
     while world.planner.state.version < 1:
         assert world.step()
-    for _ in range(REJECTED_BEATS + 1):
+    for _ in range(REJECTED_HEARTBEATS + 1):
         for name in ("e0.x", "e1.x"):
             stuck = EngineSignal(name, "a", world.planner.epoch, 0, 0, 4, 0, 0, 0, stuck=reason)
             world.observe(SignalSeen(name, stuck))
@@ -461,7 +461,7 @@ def test_one_engine_that_can_use_the_weights_is_enough():
     world.start()
     while world.planner.state.version < 1:
         assert world.step()
-    for _ in range(REJECTED_BEATS + 1):
+    for _ in range(REJECTED_HEARTBEATS + 1):
         for name, version, reason in (("e0.x", 0, "WeightsRejected: damaged"), ("e1.x", 1, "")):
             signal = EngineSignal(name, "a", world.planner.epoch, version, 0, 4, 0, 0, 0, stuck=reason)
             world.observe(SignalSeen(name, signal))

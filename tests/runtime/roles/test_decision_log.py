@@ -34,6 +34,7 @@ from rljob_core.messages import (
     StepStats,
     TrainerReady,
 )
+from rljob_core.planner import Planner
 from rljob_core.records import (
     EpochClaimed,
     GroupAborted,
@@ -57,7 +58,8 @@ class LoggedWorld(World):
     def take_charge(self, instance: str) -> None:
         self.close()
         self.log = DecisionLog(self.folder, instance=instance)
-        self.planner.state = self.log.begin(self.config, self.planner.state, self.now, prefetch=self.prefetch)
+        state = self.log.begin(self.config, self.planner.state, self.now, prefetch=self.prefetch)
+        self.planner = Planner(self.config, prefetch=self.prefetch, state=state)
         super().take_charge(instance)
 
     def observe(self, *observations: Any) -> None:

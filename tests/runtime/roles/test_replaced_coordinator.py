@@ -28,8 +28,8 @@ def test_it_deletes_no_payload_that_its_successor_may_need() -> None:
         return MemoryStore(server, subject=config.subject)
 
     async def succeed() -> None:
-        planner, ledger = Planner(config), Ledger(connect(), job=config.uid, instance="c2")
-        planner.state = await ledger.replay()
+        ledger = Ledger(connect(), job=config.uid, instance="c2")
+        planner = Planner(config, state=await ledger.replay())
         await ledger.claim(planner.state.writer, planner.start("c2", 0.0).records)
 
     async def whole() -> None:

@@ -1,168 +1,161 @@
-"""Who is alive, and what becomes of the work of an engine that is not.
+"""React to engines' signals; declare engines lost and give their work to others.
 
-Leases run on the coordinator's own heartbeats as they come back through the store: neither a frozen coordinator
-nor a lost connection can declare engines dead.
+An engine is lost when its lease runs out, when its signal is removed, when another instance of its pod signals, or
+when it has drained and its last results were read. Its trajectories keep their groups' entries and are generated
+again, or resume from their progress, on other engines.
 """
 
 from __future__ import annotations
 
 from rljob_core.actions import RetireEngine, SignalSeen
-from rljob_core.dispatch import EngineView
 from rljob_core.messages import EngineGone, EngineSignal, GenerationEnded
-from rljob_core.planner import dispatching, migration, training
+from rljob_core.planner import dispatch, endings, migration, training
 from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.engine_choice import EngineView
 from rljob_core.records import JobFinished
 from rljob_core.trajectory import State, is_evaluation
 
-LEASE_BEATS = 10
-"""Own heartbeats (one a second) after which an engine that sent none is lost."""
-REPLACED_BEATS = 1
-"""The same for one that this coordinator has never heard, while it hears another instance of the same pod."""
-PATIENCE_BEATS = 5
-"""Own heartbeats for which an engine may hold less than it was sent, or lag behind, before it is told again."""
+RESEND_HEARTBEATS = 5
+"""Own heartbeats for which an engine may hold less, or older weights, than it was sent before that is sent again."""
+ANNOUNCE_HEARTBEATS = 30
+"""Own heartbeats after which the newest version is announced again, for engines that have not signalled yet."""
+REJECTED_HEARTBEATS = 120
+"""Own heartbeats for which all engines may reject the newest weights: a file system may show files late."""
 REJECTED = "WeightsRejected"
+"""Why an engine is stuck whose newest weights do not match their manifest."""
 NOT_BEGUN = frozenset({REJECTED, "WeightsUnavailable"})
 """Why an engine gives back what it has not begun."""
-REJECTED_BEATS = 120
-"""Own heartbeats for which all engines may find the newest weights damaged: a file system may show files late."""
-ANNOUNCE_BEATS = 30
-"""Own heartbeats after which the newest version is announced again, to engines that have not said anything yet."""
 
 
 def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     """An engine's heartbeat, or the removal of its key."""
-    signal = seen.signal
+    signal, liveness = seen.signal, context.liveness
     if signal is None:
-        if seen.engine not in context.leaving:
-            lose(context, seen.engine, "EngineLost")
+        if seen.engine not in liveness.leaving:
+            remove_engine(context, seen.engine, "EngineLost")
         return
-    view = context.engines.get(signal.engine)
+    view = liveness.engines.get(signal.engine)
     if view is None:
-        if _is_outlived(context, signal):
-            # Its last word came late; its key would be read again and again.
+        if _is_superseded(context, signal):
+            # Its last signal came late. Left in the bucket, the key would be read again and again.
             context.act(RetireEngine(signal.engine))
             return
-        view = _welcome(context, signal)
-    context.leases[signal.engine] = 0
-    context.hear_of(signal.epoch)
+        view = _register(context, signal)
+    liveness.renew(signal.engine)
+    context.check_epoch(signal.epoch)
     view.version = signal.version
     view.held = signal.held
-    view.draining = signal.draining or signal.engine in context.leaving
+    view.draining = signal.draining or signal.engine in liveness.leaving
     view.stuck = signal.stuck
-    context.figures.tokens(signal.engine, signal.tokens)
+    context.metrics.tokens(signal.engine, signal.tokens)
 
 
-def _welcome(context: PlannerContext, signal: EngineSignal) -> EngineView:
-    # Another instance under the same pod name: the one before it is dead, no lease need run out. Of one that drained
-    # it will be heard what it has stored.
-    for other in _of_pod(context, signal.engine):
+def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
+    # Another instance under the same pod name is dead: no lease need run out. One that drained has announced what it
+    # stored, and is removed once that was read.
+    for other in context.liveness.of_pod(signal.engine):
         if not other.draining:
-            lose(context, other.engine, "EngineLost")
-    held = len(context.state.generating.get(signal.engine, ()))
-    view = EngineView(signal.engine, signal.pool, signal.slots, signal.version, assigned=held)
+            remove_engine(context, other.engine, "EngineLost")
+    assigned = len(context.state.generating.get(signal.engine, ()))
+    view = EngineView(signal.engine, signal.pool, signal.slots, signal.version, assigned=assigned)
     view.started = signal.started
-    context.engines[signal.engine] = view
-    # It was silent for so long that its work went to others; it need not go on with it beside them.
-    context.cancel(signal.engine, context.lost.pop(signal.engine, []))
+    context.liveness.engines[signal.engine] = view
+    # If it was declared lost before, other engines have its work now.
+    endings.cancel(context, signal.engine, context.liveness.removed.pop(signal.engine, []))
     return view
 
 
-def _of_pod(context: PlannerContext, engine: str) -> list[EngineView]:
-    """Instances that have signalled, of an engine's pod."""
-    return [view for view in context.engines.values() if _pod(view.engine) == _pod(engine)]
-
-
-def _is_outlived(context: PlannerContext, signal: EngineSignal) -> bool:
-    return any(view.started > signal.started for view in _of_pod(context, signal.engine))
+def _is_superseded(context: PlannerContext, signal: EngineSignal) -> bool:
+    """Whether a later instance of the same pod has signalled."""
+    return any(view.started > signal.started for view in context.liveness.of_pod(signal.engine))
 
 
 def on_heartbeat(context: PlannerContext) -> None:
-    """The coordinator's own heartbeat came back.
+    """The coordinator's own heartbeat came back: leases run on, and what seems lost is sent again.
 
-    An engine known from the ledger alone (after a restart) has its whole lease from the first beat on.
+    An engine that is known from the ledger alone (after a restart) has its whole lease from the first heartbeat on.
     """
-    for engine in _known(context):
-        context.leases[engine] = context.leases.get(engine, 0) + 1
-        # All keys were read within a beat: whoever has none, and whose pod has another instance, is dead.
-        replaced = engine not in context.engines and _of_pod(context, engine)
-        if context.leases[engine] > (REPLACED_BEATS if replaced else LEASE_BEATS):
-            lose(context, engine, "EngineLost")
-    behind = [view for view in context.engines.values() if _is_behind(context, view)]
+    liveness = context.liveness
+    for engine in sorted(context.state.generating.keys() | liveness.engines.keys()):
+        if liveness.lease_ends(engine):
+            remove_engine(context, engine, "EngineLost")
+    behind = [view for view in liveness.engines.values() if _is_behind(context, view)]
     for view in behind:
-        view.beats_behind = 0
-        dispatching.repeat(context, view.engine)
-    _doubt_weights(context)
-    context.beats += 1
-    if behind or context.beats % ANNOUNCE_BEATS == 0:
+        view.heartbeats_behind = 0
+        dispatch.resend(context, view.engine)
+    _check_rejected_weights(context)
+    liveness.heartbeats += 1
+    if behind or liveness.heartbeats % ANNOUNCE_HEARTBEATS == 0:
         training.announce(context)
 
 
-def _doubt_weights(context: PlannerContext) -> None:
-    """End the job if no engine can use the newest weights: nothing would ever be generated again.
+def _check_rejected_weights(context: PlannerContext) -> None:
+    """End the job if every engine has rejected the newest weights for long: nothing would ever be generated again.
 
-    A store that does not answer is another matter: it is waited for.
+    Weights that a store does not deliver are another matter: engines wait for the store.
     """
-    views, version = context.engines.values(), context.state.version
+    liveness, version = context.liveness, context.state.version
+    views = liveness.engines.values()
     rejected = [v.stuck for v in views if v.version < version and v.stuck.startswith(REJECTED)]
-    context.rejected_beats = context.rejected_beats + 1 if rejected and len(rejected) == len(views) else 0
-    if context.rejected_beats > REJECTED_BEATS:
+    by_all = bool(rejected) and len(rejected) == len(views)
+    liveness.rejected_heartbeats = liveness.rejected_heartbeats + 1 if by_all else 0
+    if liveness.rejected_heartbeats > REJECTED_HEARTBEATS:
         message = (
             f"no engine can use the weights of version {version}: {rejected[0]}. Going back gives up what came after: "
             f"rljob run … --resume --from-version {version - 1}, or an earlier one"
         )
-        context.finish(JobFinished("Failed", message))
+        endings.finish_job(context, JobFinished("Failed", message))
 
 
 def _is_behind(context: PlannerContext, view: EngineView) -> bool:
-    """Whether what it was told seems lost: it has had less work, or older weights, than it was sent for a while.
+    """Whether an engine has held less work, or older weights, than it was sent for so long that a message seems lost.
 
-    On a store that loses nothing this is only ever so by chance, and to be told twice does no harm.
+    On a store that loses nothing this happens only by chance, and a message that is sent twice does no harm.
     """
     lags = view.version < context.state.version and not view.draining
-    view.beats_behind = view.beats_behind + 1 if lags or view.held < view.assigned else 0
-    return view.beats_behind > PATIENCE_BEATS
+    view.heartbeats_behind = view.heartbeats_behind + 1 if lags or view.held < view.assigned else 0
+    return view.heartbeats_behind > RESEND_HEARTBEATS
 
 
 def on_engine_gone(context: PlannerContext, event: EngineGone) -> None:
-    """An engine has drained: once its last results were seen, the rest of what it had goes on elsewhere."""
-    context.leaving[event.engine] = event.stored
-    view = context.engines.get(event.engine)
+    """An engine has drained: once its last results were read, its other trajectories resume on other engines."""
+    context.liveness.leaving[event.engine] = event.stored
+    view = context.liveness.engines.get(event.engine)
     if view is not None:
         view.draining = True
-    let_leave(context)
+    remove_drained(context)
 
 
-def let_leave(context: PlannerContext) -> None:
-    """Take leave of engines all of whose results were seen; of others when their leases end."""
-    for engine, stored in list(context.leaving.items()):
-        if stored <= context.payloads.newest or not context.state.generating_at(engine):
-            lose(context, engine, "Drained")
+def remove_drained(context: PlannerContext) -> None:
+    """Remove each drained engine whose results were all read; the others go when their leases run out."""
+    for engine, stored in list(context.liveness.leaving.items()):
+        if stored <= context.messages.payloads.newest or not context.state.generating_at(engine):
+            remove_engine(context, engine, "Drained")
 
 
-def lose(context: PlannerContext, engine: str, reason: str) -> None:
-    """An engine is gone: what it was generating goes on elsewhere, or is generated again, in the same entries."""
-    known = context.engines.pop(engine, None) is not None
-    context.leases.pop(engine, None)
-    context.leaving.pop(engine, None)
+def remove_engine(context: PlannerContext, engine: str, reason: str) -> None:
+    """Declare an engine gone: its trajectories resume, or are generated again, in the same buffer entries."""
+    known = context.liveness.forget(engine)
     siblings = context.state.generating_at(engine)
     had = [(s.id, s.attempt) for s in siblings]
     for sibling in siblings:
-        context.reset(sibling, reason, failure=False, carries=migration.carries(context))
+        carries = migration.carries(context)
+        endings.reset_sibling(context, sibling, reason, failure=False, carries=carries)
         known = True
     if context.evaluation is not None:
         context.evaluation.lose(engine)
     if known:
-        context.lost[engine] = had
-        context.figures.engine_gone(engine)
+        context.liveness.removed[engine] = had
+        context.metrics.engine_gone(engine)
         context.act(RetireEngine(engine))
 
 
 def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None:
-    """An engine gives one trajectory up."""
+    """An engine gives one trajectory up, because it failed or because the engine hands it back."""
     if is_evaluation(event.trajectory):
         run = context.evaluation
         if run is not None and run.holds(event.trajectory, event.attempt):
-            context.free_slot(event.engine)
+            context.liveness.free_slot(event.engine)
             attempts = context.spec.pipeline.max_attempts
             run.retry(event.trajectory, max_attempts=attempts, failure=event.failure)
         return
@@ -171,17 +164,11 @@ def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None
         return
     if (sibling.attempt, sibling.engine) != (event.attempt, event.engine):
         return
-    context.free_slot(sibling.engine)
+    context.liveness.free_slot(sibling.engine)
     if event.failure:
-        context.fail(sibling, event.reason, detail=event.detail)
+        endings.fail_sibling(context, sibling, event.reason, detail=event.detail)
     else:
         carries = event.reason in NOT_BEGUN and migration.carries(context)
-        context.reset(sibling, event.reason, failure=False, detail=event.detail, carries=carries)
-
-
-def _known(context: PlannerContext) -> list[str]:
-    return sorted(context.state.generating.keys() | context.engines.keys())
-
-
-def _pod(engine: str) -> str:
-    return engine.rpartition(".")[0]
+        endings.reset_sibling(
+            context, sibling, event.reason, failure=False, detail=event.detail, carries=carries
+        )

@@ -1,8 +1,8 @@
-"""Another `spec.pipeline` while the job runs: from which buffer on it binds, written down before any opens under it.
+"""A changed `spec.pipeline` while the job runs: it is in force from the next buffer that opens.
 
-Buffers that are open keep their stamps, so nothing that is on its way becomes too stale. Open are the buffers of
-`version … version + η` at most, η being the bound under which the last of them opened: with that many steps, η + 1,
-the change is complete.
+The change is recorded before a buffer opens under it. Open buffers keep their stamps, so nothing that is under way
+becomes too stale. Open are the buffers of `version … version + η` at most, where η is the bound under which the last
+of them opened; the change is therefore complete after η + 1 steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rljob_core.spec import PipelineSpec
 
 
 def pipeline_set(pipeline: PipelineSpec, *, step: int = 0) -> PipelineSet:
-    """The record of a pipeline, defaults filled in, that binds from the buffer of `step` on."""
+    """The record of a pipeline, with defaults filled in, that is in force from the buffer of `step` on."""
     return PipelineSet(
         step=step,
         mode=str(pipeline.mode),
@@ -27,7 +27,7 @@ def pipeline_set(pipeline: PipelineSpec, *, step: int = 0) -> PipelineSet:
 
 
 def pipeline_of(record: PipelineSet) -> PipelineSpec:
-    """The pipeline that a record is of."""
+    """The pipeline that a record describes."""
     return PipelineSpec.model_validate(
         {
             "mode": record.mode,
@@ -40,7 +40,7 @@ def pipeline_of(record: PipelineSet) -> PipelineSpec:
 
 
 def on_pipeline_changed(context: PlannerContext, pipeline: PipelineSpec) -> None:
-    """Decide by `pipeline` from now on, and record it if the ledger's last word was another."""
+    """Decide by `pipeline` from now on, and record it if it differs from the newest one in the ledger."""
     context.spec = context.spec.model_copy(update={"pipeline": pipeline})
     context.pipeline_refused = ""
     record = pipeline_set(pipeline, step=context.state.buffers.next_step)

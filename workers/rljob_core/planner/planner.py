@@ -1,21 +1,26 @@
-"""The coordinator's decisions: `Planner.decide(observations, now) -> Decision(records, actions)`, deterministic.
+"""The coordinator's decisions as a deterministic function: `Planner.decide(observations, now) -> Decision`.
 
-Event sourcing: a decision's records are folded into the state at once, and its actions may run only after the
-records are acknowledged by the ledger. What is not in the ledger (engines, leases, a running evaluation, which
-messages hold payloads) is rebuilt from signals and headers after a restart.
+The planner is event-sourced. It applies a decision's records to its state at once; the coordinator may run the
+decision's actions only after the ledger has acknowledged the records. Whatever is not in the ledger (engines, leases,
+a running evaluation, which messages hold payloads) is learned again after a restart from signals and headers.
 
-| module | decides |
+| module | responsibility |
 |---|---|
-| `context` | what all others share: state, records and actions of the decision at hand, ends of attempts and groups |
-| `engines` | who is alive, and what becomes of a lost engine's work |
-| `migration` | what a lost engine's trajectories go on from |
-| `recovery` | which commits are taken back that a ledger without its end has lost |
-| `rollback` | what does not count any more when the user goes back to an earlier version |
+| `context` | what the other modules share: the state, the parts below, the decision being made |
+| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `trainer_link` | parts of the context that are not in the ledger |
+| `engines` | react to signals; declare engines lost and give their work to others |
+| `migration` | which progress a lost engine's trajectories inherit |
 | `results` | which payloads and rewards count; when a group is ready |
-| `training` | micro-batches, commits, fencing |
-| `dispatching` | what is generated next, and where |
-| `pipeline_change` | from which buffer on another `spec.pipeline` binds |
-"""
+| `training` | micro-batches, commits, the trainer's fence |
+| `buffers` | open staleness buffers, exchange groups, reserve entries |
+| `dispatch`, `engine_choice` | what is generated next, and on which engine |
+| `evaluation` | the scores on held-out prompts |
+| `endings` | how attempts, groups and the job end |
+| `pipeline_change` | a changed `spec.pipeline`, and from which buffer on it is in force |
+| `recovery` | commits to restore that the ledger has lost |
+| `rollback` | versions that the user revokes |
+| `running_metrics`, `metrics_line` | figures for people |
+"""  # noqa: E501  the table
 
 from __future__ import annotations
 
@@ -37,7 +42,7 @@ from rljob_core.actions import (
     StoresRead,
 )
 from rljob_core.config import JobConfig
-from rljob_core.dispatch import moves
+from rljob_core.job_state import JobState
 from rljob_core.messages import (
     CheckpointWritten,
     EngineGone,
@@ -48,149 +53,142 @@ from rljob_core.messages import (
     StepProposed,
     TrainerReady,
 )
-from rljob_core.planner import dispatching, engines, migration, pipeline_change, recovery, results, training
+from rljob_core.planner import (
+    buffers,
+    dispatch,
+    endings,
+    engines,
+    migration,
+    pipeline_change,
+    recovery,
+    results,
+    training,
+)
 from rljob_core.planner.context import Decision, PlannerContext
-from rljob_core.records import BufferOpened, EpochClaimed, GroupReserved, JobFinished
-from rljob_core.trajectory import group_id
-
-__all__ = ["Decision", "Planner"]
-
-LOST_BATCHES = 100
-"""Batches of groups whose payloads one step may find lost.
-
-No machine's death costs as much; a store that loses whatever it is given does.
-"""
+from rljob_core.records import EpochClaimed, JobFinished
 
 
-class Planner(PlannerContext):
-    """State and decisions of one coordinator."""
+class Planner:
+    """One coordinator's decisions.
 
-    def __init__(self, config: JobConfig, *, prefetch: float = 0.25) -> None:
-        super().__init__(config, prefetch=prefetch)
+    Args:
+        config: of the job.
+        prefetch: work sent to an engine beyond its slots, as a fraction of them.
+        state: what the ledger says; None for an empty ledger.
+
+    Attributes:
+        context: everything that decisions depend on.
+    """
+
+    def __init__(self, config: JobConfig, *, prefetch: float = 0.25, state: JobState | None = None) -> None:
+        state = JobState() if state is None else state
+        self.context = PlannerContext(config, prefetch=prefetch, state=state)
+
+    @property
+    def state(self) -> JobState:
+        """The job's state: the ledger's records and those decided since."""
+        return self.context.state
+
+    @property
+    def epoch(self) -> int:
+        """Number of this coordinator's writer epoch."""
+        return self.context.epoch
 
     def start(self, instance: str, now: float) -> Decision:
-        """Claim the next writer epoch over the replayed state; `StoresRead` must be what is observed first."""
-        self.now = now
-        writer = self.state.writer.successor(instance)
-        self.emit(EpochClaimed(writer.number, writer.instance, self.job))
-        self.figures.start(now)
-        return self.take_decision()
-
-    def _begin(self, found: StoresRead) -> None:
-        """Take back what the ledger has lost and tell everyone who is in charge."""
-        recovery.restore(self, found)
-        if self.state.finished is not None:
-            self.end_groups()  # the ledger may break off before their ends
-        pipeline_change.on_pipeline_changed(self, self.spec.pipeline)
-        results.complete_left(self)
-        if self.state.trainer is not None:
-            self.act(SendToTrainer(self.state.trainer.attempt, Hello(self.epoch)))
-        training.announce(self)
-        dispatching.repeat(self)
-        migration.recall(self)
+        """Claim the next writer epoch; the first observation afterwards must be `StoresRead`."""
+        context = self.context
+        context.now = now
+        writer = context.state.writer.successor(instance)
+        context.emit(EpochClaimed(writer.number, writer.instance, context.job))
+        context.metrics.start(now)
+        return context.flush_decision()
 
     def decide(self, observations: Sequence[Observation], now: float) -> Decision:
-        """React to what was seen.
+        """React to observations.
+
+        Args:
+            now: seconds of the coordinator's own clock; for metrics only.
 
         Raises:
-            Fenced: somebody has heard of a coordinator of a newer epoch.
+            Fenced: an engine or trainer follows a newer coordinator.
         """
-        self.now = now
+        context = self.context
+        context.now = now
         for observation in observations:
             match observation:
                 case StoresRead():
-                    self._begin(observation)
+                    _take_charge(context, observation)
                 case PayloadSeen():
-                    results.on_payload(self, observation)
-                    engines.let_leave(self)
+                    results.on_payload(context, observation)
+                    engines.remove_drained(context)
                 case PayloadAbsent():
-                    results.on_payload_absent(self, observation)
+                    results.on_payload_absent(context, observation)
                 case ProgressFound():
-                    migration.on_progress_found(self, observation)
+                    context.lookups.answer(observation)
                 case ProgressListed():
-                    migration.on_progress_listed(self, observation)
+                    migration.on_progress_listed(context, observation)
                 case RewardsSeen():
-                    results.on_rewards(self, observation)
+                    results.on_rewards(context, observation)
                 case RewardsComplete():
-                    results.on_rewards_complete(self, observation)
+                    results.on_rewards_complete(context, observation)
                 case SignalSeen():
-                    engines.on_signal(self, observation)
+                    engines.on_signal(context, observation)
                 case OwnHeartbeat():
-                    engines.on_heartbeat(self)
-                    results.on_heartbeat(self)
+                    engines.on_heartbeat(context)
+                    results.on_heartbeat(context)
                 case PipelineChanged():
-                    pipeline_change.on_pipeline_changed(self, observation.pipeline)
+                    pipeline_change.on_pipeline_changed(context, observation.pipeline)
                 case PipelineRefused():
-                    self.pipeline_refused = observation.reason
+                    context.pipeline_refused = observation.reason
                 case GenerationEnded():
-                    engines.on_generation_ended(self, observation)
+                    engines.on_generation_ended(context, observation)
                 case EngineGone():
-                    engines.on_engine_gone(self, observation)
+                    engines.on_engine_gone(context, observation)
                 case TrainerReady():
-                    training.on_trainer_ready(self, observation)
+                    training.on_trainer_ready(context, observation)
                 case StepProposed():
-                    training.on_step_proposed(self, observation)
+                    training.on_step_proposed(context, observation)
                 case CheckpointWritten():
-                    training.on_checkpoint_written(self, observation)
+                    training.on_checkpoint_written(context, observation)
                 case PayloadMissing():
-                    training.on_payload_missing(self, observation)
+                    training.on_payload_missing(context, observation)
                 case RoleFailed():
-                    self._on_role_failed(observation)
-        self._advance()
-        return self.take_decision()
+                    _on_role_failed(context, observation)
+        _advance(context)
+        return context.flush_decision()
 
-    def _on_role_failed(self, failed: RoleFailed) -> None:
-        trainer = self.state.trainer
-        if failed.attempt and trainer is not None and failed.attempt < trainer.attempt:
-            return  # a gang that was replaced, which may not find what its successor has removed
-        self.finish(JobFinished("Failed", f"{failed.role}: {failed.message}"))
 
-    def _advance(self) -> None:
-        """Everything that what was seen makes possible."""
-        if self.state.finished is not None:
-            return
-        self._open_buffers()
-        for move in moves(self.state.buffers):
-            self.emit(move)
-        self._reserve()
-        training.feed(self)
-        training.ask_for_last_checkpoint(self)
-        migration.seek(self)
-        dispatching.evaluate(self)
-        dispatching.dispatch(self)
-        self._check_end()
+def _take_charge(context: PlannerContext, found: StoresRead) -> None:
+    """Restore the commits that the ledger has lost, repeat what may not have been sent, and greet the trainer."""
+    recovery.restore(context, found)
+    if context.state.finished is not None:
+        endings.abort_all_groups(context)  # the ledger may break off before their ends
+    pipeline_change.on_pipeline_changed(context, context.spec.pipeline)
+    results.complete_rewarded_groups(context)
+    if context.state.trainer is not None:
+        context.act(SendToTrainer(context.state.trainer.attempt, Hello(context.epoch)))
+    training.announce(context)
+    dispatch.resend(context)
+    migration.find_interrupted(context)
 
-    def _open_buffers(self) -> None:
-        pipeline = self.spec.pipeline
-        for step in self.state.buffers.openable(pipeline.bound, self.spec.steps):
-            self.emit(BufferOpened(step, pipeline.bound, pipeline.mode, self.spec.data.prompts_per_step))
 
-    def _reserve(self) -> None:
-        for buffer in self.state.buffers.buffers.values():
-            while buffer.free > 0:
-                prompt, size = self.state.next_prompt, self.spec.data.group_size
-                self.emit(GroupReserved(group_id(prompt), prompt, size, buffer.step, buffer.min_version))
+def _on_role_failed(context: PlannerContext, failed: RoleFailed) -> None:
+    trainer = context.state.trainer
+    if failed.attempt and trainer is not None and failed.attempt < trainer.attempt:
+        return  # a replaced gang: its successor may have removed the files that it failed to find
+    endings.finish_job(context, JobFinished("Failed", f"{failed.role}: {failed.message}"))
 
-    def _check_end(self) -> None:
-        state, steps = self.state, self.last_version
-        given_up, lost = state.replaced["PromptExhausted"], state.replaced["PayloadLost"]
-        if given_up > self.replacement_limit:
-            causes = "; ".join(list(self.failures)[-3:])
-            message = f"{given_up} prompts of step {state.version} were given up: {causes}"
-            self.finish(JobFinished("Failed", message))
-            return
-        if lost > LOST_BATCHES * self.replacement_limit:
-            message = (
-                f"the payloads of {lost} groups were not there when step {state.version} was to train on them"
-            )
-            self.finish(JobFinished("Failed", message))
-            return
-        evaluated = self.spec.evaluation is None or steps in state.evaluated
-        saved = state.checkpoint is not None and state.checkpoint.version >= steps
-        if state.version >= steps and evaluated and saved:
-            self.finish(JobFinished("Succeeded"))
 
-    @property
-    def replacement_limit(self) -> int:
-        """Prompts that may be given up in one step before the job fails: a whole batch of them."""
-        return self.spec.data.prompts_per_step
+def _advance(context: PlannerContext) -> None:
+    """Do everything that the observations have made possible."""
+    if context.state.finished is not None:
+        return
+    buffers.open_buffers(context)
+    buffers.move_groups(context)
+    buffers.reserve_groups(context)
+    training.assign_micro_batches(context)
+    training.ask_for_last_checkpoint(context)
+    migration.look_up_progress(context)
+    dispatch.advance_evaluation(context)
+    dispatch.dispatch(context)
+    endings.finish_if_due(context)

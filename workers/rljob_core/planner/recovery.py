@@ -1,10 +1,11 @@
-"""What a coordinator takes back after it has claimed its epoch: commits that the ledger has lost.
+"""Commits that a coordinator restores after it has claimed its epoch, because the ledger has lost them.
 
-JetStream acknowledges before it syncs, so the end of the ledger may be lost with its machine. Manifests were durable
-before their commits were recorded, and each embeds its commit's record: a chain of them that starts at the ledger's
-last commit says how it went on. A manifest alone does not prove a commit (its gang may have been fenced), so one that
-the ledger contradicts is passed over, unless what can only come after a commit shows that there was one: a manifest
-that it is the parent of, or its announcement.
+JetStream acknowledges a message before it is on disk, so a machine that dies can take the end of the ledger with it.
+Weight manifests were durable before their commits were recorded, and each embeds its commit's record: a chain of
+manifests that starts at the ledger's last commit shows how the ledger continued. A manifest alone does not prove a
+commit, as its gang may have been fenced, so a manifest that contradicts the ledger is ignored. It counts nevertheless
+if something exists that only follows a commit: a manifest whose parent it is, or its announcement. See
+`docs/design/staleness.md`, *Restored*.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from rljob_core.records import EPOCH_STRIDE, StepCommitted, StepRestored
 from rljob_core.trajectory import prompt_of_group
 
 Charge = tuple[int, int]
-"""Count of the writer epoch, trainer's attempt: the newer gang has the greater one."""
+"""Count of the writer epoch, and the trainer's attempt: the newer gang has the greater pair."""
 
 
 def restore(context: PlannerContext, found: StoresRead) -> None:
-    """Record every commit that was, or could have been, made after the ledger's last."""
+    """Record every commit that was, or may have been, made after the ledger's last one."""
     if context.state.finished is not None:
         return
     proven = {found.announced, *(p.parent for p in found.proposals)}
@@ -32,7 +33,7 @@ def restore(context: PlannerContext, found: StoresRead) -> None:
 
 
 def _follows(state: JobState, proposal: StepCommitted, proven: set[str]) -> bool:
-    """Whether it is the next version, and the ledger does not say that it was never committed."""
+    """Whether a proposal is the next version, and nothing in the ledger shows that it was never committed."""
     if (proposal.version, proposal.parent) != (state.version + 1, state.commit.manifest):
         return False
     if any(_has_ended(state, group) for group in proposal.siblings):
@@ -41,7 +42,7 @@ def _follows(state: JobState, proposal: StepCommitted, proven: set[str]) -> bool
 
 
 def _may_be_next(state: JobState, proposal: StepCommitted) -> bool:
-    """Whether its gang was in charge when the ledger breaks off."""
+    """Whether the proposal's gang can have been in charge after the end of the ledger."""
     if state.trainer is None:
         return True
     if (proposal.attempt, proposal.epoch) == (state.trainer.attempt, state.trainer.epoch):
@@ -61,7 +62,7 @@ def _has_ended(state: JobState, group: str) -> bool:
 
 
 def _restored(state: JobState, commit: StepCommitted) -> StepRestored:
-    """The record; what else the ledger has in the step's buffer takes the first place that admits it."""
+    """The record of a restored commit; other groups in its step's buffer move to the first buffer that admits them."""
     groups = commit.siblings
     room: Counter[int] = Counter()
     for buffer in state.buffers.buffers.values():

@@ -1,4 +1,4 @@
-"""The user goes back to an earlier version: what came after it does not count any more."""
+"""Going back to an earlier version at the user's request: every later version is revoked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from rljob_core.actions import PublishMetrics
 from rljob_core.planner import training
 from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import CheckpointSaved, StepCommitted, VersionsRevoked
 
 
@@ -18,13 +19,13 @@ def revoke(
     chain: Sequence[StepCommitted],
     checkpoint: CheckpointSaved | None,
 ) -> None:
-    """Revoke all versions after `version` and tell engines of it, right after the epoch was claimed.
+    """Revoke all versions after `version` and announce it to the engines, right after the epoch was claimed.
 
-    Nothing is planned yet: whoever takes over as coordinator goes on from here, with the next prompts.
+    Nothing is planned here: the next coordinator continues from `version`, with the next prompts.
 
     Args:
         chain: commits of versions 1, 2, … up to the ledger's newest.
-        checkpoint: of this version or one before it; None for fresh optimizer state.
+        checkpoint: the optimizer state to continue with, of `version` or an earlier one; None for a fresh state.
     """
     target = chain[version - 1] if version else None
     revoked = VersionsRevoked(
@@ -37,4 +38,4 @@ def revoke(
     )
     context.emit(revoked)
     training.announce(context)
-    context.act(PublishMetrics(replace(context.metrics_line(), gone_back=True)))
+    context.act(PublishMetrics(replace(metrics_line(context), gone_back=True)))

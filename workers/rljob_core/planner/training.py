@@ -1,8 +1,9 @@
-"""Micro-batches, commits and the trainer's fence `(attempt, epoch)` (MECHANISMS §3a).
+"""Micro-batches, commits and the trainer's fence `(attempt, epoch)`.
 
-A coordinator gives nothing out before a gang has answered to its epoch; then what was in training and not
-committed is ready again. A step is committed by its record alone, and only if it is the next one, from the current
-fence, from the committed parent, and of exactly what was assigned.
+The coordinator assigns nothing before a gang has answered to its epoch; groups that were in training and not committed
+are ready again by then. A step is committed by its record alone. The planner records it only if the step is the next
+one, comes from the gang in charge, starts from the committed parent, and consists of exactly what was assigned. See
+`docs/design/staleness.md`, *Once, whole, and in order*.
 """
 
 from __future__ import annotations
@@ -21,38 +22,40 @@ from rljob_core.messages import (
     TrainerReady,
     TrainingItem,
 )
+from rljob_core.planner import endings
 from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import CheckpointSaved, MicroBatchAssigned, StepCommitted, TrainerAttempt
 from rljob_core.spec import Mode
 from rljob_core.staleness import EntryState
 from rljob_core.trajectory import group_of
 
 MICRO_BATCH_ITEMS = 2048
-"""Trajectories of one micro-batch at most, unless one group alone has more: their list is one message."""
+"""Trajectories of one micro-batch at most, unless a single group has more: their list is one message."""
 
 
 def on_trainer_ready(context: PlannerContext, event: TrainerReady) -> None:
-    """A gang asks to be taken on, or answers to this coordinator's `Hello`."""
+    """A gang asks for work, or answers to this coordinator's `Hello`."""
     trainer = context.state.trainer
     if trainer is not None and event.attempt < trainer.attempt:
         context.act(SendToTrainer(event.attempt, Fence(trainer.attempt, context.epoch)))
         return
-    context.hear_of(event.epoch)
+    context.check_epoch(event.epoch)
     if event.epoch < context.epoch:
         context.act(SendToTrainer(event.attempt, Hello(context.epoch)))
         return
     if event.proposal is not None and _commit(context, event.proposal):
-        context.act(PublishMetrics(context.figures.stepped(context.metrics_line())))
-    if trainer is None or event.attempt > trainer.attempt or not context.trainer_accepted:
+        context.act(PublishMetrics(context.metrics.stepped(metrics_line(context))))
+    if trainer is None or event.attempt > trainer.attempt or not context.trainer_link.accepted:
         _resume(context, event.attempt)
     else:
-        _repeat(context, event)
+        _resend(context, event)
 
 
-def _repeat(context: PlannerContext, event: TrainerReady) -> None:
-    """A gang that is in charge waits: what it was told may be lost. What it has taken already, it passes over."""
-    state, resumed = context.state, context.resumed
-    if context.dismissed(event.attempt):
+def _resend(context: PlannerContext, event: TrainerReady) -> None:
+    """Send again what the waiting gang in charge lacks, as messages may be lost; it ignores what it has."""
+    state, resumed = context.state, context.trainer_link.resumed
+    if endings.send_finish_if_over(context, event.attempt):
         return
     if resumed is None:
         return
@@ -60,7 +63,7 @@ def _repeat(context: PlannerContext, event: TrainerReady) -> None:
     if behind:
         context.act(SendToTrainer(event.attempt, resumed))
     elif event.proposal is not None and event.proposal.version > state.version:
-        _resume(context, event.attempt)  # of another step than was assigned: it starts over
+        _resume(context, event.attempt)  # not the step that was assigned: it starts over
         return
     elif _lacks_last_checkpoint(context):
         _resume(context, event.attempt)
@@ -71,18 +74,19 @@ def _repeat(context: PlannerContext, event: TrainerReady) -> None:
 
 
 def _resume(context: PlannerContext, attempt: int) -> None:
+    """Put a gang in charge and have it start from the newest commit."""
     commit, checkpoint = context.state.commit, context.state.checkpoint
-    trainer, before = context.state.trainer, context.resumed
-    same = trainer is not None and before is not None and trainer.attempt == attempt == before.attempt
-    number = before.number + 1 if same and before is not None else 1
+    trainer, link = context.state.trainer, context.trainer_link
+    in_charge = trainer.attempt if trainer is not None else None
+    number = link.next_resume_number(attempt, in_charge=in_charge)
     context.emit(TrainerAttempt(attempt, context.epoch, commit.version))
-    context.trainer_accepted = True
-    if context.dismissed(attempt):
+    link.accepted = True
+    if endings.send_finish_if_over(context, attempt):
         return
     last = commit.version >= context.last_version
     if last:
-        context.asked = attempt, commit.version
-    context.resumed = Resume(
+        link.checkpoint_asked = attempt, commit.version
+    link.resumed = Resume(
         attempt=attempt,
         epoch=context.epoch,
         number=number,
@@ -93,23 +97,24 @@ def _resume(context: PlannerContext, attempt: int) -> None:
         checkpoint_version=checkpoint.version if checkpoint else None,
         last=last,
     )
-    context.act(SendToTrainer(attempt, context.resumed))
+    context.act(SendToTrainer(attempt, link.resumed))
 
 
 def on_step_proposed(context: PlannerContext, event: StepProposed) -> None:
-    """A step's weights and manifest are durable."""
+    """A step's weights and manifest are durable: commit the step, if it is the one that was assigned."""
     if _commit(context, event.proposal):
-        context.figures.step(event.stats)
-        context.act(PublishMetrics(context.figures.stepped(context.metrics_line())))
+        context.metrics.step(event.stats)
+        context.act(PublishMetrics(context.metrics.stepped(metrics_line(context))))
         return
     trainer, proposal = context.state.trainer, event.proposal
     in_charge = trainer is not None and (proposal.attempt, proposal.epoch) == (trainer.attempt, trainer.epoch)
-    if in_charge and context.trainer_accepted and proposal.version > context.state.version:
-        # It holds a step that is not the one that was assigned: it starts over, or nobody would speak again.
+    if in_charge and context.trainer_link.accepted and proposal.version > context.state.version:
+        # The gang has finished another step than was assigned. Unless it starts over, each side waits for the other.
         _resume(context, proposal.attempt)
 
 
 def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
+    """Commit a step if it is exactly what the gang in charge was assigned; whether it was."""
     state, trainer = context.state, context.state.trainer
     if (
         trainer is None
@@ -123,10 +128,10 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
     ):
         return False
     siblings = [s for g in state.in_training() for s in state.groups[g].siblings]
-    context.figures.consumed(siblings, step=state.version)
+    context.metrics.consumed(siblings, step=state.version)
     context.emit(proposal)
     for sibling in siblings:
-        context.let_go(sibling)
+        context.release(sibling)
     announce(context)
     return True
 
@@ -139,9 +144,10 @@ def announce(context: PlannerContext) -> None:
 
 
 def ask_for_last_checkpoint(context: PlannerContext) -> None:
-    """Once all steps are committed, have the trainer save; it knows neither that nor `spec.steps`, which may change."""
+    """Once all steps are committed, have the trainer save a checkpoint: it does not know which step is the last."""
     trainer, version = context.state.trainer, context.state.version
-    if trainer is None or not context.trainer_accepted or context.asked == (trainer.attempt, version):
+    link = context.trainer_link
+    if trainer is None or not link.accepted or link.checkpoint_asked == (trainer.attempt, version):
         return
     if _lacks_last_checkpoint(context):
         _resume(context, trainer.attempt)
@@ -155,29 +161,29 @@ def _lacks_last_checkpoint(context: PlannerContext) -> bool:
 def on_checkpoint_written(context: PlannerContext, event: CheckpointWritten) -> None:
     """Optimizer state after a committed version is durable."""
     newest = context.state.checkpoint
-    # Of a gang that was replaced, it may be of a step that was never committed.
+    # A replaced gang may have saved after a step that was never committed.
     committed = context.state.lineage.get(event.version) == event.manifest
     if committed and (newest is None or event.version > newest.version):
         context.emit(CheckpointSaved(event.version, event.attempt, event.key))
 
 
 def on_payload_missing(context: PlannerContext, event: PayloadMissing) -> None:
-    """The trainer could not read payloads: their groups are aborted, and the step starts over without them."""
+    """The trainer could not read payloads: abort their groups, and start the step over without them."""
     trainer = context.state.trainer
     if trainer is None or (event.attempt, event.epoch) != (trainer.attempt, trainer.epoch):
         return
     lost = {group_of(t) for t in event.trajectories if group_of(t) in context.state.groups}
-    if not lost:  # dealt with already: the Resume that followed is on its way
+    if not lost:  # the groups were aborted before: their Resume is on its way
         return
     _resume(context, event.attempt)
     for group in sorted(lost):
-        context.abort(group, "PayloadLost")
+        endings.abort_group(context, group, "PayloadLost")
 
 
-def feed(context: PlannerContext) -> None:
-    """Hand out micro-batches of the current step: as they fill, or all at once when `Synchronous`."""
+def assign_micro_batches(context: PlannerContext) -> None:
+    """Assign micro-batches of the current step: as each fills, or all at once under `Synchronous`."""
     state, buffer = context.state, context.state.buffers.current
-    if not context.trainer_accepted or buffer is None:
+    if not context.trainer_link.accepted or buffer is None:
         return
     ready = buffer.groups(EntryState.OCCUPIED)
     whole = len(ready) + len(state.in_training()) == buffer.capacity
@@ -209,13 +215,13 @@ def _assign(context: PlannerContext, groups: list[str], *, last: bool) -> None:
 
 
 def _message(context: PlannerContext, assigned: MicroBatchAssigned) -> MicroBatch:
-    """What the trainer is told of a micro-batch of the current step."""
+    """The message of a micro-batch of the current step."""
     return MicroBatch(
         step=assigned.step,
         micro_batch=assigned.micro_batch,
         attempt=assigned.attempt,
         epoch=assigned.epoch,
-        resume=context.resumed.number if context.resumed is not None else 0,
+        resume=context.trainer_link.resume_number,
         max_staleness=context.state.buffers.buffers[assigned.step].max_staleness,
         items=tuple(
             item for group in assigned.groups for item in _items(context, context.state.groups[group])

@@ -68,17 +68,17 @@ async def roll_back(
         Fenced: a coordinator of the job is running.
     """
     ledger = Ledger(store, job=config.uid, instance=instance)
-    planner = Planner(config)
-    planner.state = state = VersionedState()
+    state = VersionedState()
     await ledger.replay(state)
+    planner = Planner(config, state=state)
     now = asyncio.get_running_loop().time()
     claim = planner.start(instance, now)
-    recovery.restore(planner, await read_stores(store, weights, state.version))
+    recovery.restore(planner.context, await read_stores(store, weights, state.version))
     chain = list(state.chain)
     await asyncio.to_thread(_check, weights, chain, version)
     checkpoint = _newest_checkpoint(state.checkpoints, checkpoints, version)
-    rollback.revoke(planner, version, chain=chain, checkpoint=checkpoint)
-    decision = planner.take_decision()
+    rollback.revoke(planner.context, version, chain=chain, checkpoint=checkpoint)
+    decision = planner.context.flush_decision()
     await ledger.claim(state.writer, claim.records)
     # Before the record: if the process dies in between, the same command can be run again.
     await asyncio.to_thread(_delete_after, weights, checkpoints, version)

@@ -64,6 +64,7 @@ class Coordinator:
         self._store = store
         self._weights = weights
         self._instance = instance
+        self._prefetch = prefetch
         self._planner = Planner(config, prefetch=prefetch)
         self._ledger = Ledger(store, job=config.uid, instance=instance)
         self._decisions = decisions
@@ -99,8 +100,8 @@ class Coordinator:
         config = await self._with_room(state)
         now = asyncio.get_running_loop().time()
         if self._decisions is not None:
-            state = self._decisions.begin(config, state, now, prefetch=self._planner.prefetch)
-        self._planner.spec, self._planner.state = config.spec, state
+            state = self._decisions.begin(config, state, now, prefetch=self._prefetch)
+        self._planner = Planner(config, prefetch=self._prefetch, state=state)
         claimed = self._planner.start(self._instance, now)
         await self._ledger.claim(state.writer, claimed.records)
         # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.

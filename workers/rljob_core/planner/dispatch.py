@@ -1,36 +1,44 @@
-"""What is generated next, and where: evaluation first, then the earliest buffer's groups."""
+"""What is generated next, and on which engine: a running evaluation first, then the groups of the earliest buffer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from rljob_core.actions import PublishMetrics, SendToEngine
-from rljob_core.dispatch import EngineView, choose
-from rljob_core.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Generate
 from rljob_core.planner import migration
 from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.engine_choice import EngineView, choose
+from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
+from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.spec import Inflight
 from rljob_core.stable_hash import stable_hash
 from rljob_core.trajectory import State, group_of
 
 ATTEMPTS_PER_EPOCH = 1_000_000
+"""Attempts of evaluation answers that one coordinator may use: their numbers begin at its epoch times this."""
 DISPATCHED_ITEMS = 2048
-"""Trajectories of one record at most: with what each goes on from, it fits into a message."""
+"""Trajectories of one `Dispatched` record at most: with everything that they inherit, it fits into a message."""
 
 
 @dataclass(slots=True)
 class Outbox:
-    """What one round sends, by engine; siblings also by the minVersion that they are sent with."""
+    """What one round of dispatch sends.
+
+    Attributes:
+        items: work by engine.
+        reserved: the part of it that training needs, by engine and `min_version`: one record each.
+        siblings: ids of the siblings in it.
+    """
 
     items: dict[str, list[Generate]] = field(default_factory=dict)
     reserved: dict[tuple[str, int], list[Generate]] = field(default_factory=dict)
     siblings: set[str] = field(default_factory=set)
 
     def add(self, engine: EngineView, item: Generate) -> None:
-        """Give an engine one more."""
+        """Give an engine one trajectory more."""
         engine.assigned += 1
         self.items.setdefault(engine.engine, []).append(item)
 
@@ -43,9 +51,9 @@ class Outbox:
         *,
         min_version: int,
     ) -> None:
-        """Give an engine a sibling that needs `min_version` at least."""
-        # The engine's own version costs it nothing and leaves the group room to move to a later buffer. A newer one
-        # than is committed was lost with its commit: the engine will go back.
+        """Give an engine a sibling whose tokens must be of `min_version` or newer."""
+        # To ask for the engine's own version costs nothing and leaves the group room to move to a later buffer. An
+        # engine whose version is newer than the last commit has weights of a lost commit, and will go back.
         min_version = max(min_version, min(engine.version, context.state.version))
         item = _generate(context, sibling, min_version, inherited)
         self.add(engine, item)
@@ -54,9 +62,9 @@ class Outbox:
 
 
 def dispatch(context: PlannerContext) -> None:
-    """Send what waits to engines with room."""
+    """Send waiting trajectories to engines with room."""
     outbox = Outbox()
-    _dispatch_answers(context, outbox)
+    _dispatch_evaluation(context, outbox)
     _dispatch_siblings(context, outbox)
     for (engine, min_version), reserved in outbox.reserved.items():
         for start in range(0, len(reserved), DISPATCHED_ITEMS):
@@ -70,13 +78,15 @@ def dispatch(context: PlannerContext) -> None:
 
 def _choose(context: PlannerContext, min_version: int) -> EngineView | None:
     waits = context.spec.pipeline.inflight != Inflight.KEEP
-    return choose(context.engines.values(), min_version=min_version, waits=waits, prefetch=context.prefetch)
+    return choose(
+        context.liveness.engines.values(), min_version=min_version, waits=waits, prefetch=context.prefetch
+    )
 
 
-def _dispatch_answers(context: PlannerContext, outbox: Outbox) -> None:
+def _dispatch_evaluation(context: PlannerContext, outbox: Outbox) -> None:
     run = context.evaluation
     while run is not None and run.waiting:
-        if run.waiting[0] not in run.attempts:  # its score came in the meantime
+        if run.waiting[0] not in run.attempts:  # it was scored meanwhile
             run.waiting.popleft()
             continue
         engine = _choose(context, run.version)
@@ -107,17 +117,17 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox) -> None:
         step, place, trajectory = queue.pop()
         sibling = context.state.sibling(trajectory)
         if sibling is None or sibling.state is not State.RESERVED or trajectory in outbox.siblings:
-            continue  # what was queued more than once goes once
+            continue  # an id may be queued more than once
         buffer = context.state.buffers.buffer_of(group_of(trajectory))
-        if buffer.step != step:  # its group has moved, and was queued again
+        if buffer.step != step:  # the group has moved, and was queued for that buffer
             continue
-        if migration.is_sought(context, sibling):
+        if context.lookups.is_pending(sibling):
             postponed.append((step, place, trajectory))
             continue
-        if (found := migration.place(context, sibling, buffer)) is not None:
+        if (found := migration.choose_to_resume(context, sibling, buffer)) is not None:
             outbox.send(context, sibling, *found, min_version=max(buffer.min_version, found[1].span.max))
             continue
-        # Siblings stay together while their engine has room: they share a prompt.
+        # Siblings go to one engine while it has room: they share a prompt.
         if engine is None or group_of(trajectory) != group or engine.room(context.prefetch) <= 0:
             group, engine = group_of(trajectory), _choose(context, buffer.min_version)
         if engine is None:
@@ -144,15 +154,18 @@ def _generate(
     )
 
 
-def repeat(context: PlannerContext, engine: str = "") -> None:
-    """Send again what is being generated (by one engine): a coordinator may have died before it sent it.
+def resend(context: PlannerContext, engine: str = "") -> None:
+    """Send again what is being generated, as the message may be lost, or its coordinator may have died before it.
 
-    An engine passes over what it has in the same attempt, and says so of what it had (`PayloadAbsent`).
+    An engine ignores an attempt that it has, and answers `PayloadAbsent` to one that it had.
+
+    Args:
+        engine: the only engine to send to; empty for all of them.
     """
     sent: dict[str, list[Generate]] = {}
     for name in [engine] if engine else list(context.state.generating):
         for sibling in context.state.generating_at(name):
-            # It may have been sent with a version that was lost with its commit, and cannot be waited for.
+            # A version that was lost with its commit may never come.
             min_version = min(sibling.min_version, context.state.version)
             sent.setdefault(name, []).append(_generate(context, sibling, min_version, sibling.inherited))
     run = context.evaluation
@@ -163,8 +176,8 @@ def repeat(context: PlannerContext, engine: str = "") -> None:
         context.act(SendToEngine(name, tuple(items)))
 
 
-def evaluate(context: PlannerContext) -> None:
-    """Start the evaluation that is due, and record the one that is done."""
+def advance_evaluation(context: PlannerContext) -> None:
+    """Record the evaluation that is done, and start the one that is due."""
     settings, version = context.spec.evaluation, context.state.version
     if settings is None:
         return
@@ -173,10 +186,10 @@ def evaluate(context: PlannerContext) -> None:
         record = Evaluated(run.version, run.mean("sampled"), run.mean("greedy"), run.samples)
         context.emit(record)
         context.evaluation = run = None
-        context.act(PublishMetrics(context.figures.evaluated(record, context.metrics_line())))
+        context.act(PublishMetrics(context.metrics.evaluated(record, metrics_line(context))))
     due = version % settings.every_steps == 0 or version == context.last_version
     if run is None and due and version not in context.state.evaluated:
-        # Attempts of a coordinator before this one, whose results may still come, have other numbers.
+        # An earlier coordinator's attempts, whose results may still arrive, have other numbers.
         first = context.epoch * ATTEMPTS_PER_EPOCH + 1
         context.evaluation = Evaluation.start(version=version, samples=settings.samples, first_attempt=first)
 
@@ -184,6 +197,6 @@ def evaluate(context: PlannerContext) -> None:
 def sample_seed(seed: int, trajectory: str, attempt: int) -> int:
     """A 31-bit seed for one attempt at one trajectory.
 
-    A sample's random stream thus depends on the job, the trajectory and its attempt, not on who generates it.
+    A sample's random stream thus depends on the job, the trajectory and its attempt, not on the engine.
     """
     return stable_hash(f"{seed}/{trajectory}/{attempt}") & 0x7FFFFFFF

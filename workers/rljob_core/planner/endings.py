@@ -1,0 +1,126 @@
+"""How attempts, groups and the job end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljob_core.actions import PublishMetrics, SendToEngine, SendToTrainer
+from rljob_core.job_state import Sibling
+from rljob_core.messages import Cancel, Finish
+from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.message_refcounts import Key
+from rljob_core.planner.metrics_line import metrics_line
+from rljob_core.records import GroupAborted, JobFinished, SiblingReset
+from rljob_core.trajectory import State, group_of
+
+DETAIL_CHARACTERS = 500
+"""Length to which the detail of a failure is cut before it goes into the ledger."""
+LOST_BATCHES = 100
+"""Batches of groups whose payloads one step may find lost before the job fails.
+
+No machine's death costs as much; a store that loses everything does.
+"""
+
+
+def reset_sibling(
+    context: PlannerContext,
+    sibling: Sibling,
+    reason: str,
+    *,
+    failure: bool,
+    detail: str = "",
+    carries: bool = False,
+) -> None:
+    """Have the sibling generated again as its next attempt.
+
+    Args:
+        failure: whether this counts against `maxAttempts`.
+        carries: whether the next attempt may inherit the progress of earlier ones.
+    """
+    context.release(sibling)
+    attempt, detail = sibling.attempt + 1, detail[:DETAIL_CHARACTERS]
+    context.emit(SiblingReset(sibling.id, attempt, reason, failure, detail, carries))
+    if carries:
+        context.lookups.interrupted.append(sibling.id)
+
+
+def fail_sibling(context: PlannerContext, sibling: Sibling, reason: str, *, detail: str) -> None:
+    """Generate the sibling again after a failure; after `maxAttempts` failures, abort its group."""
+    context.failures.append(f"{sibling.id}: {reason}: {detail[:DETAIL_CHARACTERS]}")
+    if sibling.failures + 1 < context.spec.pipeline.max_attempts:
+        reset_sibling(context, sibling, reason, failure=True, detail=detail)
+    else:
+        abort_group(context, group_of(sibling.id), "PromptExhausted", {sibling.id: reason})
+
+
+def abort_group(
+    context: PlannerContext, group: str, reason: str, causes: dict[str, str] | None = None
+) -> None:
+    """End a group without training on it, and cancel its siblings on their engines.
+
+    Args:
+        causes: reasons of single siblings, by trajectory id, where they differ from the group's.
+    """
+    running: dict[str, list[Sibling]] = {}
+    for sibling in context.state.groups[group].siblings:
+        if sibling.state is State.GENERATING:
+            context.liveness.free_slot(sibling.engine)
+            running.setdefault(sibling.engine, []).append(sibling)
+        context.release(sibling)
+    context.emit(GroupAborted(group, reason, causes or {}))
+    for engine, siblings in running.items():
+        cancel(context, engine, [(s.id, s.attempt) for s in siblings])
+
+
+def abort_all_groups(context: PlannerContext) -> None:
+    """Abort every open group: the job is over."""
+    for group in list(context.state.groups):
+        abort_group(context, group, "JobFinished")
+
+
+def cancel(context: PlannerContext, engine: str, keys: Sequence[Key]) -> None:
+    """Have an engine stop generating these attempts."""
+    if keys:
+        trajectories, attempts = zip(*keys, strict=True)
+        context.act(SendToEngine(engine, (Cancel(trajectories, attempts),)))
+
+
+def finish_job(context: PlannerContext, outcome: JobFinished) -> None:
+    """End the job for good, unless it has ended already: abort its open groups and tell the trainer."""
+    if context.state.finished is not None:
+        return
+    context.emit(outcome)
+    abort_all_groups(context)
+    if context.state.trainer is not None:
+        send_finish_if_over(context, context.state.trainer.attempt)
+    context.act(PublishMetrics(metrics_line(context)))
+
+
+def send_finish_if_over(context: PlannerContext, attempt: int) -> bool:
+    """Whether the job is over; if it is, this trainer attempt is told so."""
+    end = context.state.finished
+    if end is not None:
+        context.act(SendToTrainer(attempt, Finish(context.epoch, end.outcome, end.message)))
+    return end is not None
+
+
+def finish_if_due(context: PlannerContext) -> None:
+    """Finish the job if its last version is committed, evaluated and saved, or if one step replaced too much."""
+    state, spec, last = context.state, context.spec, context.last_version
+    batch = spec.data.prompts_per_step
+    given_up, lost = state.replaced["PromptExhausted"], state.replaced["PayloadLost"]
+    if given_up > batch:
+        causes = "; ".join(list(context.failures)[-3:])
+        message = f"{given_up} prompts of step {state.version} were given up: {causes}"
+        finish_job(context, JobFinished("Failed", message))
+        return
+    if lost > LOST_BATCHES * batch:
+        message = (
+            f"the payloads of {lost} groups were not there when step {state.version} was to train on them"
+        )
+        finish_job(context, JobFinished("Failed", message))
+        return
+    evaluated = spec.evaluation is None or last in state.evaluated
+    saved = state.checkpoint is not None and state.checkpoint.version >= last
+    if state.version >= last and evaluated and saved:
+        finish_job(context, JobFinished("Succeeded"))

@@ -1,0 +1,73 @@
+"""Which engines are alive, as far as this coordinator has heard: their leases and their last heartbeats.
+
+Leases count the coordinator's own heartbeats as they come back through the store, not seconds. A coordinator that was
+frozen, or whose connection was lost, counts none in that time and so declares no engine dead. Nothing of this is in
+the ledger: a new coordinator learns it again from the engines' signals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rljob_core.planner.engine_choice import EngineView
+from rljob_core.planner.message_refcounts import Key
+
+LEASE_HEARTBEATS = 10
+"""Own heartbeats (one a second) without a signal after which an engine is declared lost."""
+REPLACED_HEARTBEATS = 1
+"""The same for an engine that never signalled to this coordinator while another instance of its pod does."""
+
+
+@dataclass(slots=True)
+class Liveness:
+    """Engines and their leases.
+
+    Attributes:
+        engines: those that have signalled and are not lost, by instance name.
+        leases: own heartbeats since each engine's last signal; engines that only the ledger names have one too.
+        heartbeats: own heartbeats so far.
+        rejected_heartbeats: own heartbeats in a row at which every engine rejected the newest weights.
+        leaving: engines that have drained, with the sequence of the trajectory stream up to which their results must
+            be read before they are removed.
+        removed: engines that were declared lost, with the (trajectory, attempt) pairs that they had. If one of them
+            signals again, these are cancelled there.
+    """
+
+    engines: dict[str, EngineView] = field(default_factory=dict)
+    leases: dict[str, int] = field(default_factory=dict)
+    heartbeats: int = 0
+    rejected_heartbeats: int = 0
+    leaving: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, list[Key]] = field(default_factory=dict)
+
+    def renew(self, engine: str) -> None:
+        """Start the engine's lease anew: it has signalled."""
+        self.leases[engine] = 0
+
+    def lease_ends(self, engine: str) -> bool:
+        """Count one own heartbeat towards the engine's lease; True if the lease has run out."""
+        self.leases[engine] = self.leases.get(engine, 0) + 1
+        # All keys of the signal bucket are read within one heartbeat: an engine that has none, while another instance
+        # of its pod has one, is dead.
+        replaced = engine not in self.engines and self.of_pod(engine)
+        return self.leases[engine] > (REPLACED_HEARTBEATS if replaced else LEASE_HEARTBEATS)
+
+    def forget(self, engine: str) -> bool:
+        """Remove an engine and its lease; True if it had signalled."""
+        self.leases.pop(engine, None)
+        self.leaving.pop(engine, None)
+        return self.engines.pop(engine, None) is not None
+
+    def of_pod(self, engine: str) -> list[EngineView]:
+        """Instances of the engine's pod that have signalled."""
+        return [view for view in self.engines.values() if _pod(view.engine) == _pod(engine)]
+
+    def free_slot(self, engine: str) -> None:
+        """Count one trajectory less on an engine; an unknown engine is ignored."""
+        view = self.engines.get(engine)
+        if view is not None:
+            view.assigned = max(0, view.assigned - 1)
+
+
+def _pod(engine: str) -> str:
+    return engine.rpartition(".")[0]

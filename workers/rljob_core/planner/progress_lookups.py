@@ -1,0 +1,57 @@
+"""Which trajectories may resume from stored progress, and the lookups of that progress.
+
+A trajectory whose engine was lost is `interrupted`. The planner looks its newest progress up (`FindProgress`); while
+the lookup is `pending` the trajectory is not dispatched; what was `found` is kept until its attempt ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rljob_core.actions import ProgressFound, StoredProgress
+from rljob_core.job_state import Sibling
+from rljob_core.planner.message_refcounts import Key
+
+
+@dataclass(slots=True)
+class ProgressLookups:
+    """Lookups of stored progress.
+
+    Attributes:
+        interrupted: ids of trajectories that may resume and have not been looked up.
+        pending: attempt, by trajectory id, of each lookup without an answer.
+        found: the progress that lookups found, by trajectory id and the attempt that may inherit it.
+        listed_version: the version at which the stored progress was last listed, to delete what no attempt needs.
+    """
+
+    interrupted: list[str] = field(default_factory=list)
+    pending: dict[str, int] = field(default_factory=dict)
+    found: dict[Key, StoredProgress] = field(default_factory=dict)
+    listed_version: int = -1
+
+    def pop_interrupted(self) -> list[str]:
+        """Every interrupted trajectory, each once; the list is empty afterwards."""
+        interrupted, self.interrupted = self.interrupted, []
+        return list(dict.fromkeys(interrupted))
+
+    def begin(self, wanted: Mapping[str, int]) -> None:
+        """Wait for answers about these trajectories, which wait as these attempts."""
+        self.pending |= wanted
+
+    def answer(self, answer: ProgressFound) -> None:
+        """Take the answer to a pending lookup; answers about other attempts are ignored."""
+        if self.pending.get(answer.trajectory) != answer.attempt:
+            return
+        del self.pending[answer.trajectory]
+        if answer.progress is not None:
+            self.found[answer.trajectory, answer.attempt] = answer.progress
+
+    def is_pending(self, sibling: Sibling) -> bool:
+        """Whether the sibling's current attempt waits for the answer to a lookup."""
+        return self.pending.get(sibling.id) == sibling.attempt
+
+    def listing_is_due(self, version: int) -> bool:
+        """True once per version: the stored progress is to be listed now."""
+        due, self.listed_version = self.listed_version != version, version
+        return due
