@@ -8,8 +8,7 @@ from itertools import count
 from typing import Any
 
 from rljob_cli.audit.evidence import Evidence, LedgerMessage, ManifestFile, PayloadLeft
-from rljob_core import snapshot
-from rljob_core.job_state import JobState
+from rljob_core.job_state import JobState, snapshot
 from rljob_core.messages import RewardResult
 from rljob_core.records import (
     BufferOpened,

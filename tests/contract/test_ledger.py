@@ -10,6 +10,7 @@ from world import World, job_config
 
 from rljob_core.errors import CorruptLedger, Fenced
 from rljob_core.job_state import JobState
+from rljob_core.job_state.snapshot import dump
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.records import (
     BufferOpened,
@@ -22,7 +23,6 @@ from rljob_core.records import (
     Writer,
     encode_batch,
 )
-from rljob_core.snapshot import dump
 from rljob_runtime.messaging import ledger as ledger_module
 from rljob_runtime.messaging.ledger import CLAIM, PART, RECORDS, SNAPSHOT, Ledger
 

@@ -71,13 +71,13 @@ MUTANTS: dict[str, Mutant] = {
         by=("model", "simulation"),
     ),
     "what was in training stays there when the gang dies": Mutant(
-        "rljob_core.job_state",
+        "rljob_core.job_state.state",
         "for group in self.in_training():",
         "for group in ():",
         by=("model", "simulation"),
     ),
     "records of a fenced coordinator count": Mutant(
-        "rljob_core.job_state", "if batch.writer == self.writer:", "if True:"
+        "rljob_core.job_state.state", "if batch.writer == self.writer:", "if True:"
     ),
     "open buffers take a new bound": Mutant(
         "rljob_core.planner.pipeline_change",
@@ -129,7 +129,7 @@ MUTANTS: dict[str, Mutant] = {
         "known",
     ),
     "inherited tokens do not count towards the base": Mutant(
-        "rljob_core.job_state",
+        "rljob_core.job_state.groups",
         "return sibling.min_version if made is None else min(made.span.min, sibling.min_version)",
         "return sibling.min_version",
         walk=24,
@@ -160,13 +160,13 @@ MUTANTS: dict[str, Mutant] = {
         walk=1276,
     ),
     "a payload older than what was asked for does not lower its group's base": Mutant(
-        "rljob_core.job_state",
+        "rljob_core.job_state.state",
         "        if record.span.min < self.buffers.entry_of(group).base:\n",
         "        if False:\n",
         walk=1019,
     ),
     "two coordinators may have the same epoch": Mutant(
-        "rljob_core.records",
+        "rljob_core.records.writer",
         " + stable_hash(instance) % EPOCH_STRIDE, instance)",
         ", instance)",
         walk=901,

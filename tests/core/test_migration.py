@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from world import job_config
 
-from rljob_core import snapshot
 from rljob_core.actions import (
     Action,
     DropProgress,
@@ -23,6 +22,7 @@ from rljob_core.actions import (
     StoresRead,
     Summary,
 )
+from rljob_core.job_state import snapshot
 from rljob_core.messages import EngineGone, EngineSignal, Generate, GenerationEnded
 from rljob_core.planner import Decision, Planner
 from rljob_core.records import Dispatched, Inherited, Record, SiblingReset

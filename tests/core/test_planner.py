@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from ledger_history import check_history, records
 from world import SimulatedEngine, World, job_config
 
-from rljob_core import snapshot
 from rljob_core.actions import (
     OwnHeartbeat,
     PayloadSeen,
@@ -19,7 +18,7 @@ from rljob_core.actions import (
     SignalSeen,
     Summary,
 )
-from rljob_core.job_state import JobState
+from rljob_core.job_state import JobState, snapshot
 from rljob_core.messages import (
     CheckpointWritten,
     EngineSignal,

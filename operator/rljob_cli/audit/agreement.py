@@ -8,9 +8,8 @@ from itertools import pairwise
 
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import PayloadLeft, Violation
-from rljob_core import snapshot
 from rljob_core.errors import ProtocolViolation
-from rljob_core.job_state import JobState
+from rljob_core.job_state import JobState, snapshot
 from rljob_core.records import Generated
 from rljob_core.trajectory import trajectory_id
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from rljob_core import snapshot
 from rljob_core.errors import CorruptLedger, Fenced
-from rljob_core.job_state import JobState
+from rljob_core.job_state import JobState, snapshot
 from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
 from rljob_core.records import EpochClaimed, Record, RecordBatch, Writer, decode_batch, encode_batch
 

@@ -17,10 +17,10 @@ from typing import Any, get_args
 import pydantic_core
 from pydantic import TypeAdapter
 
-from rljob_core import actions, messages, records, snapshot
+from rljob_core import actions, messages, records
 from rljob_core.actions import Observation
 from rljob_core.config import JobConfig
-from rljob_core.job_state import JobState
+from rljob_core.job_state import JobState, snapshot
 from rljob_core.planner import Decision
 
 Json = dict[str, Any]

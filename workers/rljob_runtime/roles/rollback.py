@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from rljob_core.actions import Announce, PublishMetrics
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
+from rljob_core.job_state.versioned import VersionedState
 from rljob_core.planner import Planner, recovery, rollback
 from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import CheckpointSaved, StepCommitted
-from rljob_core.versions import VersionedState
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.roles.recovery import intact_versions, is_intact, read_stores

@@ -9,7 +9,7 @@ from rljob_core.messages import MicroBatch, Resume
 from rljob_core.ports import TrainerBackend, WeightManifest, WeightStore
 from rljob_core.records import StepCommitted
 from rljob_core.spec import RLJobSpec
-from rljob_core.weights import deletable
+from rljob_core.weight_retention import deletable
 from rljob_runtime.roles.recovery import intact_versions_before
 
 RECOVERY_VERSIONS = 2

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_core.ports import DeltaBase, WeightManifest
-from rljob_core.weights import deletable
+from rljob_core.weight_retention import deletable
 
 
 def manifest(version: int, *, base: WeightManifest | None = None, key: str = "a") -> WeightManifest:

@@ -1,17 +1,14 @@
-"""A job's state: the fold of its ledger. Nothing else changes it.
-
-`JobState.apply` is used by the coordinator on every record that it is about to append, and by a restarted
-coordinator on the records that it reads back: both end in the same state.
-"""
+"""`JobState`: the fold of a job's ledger."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from rljob_core.errors import ProtocolViolation
+from rljob_core.job_state.dispatch_order import DispatchOrder
+from rljob_core.job_state.groups import GroupState, Sibling
 from rljob_core.records import (
     BufferOpened,
     CheckpointSaved,
@@ -23,7 +20,6 @@ from rljob_core.records import (
     GroupMoved,
     GroupReady,
     GroupReserved,
-    Inherited,
     JobFinished,
     MicroBatchAssigned,
     PipelineSet,
@@ -44,49 +40,6 @@ LINEAGE_VERSIONS = 65
 """Newest versions whose manifests are remembered: no bound allows an older one (`spec.pipeline.maxStaleness`)."""
 
 
-@dataclass(slots=True)
-class Sibling:
-    """One trajectory of a group, in its current attempt.
-
-    Attributes:
-        first: the oldest attempt from which it may go on: the last one that was to begin anew.
-        inherited: what it goes on from, while an engine has it.
-    """
-
-    id: str
-    attempt: int = 1
-    state: State = State.RESERVED
-    engine: str = ""
-    min_version: int = 0
-    failures: int = 0
-    payload: Generated | None = None
-    reward: float | None = None
-    first: int = 1
-    inherited: Inherited | None = None
-
-
-@dataclass(slots=True)
-class GroupState:
-    """A group that is neither consumed nor aborted."""
-
-    id: str
-    prompt: int
-    siblings: list[Sibling]
-
-    def base(self, floor: int) -> int:
-        """Minimum version over the siblings; one that is not sent out yet counts as `floor`."""
-        return min(self._version(s, floor) for s in self.siblings)
-
-    @staticmethod
-    def _version(sibling: Sibling, floor: int) -> int:
-        if sibling.payload is not None:
-            return sibling.payload.span.min
-        if sibling.state is not State.GENERATING:
-            return floor
-        made = sibling.inherited
-        return sibling.min_version if made is None else min(made.span.min, sibling.min_version)
-
-
 @dataclass(frozen=True, slots=True)
 class Commit:
     """The newest committed version: where its weights are."""
@@ -94,27 +47,6 @@ class Commit:
     version: int = 0
     key: str | None = None
     manifest: str = ""
-
-
-class DispatchOrder:
-    """Trajectories to be dispatched: those of the earliest buffer first, regenerated ones before new ones.
-
-    A heap with lazy deletion: whoever pops checks that the trajectory still waits, and in that buffer.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, tuple[int, int], str]] = []
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def push(self, step: int, place: tuple[int, int], trajectory: str) -> None:
-        """Queue a trajectory of the buffer `step`."""
-        heappush(self._heap, (step, place, trajectory))
-
-    def pop(self) -> tuple[int, tuple[int, int], str]:
-        """The first in line: its buffer when it was queued, its place, its id."""
-        return heappop(self._heap)
 
 
 class JobState:

@@ -1,0 +1,26 @@
+"""In which order waiting trajectories are dispatched."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+
+class DispatchOrder:
+    """Trajectories to be dispatched: those of the earliest buffer first, regenerated ones before new ones.
+
+    A heap with lazy deletion: whoever pops checks that the trajectory still waits, and in that buffer.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, tuple[int, int], str]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, step: int, place: tuple[int, int], trajectory: str) -> None:
+        """Queue a trajectory of the buffer `step`."""
+        heappush(self._heap, (step, place, trajectory))
+
+    def pop(self) -> tuple[int, tuple[int, int], str]:
+        """The first in line: its buffer when it was queued, its place, its id."""
+        return heappop(self._heap)

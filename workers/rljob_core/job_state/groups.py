@@ -1,0 +1,51 @@
+"""Open groups and their siblings, as the ledger leaves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_core.records import Generated, Inherited
+from rljob_core.trajectory import State
+
+
+@dataclass(slots=True)
+class Sibling:
+    """One trajectory of a group, in its current attempt.
+
+    Attributes:
+        first: the oldest attempt from which it may go on: the last one that was to begin anew.
+        inherited: what it goes on from, while an engine has it.
+    """
+
+    id: str
+    attempt: int = 1
+    state: State = State.RESERVED
+    engine: str = ""
+    min_version: int = 0
+    failures: int = 0
+    payload: Generated | None = None
+    reward: float | None = None
+    first: int = 1
+    inherited: Inherited | None = None
+
+
+@dataclass(slots=True)
+class GroupState:
+    """A group that is neither consumed nor aborted."""
+
+    id: str
+    prompt: int
+    siblings: list[Sibling]
+
+    def base(self, floor: int) -> int:
+        """Minimum version over the siblings; one that is not sent out yet counts as `floor`."""
+        return min(self._version(s, floor) for s in self.siblings)
+
+    @staticmethod
+    def _version(sibling: Sibling, floor: int) -> int:
+        if sibling.payload is not None:
+            return sibling.payload.span.min
+        if sibling.state is not State.GENERATING:
+            return floor
+        made = sibling.inherited
+        return sibling.min_version if made is None else min(made.span.min, sibling.min_version)

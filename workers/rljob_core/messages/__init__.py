@@ -1,0 +1,97 @@
+"""The messages that roles send to one another, besides payloads and the ledger.
+
+| module | from | to | over |
+|---|---|---|---|
+| `engine_work` | coordinator | one engine | its work queue |
+| `trainer_work` | coordinator | one trainer attempt | its work queue |
+| `coordinator_events` | engines, trainer | coordinator | its work queue |
+| `rewards` | reward workers | coordinator | the reward stream |
+| `announcements` | coordinator | all engines | the stream of versions |
+| `signals` | engines, coordinator | coordinator | the key-value bucket of signals |
+| `metrics` | coordinator | people | the stream of metrics |
+
+All are JSON; payloads of tokens have their own format (`rljob_runtime.messaging.wire`). Class names, field names and
+`kind` are a wire format: workers of two releases may meet, and decision logs hold them.
+"""
+
+from rljob_core.messages.announcements import VERSION_ANNOUNCED, VersionAnnounced
+from rljob_core.messages.coordinator_events import (
+    COORDINATOR_EVENT,
+    CheckpointWritten,
+    CoordinatorEvent,
+    EngineGone,
+    GenerationEnded,
+    PayloadMissing,
+    RoleFailed,
+    StepProposed,
+    TrainerReady,
+)
+from rljob_core.messages.engine_work import ENGINE_WORK, Cancel, EngineWork, EngineWorkBatch, Generate, Sample
+from rljob_core.messages.metrics import STEP_METRICS, StepMetrics, StepStats
+from rljob_core.messages.rewards import (
+    MARK,
+    MARK_HEADER,
+    REWARD_BATCH,
+    REWARD_QUEUE,
+    RewardBatch,
+    RewardResult,
+)
+from rljob_core.messages.signals import (
+    COORDINATOR_SIGNAL,
+    ENGINE_SIGNAL,
+    ENGINE_SIGNALS,
+    EngineProfile,
+    EngineSignal,
+)
+from rljob_core.messages.trainer_work import (
+    TRAINER_WORK,
+    Fence,
+    Finish,
+    Hello,
+    MicroBatch,
+    Resume,
+    TrainerWork,
+    TrainingItem,
+)
+
+__all__ = [
+    "COORDINATOR_EVENT",
+    "COORDINATOR_SIGNAL",
+    "ENGINE_SIGNAL",
+    "ENGINE_SIGNALS",
+    "ENGINE_WORK",
+    "MARK",
+    "MARK_HEADER",
+    "REWARD_BATCH",
+    "REWARD_QUEUE",
+    "STEP_METRICS",
+    "TRAINER_WORK",
+    "VERSION_ANNOUNCED",
+    "Cancel",
+    "CheckpointWritten",
+    "CoordinatorEvent",
+    "EngineGone",
+    "EngineProfile",
+    "EngineSignal",
+    "EngineWork",
+    "EngineWorkBatch",
+    "Fence",
+    "Finish",
+    "Generate",
+    "GenerationEnded",
+    "Hello",
+    "MicroBatch",
+    "PayloadMissing",
+    "Resume",
+    "RewardBatch",
+    "RewardResult",
+    "RoleFailed",
+    "Sample",
+    "StepMetrics",
+    "StepProposed",
+    "StepStats",
+    "TrainerReady",
+    "TrainerWork",
+    "TrainingItem",
+    "VersionAnnounced",
+]

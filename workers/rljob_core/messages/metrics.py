@@ -1,0 +1,67 @@
+"""Figures for people: what a step did, and where the job stands. Nothing decides by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from rljob_core.records import PipelineSet
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """What a step did; for people. Losses are per the algorithm's normaliser, times in seconds."""
+
+    loss: float = 0.0
+    kl: float = 0.0
+    clip_fraction: float = 0.0
+    importance_mean: float = 1.0
+    grad_norm: float = 0.0
+    learning_rate: float = 0.0
+    tokens: int = 0
+    staleness_mean: float = 0.0
+    staleness_max: int = 0
+    seconds_waiting: float = 0.0
+    seconds_training: float = 0.0
+    seconds_publishing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One line of metrics.jsonl: a commit (it has `reward_mean`), an evaluation (it has `heldout_sampled`) or the end.
+
+    `tokens_generated` and `seconds` count from this coordinator's start, `trajectories` and `aborted` over the job;
+    `slots` are what `engines` can generate at once, of which `assigned` are taken or promised; `pipeline` binds the
+    buffers that open now, `pipeline_refused` says why the spec's newest does not. With `gone_back`, the user has gone
+    back to `version`: of what came before in the stream, what is about later versions does not count, nor does an end.
+    """
+
+    step: int
+    version: int
+    seconds: float
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    heldout_sampled: float | None = None
+    heldout_greedy: float | None = None
+    response_tokens_mean: float | None = None
+    tokens_generated: int = 0
+    tokens_per_second: float = 0.0
+    trajectories: dict[str, int] = field(default_factory=dict)
+    aborted: dict[str, int] = field(default_factory=dict)
+    attempts_failed: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, int] = field(default_factory=dict)
+    engines: int = 0
+    slots: int = 0
+    assigned: int = 0
+    trainer_attempt: int = 0
+    epoch: int = 0
+    stats: StepStats | None = None
+    pipeline: PipelineSet | None = None
+    pipeline_refused: str = ""
+    finished: str = ""
+    message: str = ""
+    gone_back: bool = False
+
+
+STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

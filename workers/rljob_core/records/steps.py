@@ -1,0 +1,133 @@
+"""Records of training: the gang in charge, its micro-batches, and the versions that it makes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from rljob_core.trajectory import group_of
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerAttempt:
+    """A trainer gang (or the same gang under a new coordinator) starts from `version`.
+
+    What was in training and not committed is ready again.
+    """
+
+    attempt: int
+    epoch: int
+    version: int
+    kind: Literal["attempt"] = "attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchAssigned:
+    """Groups go to the trainer as one micro-batch of a step; `last` closes the step's batch."""
+
+    step: int
+    micro_batch: int
+    attempt: int
+    epoch: int
+    groups: tuple[str, ...]
+    last: bool
+    kind: Literal["training"] = "training"
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommitted:
+    """A step is done: this record alone makes the version. The manifest embeds the same record.
+
+    Attributes:
+        version: the policy version that it makes; the step that made it is `version - 1`.
+        parent: digest of the manifest that it started from.
+        attempt, epoch: the trainer's fence.
+        micro_batches: trajectory ids fed to backward, in order, per micro-batch.
+        max_staleness: the stamp of the step's buffer.
+        random_state: digest of the trainer's random state after the step.
+        manifest: digest of the manifest without this field (empty inside the manifest itself).
+        key: where in the weight store.
+    """
+
+    version: int
+    parent: str
+    attempt: int
+    epoch: int
+    micro_batches: tuple[tuple[str, ...], ...]
+    max_staleness: int
+    random_state: str
+    manifest: str
+    key: str
+    kind: Literal["committed"] = "committed"
+
+    @property
+    def siblings(self) -> Counter[str]:
+        """The groups that it was made of, and how many trajectories of each."""
+        return Counter(group_of(trajectory) for part in self.micro_batches for trajectory in part)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRestored:
+    """A step that was committed, or could have been, when the ledger lost its tail: taken back from its manifest.
+
+    Attributes:
+        commit: the record that the manifest embeds.
+        moved: groups that the ledger still has in the step's buffer though it was made of others, and the buffers
+            that take them.
+        dropped: those of them for which no buffer has room; they end as `LedgerLost`.
+    """
+
+    commit: StepCommitted
+    moved: dict[str, int]
+    dropped: tuple[str, ...]
+    kind: Literal["restored"] = "restored"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsRevoked:
+    """The user goes back to `version`: what later versions were, and what they are made of, does not count.
+
+    Open groups end as `VersionRevoked`; the job goes on from here even if it had ended.
+
+    Attributes:
+        trajectories: how many the revoked steps had consumed.
+    """
+
+    version: int
+    key: str | None
+    manifest: str
+    checkpoint: str | None
+    checkpoint_version: int | None
+    trajectories: int
+    kind: Literal["revoked"] = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """Optimizer and random state after `version` are durable in `key` (a folder under the checkpoint URI)."""
+
+    version: int
+    attempt: int
+    key: str
+    kind: Literal["checkpoint"] = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Mean scores on the held-out prompts under `version`."""
+
+    version: int
+    sampled: float
+    greedy: float
+    samples: int
+    kind: Literal["evaluated"] = "evaluated"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """The job's outcome, for good."""
+
+    outcome: Literal["Succeeded", "Failed"]
+    message: str = ""
+    kind: Literal["finished"] = "finished"

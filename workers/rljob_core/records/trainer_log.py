@@ -1,0 +1,38 @@
+"""The trainer's own log of what it fed to backward: a source beside the ledger, so that an audit can compare both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from rljob_core.trajectory import VersionSpan
+
+
+@dataclass(frozen=True, slots=True)
+class FedTrajectory:
+    """What the trainer read from a payload's own header before it fed it to backward."""
+
+    trajectory: str
+    attempt: int
+    digest: str
+    span: VersionSpan
+
+
+@dataclass(frozen=True, slots=True)
+class FedMicroBatch:
+    """One line of the trainer's own log (`<trainer_log_uri>/attempt-<a>.jsonl`), written before backward.
+
+    Only the trainer writes it and only the audit reads it: it is a witness beside the ledger.
+    """
+
+    step: int
+    micro_batch: int
+    attempt: int
+    epoch: int
+    items: tuple[FedTrajectory, ...]
+    version: Literal[1] = 1
+
+
+FED: TypeAdapter[FedMicroBatch] = TypeAdapter(FedMicroBatch)
