@@ -34,7 +34,6 @@ from rljob_core.messages import (
     StepStats,
     TrainerReady,
 )
-from rljob_core.planner import Planner
 from rljob_core.records import (
     EpochClaimed,
     GroupAborted,
@@ -58,8 +57,8 @@ class LoggedWorld(World):
     def take_charge(self, instance: str) -> None:
         self.close()
         self.log = DecisionLog(self.folder, instance=instance)
-        state = self.log.begin(self.config, self.planner.state, self.now, prefetch=self.prefetch)
-        self.planner = Planner(self.config, prefetch=self.prefetch, state=state)
+        context = self.planner.context
+        context.state = self.log.begin(self.config, context.state, self.now, prefetch=self.prefetch)
         super().take_charge(instance)
 
     def observe(self, *observations: Any) -> None:
