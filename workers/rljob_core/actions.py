@@ -1,4 +1,7 @@
-"""What the coordinator sees and what it does: frozen, so that a run can be logged and replayed through `decide`."""
+"""The planner's inputs (observations) and outputs (actions), all frozen, so that a run can be logged and replayed.
+
+Their class and field names are a file format: decision logs hold them (`rljob_runtime.roles.decision_log`).
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ class PipelineChanged:
 
 @dataclass(frozen=True, slots=True)
 class StoresRead:
-    """What outlives the ledger, read by a coordinator that has just claimed its epoch.
+    """What the weight store and the version stream hold, read by a coordinator that has just claimed its epoch.
 
     Attributes:
-        proposals: of the manifests of all versions after the ledger's last commit.
-        announced: digest of the manifest announced last; "" for none.
+        proposals: commit records embedded in the manifests of all versions after the ledger's last commit.
+        announced: digest of the manifest that was announced last; "" for none.
     """
 
     proposals: tuple[StepCommitted, ...]
@@ -41,14 +44,14 @@ class StoresRead:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRefused:
-    """What the user changed `spec.pipeline` to cannot be taken over as yet."""
+    """The user's new `spec.pipeline` cannot take effect now."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A payload's header: all that the coordinator knows of a trajectory's content."""
+    """A payload's header: everything that the coordinator knows of a trajectory's content."""
 
     trajectory: str
     attempt: int
@@ -60,7 +63,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class PayloadSeen:
-    """A message of the trajectory stream and what it holds, in order."""
+    """A message of the trajectory stream, with the headers of its payloads in order."""
 
     sequence: int
     summaries: tuple[Summary, ...]
@@ -68,9 +71,9 @@ class PayloadSeen:
 
 @dataclass(frozen=True, slots=True)
 class PayloadAbsent:
-    """An engine was sent what it has generated and stored, in this message of the trajectory stream.
+    """An engine was sent an attempt again that it no longer has, and says so in this message of the trajectory stream.
 
-    Whatever it stored came before: if it was not seen, it is lost.
+    It has stored the attempt's payload before this message: if that was not read by now, it is lost.
     """
 
     sequence: int
@@ -81,7 +84,7 @@ class PayloadAbsent:
 
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
-    """A trajectory's newest progress, and the weights that made it: (version, manifest's digest)."""
+    """A trajectory's newest progress, and the weights that produced it, as (version, manifest's digest) pairs."""
 
     inherited: Inherited
     weights: tuple[tuple[int, str], ...]
@@ -89,7 +92,7 @@ class StoredProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProgressFound:
-    """What `FindProgress` has found of a trajectory that is to be generated again as this attempt."""
+    """The answer to `FindProgress` about one trajectory that waits as this attempt; None if no progress is stored."""
 
     trajectory: str
     attempt: int
@@ -98,14 +101,14 @@ class ProgressFound:
 
 @dataclass(frozen=True, slots=True)
 class ProgressListed:
-    """The trajectories of which progress is stored."""
+    """The answer to `ListProgress`: the trajectories of which progress is stored."""
 
     trajectories: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RewardsSeen:
-    """A message of the reward stream and its results."""
+    """A message of the reward stream, with its results."""
 
     sequence: int
     results: tuple[RewardResult, ...]
@@ -113,9 +116,9 @@ class RewardsSeen:
 
 @dataclass(frozen=True, slots=True)
 class RewardsComplete:
-    """Every payload stored before that `CheckRewards` has been scored, and every score was seen.
+    """The answer to `CheckRewards`: every payload stored before it has been scored, and every score was read.
 
-    `sequence` is the message of the reward stream that marks this.
+    `sequence` is the mark's message in the reward stream; `number` is 0 for another coordinator's mark.
     """
 
     number: int
@@ -124,7 +127,7 @@ class RewardsComplete:
 
 @dataclass(frozen=True, slots=True)
 class SignalSeen:
-    """An engine's heartbeat; None when its key was removed."""
+    """An engine's heartbeat; `signal` is None when its key was removed."""
 
     engine: str
     signal: EngineSignal | None
@@ -155,7 +158,7 @@ Observation = (
 
 @dataclass(frozen=True, slots=True)
 class SendToEngine:
-    """Put work into an engine's queue."""
+    """Put work into an engine's work queue."""
 
     engine: str
     items: tuple[EngineWork, ...]
@@ -163,7 +166,7 @@ class SendToEngine:
 
 @dataclass(frozen=True, slots=True)
 class SendToTrainer:
-    """Put a message into the queue of a trainer's attempt."""
+    """Put a message into the work queue of a trainer attempt."""
 
     attempt: int
     message: TrainerWork
@@ -171,7 +174,7 @@ class SendToTrainer:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell engines of a committed version."""
+    """Announce a committed version to all engines."""
 
     epoch: int
     version: int
@@ -189,7 +192,7 @@ class DeletePayloads:
 
 @dataclass(frozen=True, slots=True)
 class FindProgress:
-    """Look up the newest progress of trajectories that wait as these attempts; `ProgressFound` of each follows."""
+    """Look up the newest progress of trajectories that wait as these attempts; one `ProgressFound` each follows."""
 
     trajectories: tuple[str, ...]
     attempts: tuple[int, ...]
@@ -197,7 +200,7 @@ class FindProgress:
 
 @dataclass(frozen=True, slots=True)
 class ListProgress:
-    """Find out of which trajectories progress is stored; `ProgressListed` follows."""
+    """List the trajectories of which progress is stored; `ProgressListed` follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +219,14 @@ class DeleteRewards:
 
 @dataclass(frozen=True, slots=True)
 class CheckRewards:
-    """Find out whether all payloads are scored; if so, `RewardsComplete` of this number follows."""
+    """Check whether all stored payloads are scored; if so, `RewardsComplete` of this number follows."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class RetireEngine:
-    """Remove a lost engine's queue and signal."""
+    """Remove the work queue and the signal of a lost engine."""
 
     engine: str
 

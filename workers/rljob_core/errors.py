@@ -1,23 +1,23 @@
-"""Every error of ours, in one tree.
+"""The errors that this project raises on purpose, in one tree.
 
 RLJobError
-├── SpecError             the user's manifest or flags; carries the field's path and what to write instead
-│   └── NotThere          what it names is not there, or not yet: nothing in the manifest has to change
+├── SpecError             a field of the manifest, or a flag, is wrong; it names the field and what to write instead
+│   └── ResourceMissing   what the field names does not exist, or not yet: nothing in the manifest has to change
 ├── ProtocolViolation     an invariant of the consistency protocol would break (a bug: never caught and ignored)
-│   └── StalenessExceeded what is about to be consumed is past the bound stamped on its buffer
-├── Fenced                this writer (coordinator epoch, trainer attempt) was replaced by a newer one
-├── Stopped               a role was told to stop before the job was over
-├── CorruptPayload        bytes from a stream that do not decode (counted as a dead letter)
-│   └── UnknownVersion    … because they were written by a newer release
-├── CorruptLedger         a message of the ledger does not decode, or is another job's; it is never passed over
-├── WeightsRejected       stored weights whose digests do not match their manifest
+│   └── StalenessExceeded a trajectory past the bound stamped on its buffer was about to be consumed
+├── Fenced                a newer writer (coordinator epoch, trainer attempt) has replaced this one
+├── StopRequested         a role was asked to stop before the job was over
+├── CorruptPayload        bytes from a stream do not decode (counted as a dead letter)
+│   └── UnknownVersion    … because a newer release wrote them
+├── CorruptLedger         a message of the ledger does not decode, or is another job's; readers stop there
+├── WeightsRejected       stored weights do not match the digests in their manifest
 ├── StoreUnavailable      the message store does not answer
-│   └── StreamCut         … as it was: a stream now ends before what was read from it, so its server lost messages
+│   └── StreamCut         … with what it had: its server lost messages that were read
 ├── StoreFull             the message store refuses a payload until something is consumed
 ├── GenerationFailed      an engine could not finish a trajectory
-├── RewardFailed          a reward function raised or ran past its limit
-├── JobFailed             the job cannot go on; its message is the user's
-└── StorageRefused        weights or a checkpoint cannot be written now; it heals when somebody mends the storage
+├── RewardFailed          a reward function raised or exceeded its time limit
+├── JobFailed             the job cannot continue; the message is for the user
+└── StorageRefused        weights or a checkpoint cannot be written until the storage is repaired
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SpecError(RLJobError):
     """A field of the user's input is wrong.
 
     Args:
-        path: where, as the user wrote it, for instance ``spec.pipeline.maxStaleness``.
+        path: the field as the user wrote it, for instance ``spec.pipeline.maxStaleness``.
         message: what is wrong and what to write instead.
     """
 
@@ -42,7 +42,7 @@ class SpecError(RLJobError):
 
 
 class ResourceMissing(SpecError):
-    """What a field names is not there, or not yet; it heals when somebody puts it there."""
+    """What a field names does not exist, or not yet; the field is right once it does."""
 
 
 class ProtocolViolation(RLJobError):
@@ -50,7 +50,7 @@ class ProtocolViolation(RLJobError):
 
 
 class StalenessExceeded(ProtocolViolation):
-    """Something past its staleness bound was about to be consumed."""
+    """A trajectory past its staleness bound was about to be consumed."""
 
 
 class Fenced(RLJobError):
@@ -58,7 +58,7 @@ class Fenced(RLJobError):
 
 
 class StopRequested(RLJobError):
-    """A role was told to stop before the job was over."""
+    """A role was asked to stop before the job was over."""
 
 
 class CorruptPayload(RLJobError):
@@ -70,7 +70,7 @@ class UnknownVersion(CorruptPayload):
 
 
 class CorruptLedger(RLJobError):
-    """A message of the ledger that is not what this job has written."""
+    """A message of the ledger does not decode, or another job has written it."""
 
 
 class WeightsRejected(RLJobError):
@@ -82,14 +82,14 @@ class StoreUnavailable(RLJobError):
 
 
 class StreamCut(StoreUnavailable):
-    """A stream's server lost messages that it had acknowledged and that were read; their sequences come again.
+    """A stream's server lost messages that it had acknowledged and that were read; it gives their sequences to others.
 
-    Whoever read them must read the stream anew.
+    The reader must read the stream from its start.
 
     Args:
         stream: its name.
         passed: sequence up to which it was read.
-        last: sequence of its newest message now. It may have grown since it was cut, even past `passed`.
+        last: sequence of its newest message now; it may have grown since the loss, even past `passed`.
     """
 
     def __init__(self, stream: str, *, passed: int, last: int) -> None:
@@ -103,7 +103,7 @@ class StreamCut(StoreUnavailable):
 
 
 class StoreFull(RLJobError):
-    """The message store is at its limit: try again once something was consumed."""
+    """The message store is at its limit: publish again once something was consumed."""
 
 
 class GenerationFailed(RLJobError):
@@ -115,8 +115,8 @@ class RewardFailed(RLJobError):
 
 
 class JobFailed(RLJobError):
-    """The job cannot go on."""
+    """The job cannot continue; the message says why, for the user."""
 
 
 class StorageRefused(RLJobError):
-    """The file system of weights or checkpoints is full, read-only or away; what was written before is as it was."""
+    """The storage of weights or checkpoints is full, read-only or unreachable; what it held before is unchanged."""

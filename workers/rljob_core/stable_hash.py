@@ -6,5 +6,5 @@ import zlib
 
 
 def stable_hash(text: str) -> int:
-    """32 bits of a text."""
+    """CRC-32 of the text's UTF-8 bytes, an integer of 32 bits."""
     return zlib.crc32(text.encode())

@@ -1,4 +1,4 @@
-"""Staleness buffers: the bound is kept by reserving a place before anything is generated (StaleFlow, MECHANISMS §2).
+"""Staleness buffers: a group takes its place in a coming step before it is generated, so none can become too stale.
 
 The trainer is *at* version `v` while it computes the step that turns `v` into `v + 1`. Buffer `v` holds the
 groups that this step will consume, one entry per group. A group with base `b` (the minimum version over its
@@ -6,6 +6,8 @@ siblings) may be in buffer `v` only if `v − b ≤ η_v`, where `η_v` was stam
 
 Every method that would break this raises `ProtocolViolation` and changes nothing; `consume` checks once more and
 raises `StalenessExceeded`.
+
+The method is that of StaleFlow. `docs/design/staleness.md` has the whole protocol and its proof.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class Entry:
     """A group's place in a buffer.
 
     Attributes:
-        base: minimum version over the group's siblings; while they are generating, the minVersion they were
-            sent with counts, since no engine starts below it.
+        base: a version of which it is known that no token of the group is older. For a sibling that is generating,
+            that is the minVersion it was sent with, since no engine starts below it.
     """
 
     group: str
@@ -55,7 +57,7 @@ class Buffer:
     entries: dict[str, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Names by state, so that nobody looks through a large batch for the few that are ready.
+        # Names by state: a large batch is not searched for the few groups that are ready.
         self._by_state: dict[EntryState, dict[str, None]] = {state: {} for state in EntryState}
         for entry in self.entries.values():
             self._by_state[entry.state][entry.group] = None
@@ -75,26 +77,26 @@ class Buffer:
         return self.step - base <= self.max_staleness
 
     def groups(self, state: EntryState) -> list[str]:
-        """Groups whose entries are in that state, in the order in which they came to be."""
+        """Groups whose entries are in that state, in the order in which they entered it."""
         return list(self._by_state[state])
 
     def count(self, state: EntryState) -> int:
-        """How many they are."""
+        """How many entries are in that state."""
         return len(self._by_state[state])
 
     def put(self, entry: Entry) -> None:
-        """Let a group have an entry here."""
+        """Add a group's entry to this buffer."""
         self.entries[entry.group] = entry
         self._by_state[entry.state][entry.group] = None
 
     def take(self, group: str) -> Entry:
-        """Free a group's entry."""
+        """Remove a group's entry from this buffer."""
         entry = self.entries.pop(group)
         del self._by_state[entry.state][group]
         return entry
 
     def mark(self, entry: Entry, state: EntryState) -> None:
-        """Let an entry of this buffer be in another state."""
+        """Change the state of one of this buffer's entries."""
         del self._by_state[entry.state][entry.group]
         entry.state = state
         self._by_state[state][entry.group] = None
@@ -111,7 +113,7 @@ class StalenessBuffers:
 
     @classmethod
     def of(cls, version: int, next_step: int, buffers: Iterable[Buffer]) -> Self:
-        """Buffers as they were."""
+        """Rebuild the buffers of a snapshot."""
         restored = cls()
         restored.version, restored.next_step = version, next_step
         restored.buffers = {buffer.step: buffer for buffer in buffers}
@@ -137,7 +139,7 @@ class StalenessBuffers:
         self.next_step = step + 1
 
     def reserve(self, *, group: str, step: int, base: int) -> None:
-        """Give a group an entry before its generation starts."""
+        """Give a group an entry, before its generation starts."""
         buffer = self._buffer(step)
         if group in self._where:
             raise ProtocolViolation(f"{group} already has an entry in buffer {self._where[group]}")
@@ -148,13 +150,13 @@ class StalenessBuffers:
         self._where[group] = step
 
     def rebase(self, *, group: str, base: int) -> None:
-        """The minimum version over a reserved group's siblings is now known to be `base`."""
+        """Set a reserved group's base, which has become known more exactly."""
         buffer, entry = self._entry(group, EntryState.RESERVED)
         self._admit(buffer, group, base)
         entry.base = base
 
     def occupy(self, *, group: str, base: int) -> None:
-        """All siblings are rewarded; `base` is the minimum version that really produced a token of them."""
+        """All siblings are rewarded; `base` is the oldest version that really produced a token of them."""
         buffer, entry = self._entry(group, EntryState.RESERVED)
         self._admit(buffer, group, base)
         entry.base = base
@@ -168,7 +170,7 @@ class StalenessBuffers:
         buffer.mark(entry, EntryState.RESERVED)
 
     def move(self, *, group: str, target: int) -> None:
-        """Move a group that is not in training into a free entry of another buffer whose stamp it satisfies."""
+        """Move a group that is not in training to a free entry of another buffer, whose stamp it must satisfy."""
         source = self.buffer_of(group)
         entry = source.entries[group]
         if entry.state is EntryState.TRAINING:
@@ -181,7 +183,7 @@ class StalenessBuffers:
         self._where[group] = target
 
     def swap(self, *, group: str, displaced: str) -> None:
-        """Exchange the places of two groups; each must satisfy the stamp of the buffer it lands in."""
+        """Exchange the entries of two groups; each must satisfy the stamp of the buffer that it moves to."""
         one, other = self.buffer_of(group), self.buffer_of(displaced)
         mover, yielder = one.entries[group], other.entries[displaced]
         if EntryState.TRAINING in (mover.state, yielder.state):
@@ -194,7 +196,7 @@ class StalenessBuffers:
         self._where[group], self._where[displaced] = other.step, one.step
 
     def train(self, *, group: str) -> None:
-        """The group goes to the trainer; from here it does not move."""
+        """The group is assigned to the trainer; from here on it does not move."""
         buffer, entry = self._entry(group, EntryState.OCCUPIED)
         if buffer.step != self.version:
             raise ProtocolViolation(f"{group} is in buffer {buffer.step}, the trainer is at {self.version}")
@@ -202,7 +204,7 @@ class StalenessBuffers:
         buffer.mark(entry, EntryState.TRAINING)
 
     def give_back(self, *, group: str) -> None:
-        """What was in training and not committed is ready again."""
+        """A group that was in training and not committed is ready again."""
         buffer, entry = self._entry(group, EntryState.TRAINING)
         buffer.mark(entry, EntryState.OCCUPIED)
 
@@ -227,10 +229,12 @@ class StalenessBuffers:
         return list(buffer.entries)
 
     def restore(self, step: int, *, groups: Iterable[str], moved: Mapping[str, int]) -> None:
-        """The ledger had lost that `step` was consumed, and of what: `groups`, wherever they are, if anywhere.
+        """Consume a step whose commit the ledger had lost.
 
         Args:
-            moved: what else is in its buffer, and where it goes; all that is left must have been aborted.
+            groups: the groups that the step consumed, in whichever buffers they have entries, if any.
+            moved: other groups of the step's buffer, and the steps to whose buffers they move; any further group in
+                it must have been aborted.
         """
         if step != self.version:
             raise ProtocolViolation(f"step {step} cannot be restored: the trainer is at {self.version}")
@@ -250,7 +254,7 @@ class StalenessBuffers:
         self.next_step = max(self.next_step, step + 1)
 
     def revoke(self, version: int) -> None:
-        """Go back to `version`: all buffers close, and their groups have no place any more."""
+        """Go back to `version`: close all buffers; their groups have no entries any more."""
         self.buffers.clear()
         self._where.clear()
         self.version = self.next_step = version

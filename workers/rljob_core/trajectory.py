@@ -1,4 +1,4 @@
-"""Trajectories, their segments and the versions that produced them (MECHANISMS §1).
+"""Trajectories: the tokens of one sample, who produced them, and under which policy versions.
 
 A *group* is the G sibling samples of one prompt. Its id is ``g<prompt>`` for training and
 ``e<version>-<prompt>`` for evaluation; a trajectory's id is ``<group>.<sibling>``.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-#: A one-dimensional array: a NumPy array off the wire, any sequence of numbers elsewhere. The core only
-#: passes it on.
+#: A one-dimensional array: a NumPy array where it was decoded from a message, any sequence of numbers elsewhere. The
+#: core only passes it on.
 Array = Any
 
 
@@ -25,7 +25,7 @@ class Source(StrEnum):
 
 
 class State(StrEnum):
-    """Where a trajectory stands; every transition is in the ledger."""
+    """A trajectory's place in its life; every transition is in the ledger (`docs/design/staleness.md`)."""
 
     PLANNED = "planned"
     RESERVED = "reserved"
@@ -44,12 +44,12 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     UNFINISHED = "unfinished"
-    """It has not, as yet: what is stored is its progress."""
+    """It has not ended: what is stored is progress."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionSpan:
-    """The oldest and the newest policy version that produced a token of something."""
+    """The oldest and the newest policy version that produced a token of a response."""
 
     min: int
     max: int
@@ -81,11 +81,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One sample of one prompt: what a rollout produced.
+    """One sample of one prompt, as an engine produced it.
 
     Attributes:
         id: ``<group>.<sibling>``.
-        attempt: which generation of this sibling; results of any but the current one are not taken.
+        attempt: counts the generations of this sibling; only results of the current one count.
         prompt: index of the prompt in the job's data order (seeds and rewards derive from it).
         segments: in order; single-turn has two (prompt, model).
         span: versions over the model's tokens.
@@ -110,7 +110,7 @@ class Trajectory:
 
 
 def group_id(prompt: int) -> str:
-    """The id of the group that answers a prompt: whoever plans it again, it has the same."""
+    """The id of the group that answers a prompt; it is the same if the prompt is planned again."""
     return f"g{prompt}"
 
 

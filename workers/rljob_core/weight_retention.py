@@ -1,4 +1,4 @@
-"""PURE. Which versions' tensors may go: those that nobody asks for any more, and on which nothing rests."""
+"""Which versions' tensors may be deleted: those that no role reads any more and that no needed delta builds on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rljob_core.ports import WeightManifest
 
 
 def deletable(versions: Iterable[WeightManifest], *, needed_from: int) -> list[str]:
-    """Keys of versions below `needed_from` that no needed one rests on, the oldest first.
+    """Keys of versions below `needed_from` that no needed version builds on, the oldest first.
 
-    A delta needs its base, that one's base, and so on down to the anchor. Of several proposals of one version each is
-    looked at by itself, for any of them may be the one that is committed.
+    A delta needs its base, that base's own base, and so on down to the anchor. Where several proposals of one version
+    exist, each is treated by itself, since any of them may be the one that is committed.
     """
     versions = sorted(versions, key=lambda manifest: (manifest.version, manifest.key))
     needed: set[str] = set()

@@ -6,9 +6,9 @@ from heapq import heappop, heappush
 
 
 class DispatchOrder:
-    """Trajectories to be dispatched: those of the earliest buffer first, regenerated ones before new ones.
+    """Trajectories that wait for an engine: the earliest buffer first, regenerated ones before new ones.
 
-    A heap with lazy deletion: whoever pops checks that the trajectory still waits, and in that buffer.
+    It is a heap with lazy deletion: the caller of `pop` checks that the trajectory still waits, and in that buffer.
     """
 
     def __init__(self) -> None:
@@ -22,5 +22,5 @@ class DispatchOrder:
         heappush(self._heap, (step, place, trajectory))
 
     def pop(self) -> tuple[int, tuple[int, int], str]:
-        """The first in line: its buffer when it was queued, its place, its id."""
+        """Remove and return the first: the step of its buffer when it was queued, its place in line, its id."""
         return heappop(self._heap)

@@ -13,8 +13,11 @@ class Sibling:
     """One trajectory of a group, in its current attempt.
 
     Attributes:
-        first: the oldest attempt from which it may go on: the last one that was to begin anew.
-        inherited: what it goes on from, while an engine has it.
+        engine: the engine that it was sent to last.
+        min_version: oldest weights that may produce its next token.
+        failures: failed attempts.
+        first: the oldest attempt whose progress it may inherit: the last one that started from the prompt.
+        inherited: progress from which its current attempt resumes.
     """
 
     id: str
@@ -31,14 +34,14 @@ class Sibling:
 
 @dataclass(slots=True)
 class GroupState:
-    """A group that is neither consumed nor aborted."""
+    """A group that is open: neither consumed nor aborted."""
 
     id: str
     prompt: int
     siblings: list[Sibling]
 
     def base(self, floor: int) -> int:
-        """Minimum version over the siblings; one that is not sent out yet counts as `floor`."""
+        """A version than which no token of the siblings is older; a sibling not dispatched counts as `floor`."""
         return min(self._version(s, floor) for s in self.siblings)
 
     @staticmethod

@@ -1,4 +1,7 @@
-"""A job's state as bytes, so that a ledger need not be read from its beginning."""
+"""A job's state as bytes, so that a coordinator need not read its ledger from the beginning.
+
+Field names are a file format: ledgers, decision logs and old run folders hold snapshots.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from rljob_core.staleness import Buffer, StalenessBuffers
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """Every field of a `JobState` that its records cannot be told from without it."""
+    """The fields of a `JobState`, without the indices that `JobState.index` rebuilds."""
 
     job: str
     writer: Writer
@@ -53,7 +56,7 @@ _SNAPSHOT: TypeAdapter[_Snapshot] = TypeAdapter(_Snapshot)
 
 
 def dump(state: JobState) -> bytes:
-    """The state, compressed; equal states of equal histories give equal bytes."""
+    """The state as compressed JSON; equal states with equal histories give equal bytes."""
     buffers = state.buffers
     snapshot = _Snapshot(
         job=state.job,
@@ -81,10 +84,10 @@ def dump(state: JobState) -> bytes:
 
 
 def load(data: bytes) -> JobState:
-    """The state of which `dump` made these bytes.
+    """The state from which `dump` made these bytes.
 
     Raises:
-        ValueError: they are no snapshot of this format.
+        ValueError: the bytes are no snapshot of this format.
     """
     snapshot = _SNAPSHOT.validate_json(_decompressed(data))
     state = JobState()
@@ -122,7 +125,7 @@ def differences(one: bytes, other: bytes) -> list[str]:
 def _fields(data: bytes) -> dict[str, Any]:
     fields = json.loads(_decompressed(data))
     if not isinstance(fields, dict):
-        raise ValueError("a snapshot has no fields")  # noqa: TRY004  what is wrong with any bytes
+        raise ValueError("a snapshot has no fields")  # noqa: TRY004  as for any other bytes
     return fields
 
 

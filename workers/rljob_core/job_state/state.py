@@ -37,12 +37,12 @@ from rljob_core.staleness import StalenessBuffers
 from rljob_core.trajectory import State, group_of, prompt_of_group, sibling_of, trajectory_id
 
 LINEAGE_VERSIONS = 65
-"""Newest versions whose manifests are remembered: no bound allows an older one (`spec.pipeline.maxStaleness`)."""
+"""Newest versions whose manifests are kept: `spec.pipeline.maxStaleness` admits no older one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The newest committed version: where its weights are."""
+    """The newest committed version, with the key and the manifest's digest of its weights."""
 
     version: int = 0
     key: str | None = None
@@ -50,21 +50,21 @@ class Commit:
 
 
 class JobState:
-    """What the ledger says."""
+    """The fold of a ledger; `apply` is the only method that changes what it says."""
 
     def __init__(self) -> None:
-        self.job = ""  # UID, as its coordinators claim it
+        self.job = ""  # UID, from the coordinators' claims
         self.writer = Writer(0, "")
         self.pipeline: PipelineSet | None = None
         self.buffers = StalenessBuffers()
         self.groups: dict[str, GroupState] = {}
         self.generating: dict[str, dict[str, None]] = {}  # ids of trajectories by engine
-        self.unscored: dict[str, None] = {}  # ids of those that are generated and not rewarded
+        self.unscored: dict[str, None] = {}  # ids of trajectories that are generated and not rewarded
         self.waiting = DispatchOrder()
         self.next_prompt = 0
-        self.restored: set[int] = set()  # prompts from next_prompt on that a restored step has consumed
+        self.restored: set[int] = set()  # prompts after next_prompt that restored steps have consumed
         self.commit = Commit()
-        self.lineage = {0: ""}  # manifests of the newest versions that count
+        self.lineage = {0: ""}  # manifest digests of the newest committed versions
         self.checkpoint: CheckpointSaved | None = None
         self.trainer: TrainerAttempt | None = None
         self.micro_batches: list[MicroBatchAssigned] = []
@@ -77,25 +77,25 @@ class JobState:
 
     @property
     def version(self) -> int:
-        """The trainer's version: committed steps."""
+        """The trainer's version: the number of committed steps."""
         return self.buffers.version
 
     def sibling(self, trajectory: str) -> Sibling | None:
-        """The live sibling of that id, if its group has not ended."""
+        """The sibling of that id; None if its group has ended."""
         group = self.groups.get(group_of(trajectory))
         return group.siblings[sibling_of(trajectory)] if group is not None else None
 
     def attempt(self, trajectory: str) -> int:
-        """The attempt that holds a trajectory whose group has not ended."""
+        """The current attempt of a trajectory whose group is open."""
         return self.groups[group_of(trajectory)].siblings[sibling_of(trajectory)].attempt
 
     def generating_at(self, engine: str) -> list[Sibling]:
-        """What the ledger says that an engine is generating."""
+        """The siblings that an engine is generating, by the ledger."""
         found = map(self.sibling, self.generating.get(engine, ()))
         return [sibling for sibling in found if sibling is not None]
 
     def siblings(self) -> Iterable[Sibling]:
-        """All live siblings."""
+        """The siblings of all open groups."""
         return (s for g in self.groups.values() for s in g.siblings)
 
     def in_training(self) -> list[str]:
@@ -109,7 +109,7 @@ class JobState:
         )
 
     def index(self) -> None:
-        """Find again what waits for an engine, what is with which engine, and what waits for a score."""
+        """Rebuild the indices of a loaded snapshot: what waits for an engine, is at an engine, waits for a score."""
         for sibling in self.siblings():
             if sibling.state is State.RESERVED:
                 self._queue(sibling)
@@ -119,7 +119,7 @@ class JobState:
                 self.unscored[sibling.id] = None
 
     def replay(self, batches: Iterable[RecordBatch]) -> None:
-        """Fold batches read from the ledger, passing over those of fenced writers."""
+        """Fold batches read from the ledger; those of fenced writers are ignored."""
         for batch in batches:
             claims = next((r for r in batch.records if isinstance(r, EpochClaimed)), None)
             if claims is not None and claims.number > self.writer.number:
@@ -193,7 +193,7 @@ class JobState:
                 self.evaluated[record.version] = record
             case JobFinished():
                 self.finished = record
-                self.micro_batches = []  # what was in training ends as what was not: aborted
+                self.micro_batches = []  # groups in training are aborted like the others
 
     # ------------------------------------------------------------------------------------------ transitions
 
@@ -208,7 +208,7 @@ class JobState:
             self._set(sibling, state)
 
     def _set(self, sibling: Sibling, state: State, *, engine: str | None = None) -> None:
-        """The one place where a sibling's state changes, so that the indices follow."""
+        """Change a sibling's state, here and nowhere else, so that the indices follow."""
         if sibling.state is State.GENERATING:
             with_engine = self.generating[sibling.engine]
             del with_engine[sibling.id]
@@ -230,7 +230,7 @@ class JobState:
         self.waiting.push(self.buffers.buffer_of(group.id).step, place, sibling.id)
 
     def _queue_again(self, group: str) -> None:
-        """Its place in the queue was that of another buffer."""
+        """Queue a moved group's siblings for their new buffer."""
         for sibling in self.groups[group].siblings:
             if sibling.state is State.RESERVED:
                 self._queue(sibling)
@@ -269,8 +269,8 @@ class JobState:
         sibling.payload = record
         self._set(sibling, State.GENERATED)
         self.counts["generated"] += 1
-        # No engine starts below the minVersion that it was sent, but what comes out of a part of the ledger that is
-        # lost was sent with another one.
+        # No engine starts below the minVersion that it was sent. But a dispatch that the ledger has lost may have asked
+        # for another one.
         group = group_of(record.trajectory)
         if record.span.min < self.buffers.entry_of(group).base:
             self._rebase(group)

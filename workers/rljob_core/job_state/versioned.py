@@ -1,4 +1,4 @@
-"""A job's state that also remembers every version of its chain, for whoever wants to go back to one."""
+"""A job's state with the commits of all its versions, for going back to an earlier one."""
 
 from __future__ import annotations
 

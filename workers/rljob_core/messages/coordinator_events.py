@@ -13,7 +13,14 @@ from rljob_core.records import StepCommitted
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnded:
-    """An engine gives a trajectory up: it failed, or it hands it back because it drains or restarts it."""
+    """An engine no longer generates a trajectory: it failed, or the engine hands it back.
+
+    An engine hands trajectories back when it drains, restarts them at new weights, or cannot read what they inherit.
+
+    Attributes:
+        reason: one CamelCase word; `detail` has the rest.
+        failure: whether this counts against `maxAttempts`.
+    """
 
     engine: str
     trajectory: str
@@ -26,9 +33,9 @@ class GenerationEnded:
 
 @dataclass(frozen=True, slots=True)
 class EngineGone:
-    """An engine has drained and stops: how far its trajectories have come is stored.
+    """An engine has drained and stops; it has stored the progress of its unfinished trajectories.
 
-    `stored`: the newest message of trajectories that it has stored; what is in there has ended.
+    `stored` is the sequence of the newest payload that it has stored: everything up to there has ended.
     """
 
     engine: str
@@ -38,15 +45,15 @@ class EngineGone:
 
 @dataclass(frozen=True, slots=True)
 class TrainerReady:
-    """A trainer gang asks to be taken on, and says again where it stands for as long as nothing comes.
+    """A trainer gang asks for work, and repeats its state for as long as it receives nothing.
 
     Attributes:
-        attempt: the gang's, from the operator.
-        epoch: the writer epoch that it answers to (0: none seen yet).
+        attempt: the gang's number, given by the operator.
+        epoch: the writer epoch that it follows; 0 before it has seen any.
+        version: version of the weights in memory; None before any were loaded.
+        proposal: a step that it has finished, durable in the weight store and perhaps not committed.
         resume: number of the newest `Resume` that it has taken from that epoch; 0 for none.
         fed: micro-batches that it has taken of the step that follows `version`.
-        version: of the weights in memory; None before any were loaded.
-        proposal: a step that it has finished, durable in the weight store, and that may not be committed.
     """
 
     attempt: int
@@ -60,7 +67,7 @@ class TrainerReady:
 
 @dataclass(frozen=True, slots=True)
 class StepProposed:
-    """A step's weights and manifest are durable: commit it."""
+    """A step is finished, and its weights and manifest are durable: commit it."""
 
     proposal: StepCommitted
     stats: StepStats
@@ -69,7 +76,7 @@ class StepProposed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """Optimizer state is durable, of the step that made the version with this manifest."""
+    """Optimizer state is durable, saved after the step that made the version with this manifest."""
 
     attempt: int
     version: int
@@ -80,10 +87,10 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True)
 class RoleFailed:
-    """A role cannot go on and says why, for the user; the job fails.
+    """A role cannot continue: the job fails with this message for the user.
 
     Attributes:
-        attempt: of a trainer; 0 for other roles.
+        attempt: the trainer's attempt; 0 for other roles.
     """
 
     role: str
@@ -94,7 +101,7 @@ class RoleFailed:
 
 @dataclass(frozen=True, slots=True)
 class PayloadMissing:
-    """The trainer could not get payloads of a micro-batch, or they do not match their digests."""
+    """The trainer could not read payloads of a micro-batch, or they do not match their digests."""
 
     attempt: int
     epoch: int

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 from rljob_core.records import Inherited
 
 Sample = Literal["sampled", "greedy"]
-"""How an answer is drawn: by spec.rollout.sampling, or the likeliest token each time."""
+"""How tokens are chosen: drawn as `spec.rollout.sampling` says, or always the likeliest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,11 @@ class Generate:
     """Generate one trajectory.
 
     Attributes:
-        text: the rendered prompt; the engine's worker tokenizes it.
-        min_version: an engine whose weights are older waits for new ones before it starts.
-        sample: `sampled` (spec.rollout.sampling) or `greedy`.
-        seed: of this sample's random draws.
-        inherited: what it goes on from; an engine that cannot have it gives the trajectory back.
+        prompt: index of the prompt in the job's data order.
+        text: the rendered prompt; the rollout worker tokenizes it.
+        min_version: an engine whose weights are older waits for newer ones before it starts.
+        seed: seed of this attempt's random draws.
+        inherited: progress from which it resumes; an engine that cannot read it gives the trajectory back.
     """
 
     trajectory: str
@@ -38,7 +38,7 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop generating these, and do not begin to: ids and, one by one, attempts."""
+    """Stop these attempts, or do not begin them; `attempts` holds one number for each of `trajectories`."""
 
     trajectories: tuple[str, ...]
     attempts: tuple[int, ...]

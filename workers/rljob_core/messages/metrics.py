@@ -11,7 +11,7 @@ from rljob_core.records import PipelineSet
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """What a step did; for people. Losses are per the algorithm's normaliser, times in seconds."""
+    """Figures of one training step. Losses are divided by the algorithm's normaliser; times are in seconds."""
 
     loss: float = 0.0
     kl: float = 0.0
@@ -29,12 +29,19 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One line of metrics.jsonl: a commit (it has `reward_mean`), an evaluation (it has `heldout_sampled`) or the end.
+    """One line of metrics.jsonl: a commit (`reward_mean` is set), an evaluation (`heldout_sampled` is set) or the end.
 
-    `tokens_generated` and `seconds` count from this coordinator's start, `trajectories` and `aborted` over the job;
-    `slots` are what `engines` can generate at once, of which `assigned` are taken or promised; `pipeline` binds the
-    buffers that open now, `pipeline_refused` says why the spec's newest does not. With `gone_back`, the user has gone
-    back to `version`: of what came before in the stream, what is about later versions does not count, nor does an end.
+    Attributes:
+        step, version: committed steps; of an evaluation, the version that was evaluated.
+        seconds, tokens_generated: since this coordinator started.
+        trajectories, aborted, attempts_failed: counts over the whole job, by outcome or reason.
+        queues: open trajectories by state.
+        slots, assigned: trajectories that `engines` can generate at once, and how many of these are taken.
+        epoch: how many coordinators the job has had.
+        pipeline: the `spec.pipeline` of the buffers that open now.
+        pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
+        finished, message: the job's outcome, once it has ended.
+        gone_back: the user has gone back to `version`: earlier lines about later versions, or an end, do not count.
     """
 
     step: int

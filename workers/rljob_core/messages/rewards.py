@@ -10,12 +10,23 @@ from pydantic import TypeAdapter
 REWARD_QUEUE = "reward"
 """The durable queue over the trajectory stream that reward workers share."""
 MARK, MARK_HEADER = "mark", "Rljob-Mark"
-"""Suffix, in the reward stream, of an empty message that a coordinator waits to read back, and whose it is."""
+"""Suffix of an empty message in the reward stream, and its header `<coordinator's instance>/<number of the check>`.
+
+A coordinator stores it behind all scores of a check (`CheckRewards`): once it reads the mark back, it has read them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardResult:
-    """A trajectory's score, or why it has none."""
+    """A trajectory's score, or why it has none.
+
+    Attributes:
+        payload_digest: digest of the payload that was scored.
+        parts: the parts of the reward, by name.
+        digest: digest of this result, for the audit.
+        error: `<reason>: <detail>` if the reward function failed; empty otherwise.
+        sample: `sampled` or `greedy`.
+    """
 
     trajectory: str
     attempt: int

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 ENGINE_SIGNALS = "engine."
-"""Keys of the signal bucket: `engine.<instance>` holds an `EngineSignal` …"""
+"""First part of the keys of engines: `engine.<instance>` holds an `EngineSignal`."""
 COORDINATOR_SIGNAL = "coordinator"
-"""… and this one the instance of the coordinator that wrote it last, its own heartbeat."""
+"""The key that holds the instance of the coordinator that wrote it last: the coordinator's own heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """How long a decode step takes: `seconds` and more for each running sequence and each token of their contexts.
+    """How long a decode step takes: `seconds`, plus a share per running sequence and per token of their contexts.
 
-    `steps` are those that it was learned from.
+    Attributes:
+        seconds: of an empty step.
+        seconds_per_slot: per running sequence.
+        seconds_per_context_token: per token, prompt and response, of all running sequences.
+        steps: how many measured steps the profile was fitted to.
     """
 
     seconds: float
@@ -25,22 +29,25 @@ class EngineProfile:
     steps: int
 
     def step(self, *, batch: int, context: int) -> float:
-        """Seconds of a step with so many sequences of so many tokens together."""
+        """Predicted seconds of a step of `batch` sequences that have `context` tokens together."""
         return self.seconds + batch * self.seconds_per_slot + context * self.seconds_per_context_token
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSignal:
-    """An engine's heartbeat: what it is and how it does.
+    """An engine's heartbeat: its weights and its load.
 
     Attributes:
-        epoch: of the announcement that its version came with.
-        held: assignments that it has taken and that have not ended: to be generated, generating, or being stored.
+        engine: instance name, `<pod>.<nonce>`.
+        epoch: writer epoch of the announcement that its version came with.
+        version: policy version of its weights.
+        held: trajectories that it has taken and that have not ended: waiting, generating, or being stored.
         slots: trajectories that it generates at once.
-        running, waiting: trajectories generating, and held until weights or a slot are there.
+        running, waiting: trajectories that it generates, and that it holds until weights or a slot are available.
         tokens: generated since it started.
-        started: when, in seconds since 1970: of two instances of one pod, the later one lives.
-        stuck: why it cannot have the newest weights now; it is given only what its own admit.
+        draining: whether it takes no more work.
+        started: seconds since 1970. Of two instances of one pod the later one is alive.
+        stuck: why it cannot load the newest weights now; it is only given what its own weights may generate.
         profile: of its decode steps, once they have been measured.
     """
 

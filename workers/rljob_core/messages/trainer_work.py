@@ -12,7 +12,7 @@ from rljob_core.trajectory import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A coordinator with this writer epoch is in charge: answer with `TrainerReady`."""
+    """A coordinator with this writer epoch has taken over: answer with `TrainerReady`."""
 
     epoch: int
     kind: Literal["hello"] = "hello"
@@ -20,11 +20,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Start step `version` from the weights at `key` (and the newest optimizer state), dropping what was accumulated.
+    """Start step `version` from the weights at `key` and the newest optimizer state, dropping accumulated gradients.
 
-    `key` is None for version 0: the initial model. `number` counts what this coordinator has sent of these to this
-    attempt; micro-batches name the Resume that they follow, so that nothing that comes late or twice is trained on.
-    `last`: no step follows; save a checkpoint of this version, unless there is one.
+    Attributes:
+        number: counts the `Resume`s of this coordinator to this attempt. Each micro-batch names the `Resume` that it
+            follows, so that none that arrives late or twice is trained on.
+        key: key of the weights in the weight store; None for version 0, the initial model.
+        manifest: digest of the weights' manifest.
+        checkpoint: key of the optimizer state, saved after `checkpoint_version`; None for a fresh one.
+        last: no step follows: save a checkpoint of this version, unless there is one.
     """
 
     attempt: int
@@ -41,7 +45,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class TrainingItem:
-    """One trajectory of a micro-batch, and where its payload is."""
+    """One trajectory of a micro-batch; its payload is at `index` in message `sequence` of the trajectory stream."""
 
     trajectory: str
     attempt: int
@@ -57,7 +61,7 @@ class TrainingItem:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Groups to feed to forward and backward, whole."""
+    """Whole groups to feed to forward and backward; `last` completes the step."""
 
     step: int
     micro_batch: int
@@ -72,7 +76,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Attempts up to this one are over: stop."""
+    """A newer attempt has taken over: every attempt before `attempt` must stop."""
 
     attempt: int
     epoch: int
@@ -81,7 +85,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job is over, well or not."""
+    """The job is over, with this outcome."""
 
     epoch: int
     outcome: str

@@ -1,6 +1,6 @@
-"""A running evaluation: held-out prompts, each answered once sampled and once greedily, outside the buffers.
+"""A running evaluation: every held-out prompt is answered once sampled and once greedily, outside the buffers.
 
-It is not in the ledger until it is done: a coordinator that restarts simply runs it again.
+Only its result goes into the ledger, so a coordinator that restarts runs it again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ class Evaluation:
     """One pass over the held-out prompts under `version`.
 
     Attributes:
-        unscored: answers whose payload was seen (keys, in that order).
+        version: the policy version that is evaluated.
+        samples: number of held-out prompts.
+        waiting: ids of answers to dispatch.
+        attempts: current attempt of each answer that is neither scored nor given up.
+        engines: the engine of each answer that is being generated.
+        unscored: ids of answers whose payload was read, in that order.
+        scores: rewards of the scored answers.
+        failures: failed attempts of each answer.
     """
 
     version: int
@@ -48,30 +55,30 @@ class Evaluation:
 
     @classmethod
     def start(cls, *, version: int, samples: int, first_attempt: int = 1) -> Evaluation:
-        """All of it waiting to be dispatched."""
+        """An evaluation whose answers all wait to be dispatched."""
         ids = [trajectory_id(group_id(version, p), s) for p in range(samples) for s in range(len(SAMPLES))]
         return cls(version, samples, deque(ids), dict.fromkeys(ids, first_attempt))
 
     def holds(self, trajectory: str, attempt: int) -> bool:
-        """Whether that attempt's result is wanted."""
+        """Whether the answer is open and this is its current attempt."""
         return self.attempts.get(trajectory) == attempt
 
     def dispatch(self, trajectory: str, engine: str) -> None:
-        """It is with that engine."""
+        """Note the engine that generates an answer."""
         self.engines[trajectory] = engine
 
     def arrived(self, trajectory: str) -> str:
-        """Its payload is stored; the engine that had it, which is free of it now."""
+        """Note that an answer's payload was read; returns the engine that had it, empty if none had."""
         self.unscored[trajectory] = None
         return self.engines.pop(trajectory, "")
 
     def score(self, trajectory: str, reward: float) -> None:
-        """Take a result."""
+        """Take an answer's reward."""
         self._end(trajectory)
         self.scores[trajectory] = reward
 
     def retry(self, trajectory: str, *, max_attempts: int, failure: bool) -> None:
-        """Answer again, or give the answer up after `max_attempts`."""
+        """Generate an answer again, or give it up after `max_attempts` failures."""
         self.engines.pop(trajectory, None)
         self.unscored.pop(trajectory, None)
         self.failures[trajectory] = self.failures.get(trajectory, 0) + failure
@@ -82,7 +89,7 @@ class Evaluation:
             self.waiting.append(trajectory)
 
     def lose(self, engine: str) -> None:
-        """An engine is gone: what it had is answered again."""
+        """Generate the answers of a lost engine again."""
         for trajectory in [t for t, e in self.engines.items() if e == engine]:
             self.retry(trajectory, max_attempts=0, failure=False)
 
@@ -97,5 +104,5 @@ class Evaluation:
         return not self.attempts
 
     def mean(self, sample: str) -> float:
-        """Mean reward of the `sampled` or the `greedy` answers; an answer given up scores nothing."""
+        """Mean reward of the `sampled` or the `greedy` answers; an answer that was given up counts as 0."""
         return sum(r for t, r in self.scores.items() if sample_of(t) == sample) / max(1, self.samples)

@@ -1,4 +1,4 @@
-"""Which stored messages are still needed: a message that carries several trajectories lives until all have ended."""
+"""Reference counts of stored messages: a message of several trajectories is needed until all of them have ended."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Key = tuple[str, int]
 
 
 class MessageRefcounts:
-    """Reference counts of messages by the trajectories in them.
+    """The messages of one stream that were read, with the attempts that still need each.
 
     Attributes:
-        newest: the last sequence that was seen.
+        newest: the highest sequence that was read.
     """
 
     def __init__(self) -> None:
@@ -24,24 +24,24 @@ class MessageRefcounts:
         return len(self._holders)
 
     def add(self, sequence: int, keys: Sequence[Key]) -> None:
-        """A message was seen that carries these."""
+        """Count a message that was read, and the attempts in it."""
         self.newest = max(self.newest, sequence)
         self._holders[sequence] = set(keys)
         for key in keys:
-            # The same attempt stored twice (a publish repeated past the duplicate window): the first one counts,
-            # the second holds nothing.
+            # An attempt may be stored twice, if a publish was repeated after the duplicate window. The first message
+            # counts; the second is not needed for it.
             if self._messages.setdefault(key, sequence) != sequence:
                 self._holders[sequence].discard(key)
 
     def release(self, keys: Iterable[Key]) -> None:
-        """These trajectories have ended, or other attempts hold them."""
+        """These attempts need their messages no longer."""
         for key in keys:
             sequence = self._messages.pop(key, None)
             if sequence is not None:
                 self._holders[sequence].discard(key)
 
     def collect(self) -> list[int]:
-        """Sequences of messages that nobody needs any more; they are forgotten here."""
+        """Sequences of messages that no attempt needs; each is returned once."""
         done = [sequence for sequence, holders in self._holders.items() if not holders]
         for sequence in done:
             del self._holders[sequence]

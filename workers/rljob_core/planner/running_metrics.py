@@ -1,4 +1,4 @@
-"""What people want to know of a job, summed up as it goes; nothing here decides anything."""
+"""Sums behind the job's metrics, for people; no decision depends on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rljob_core.records import Evaluated
 
 
 class RunningMetrics:
-    """Sums since this coordinator started, and the newest step's."""
+    """Sums since this coordinator started, and the figures of the newest step."""
 
     def __init__(self) -> None:
         self._started = 0.0
@@ -22,21 +22,21 @@ class RunningMetrics:
         self._step = StepMetrics(step=0, version=0, seconds=0.0)
 
     def start(self, now: float) -> None:
-        """The clock starts."""
+        """Start the clock."""
         self._started = now
         self._mark = (now, 0)
 
     def tokens(self, engine: str, total: int) -> None:
-        """An engine says how many tokens it has generated since it started."""
+        """Take the number of tokens that an engine has generated since it started."""
         self._tokens += max(0, total - self._engine_tokens.get(engine, 0))
         self._engine_tokens[engine] = total
 
     def engine_gone(self, engine: str) -> None:
-        """Forget an engine's counter; its tokens stay counted."""
+        """Forget a removed engine's counter; its tokens stay counted."""
         self._engine_tokens.pop(engine, None)
 
     def consumed(self, siblings: Sequence[Sibling], *, step: int) -> None:
-        """A step is being committed."""
+        """Take the figures of the trajectories that a step consumes, just before its commit."""
         rewards = [s.reward for s in siblings if s.reward is not None]
         lengths = [s.payload.response_tokens for s in siblings if s.payload is not None]
         staleness = [step - s.payload.span.min for s in siblings if s.payload is not None]
@@ -47,12 +47,12 @@ class RunningMetrics:
             reward_mean=fmean(rewards),
             reward_std=pstdev(rewards),
             response_tokens_mean=fmean(lengths),
-            # Filled in here too, so that a commit taken over from a proposal has its staleness.
+            # Here too, so that a commit from a repeated proposal, which has no stats, has its staleness.
             stats=StepStats(staleness_mean=fmean(staleness), staleness_max=max(staleness)),
         )
 
     def step(self, stats: StepStats) -> None:
-        """The trainer's own figures of the step just committed."""
+        """Take the trainer's own figures of the step that was just committed."""
         known = self._step.stats or StepStats()
         self._step = replace(
             self._step,
@@ -60,7 +60,7 @@ class RunningMetrics:
         )
 
     def line(self, state: JobState, *, now: float) -> StepMetrics:
-        """Where the job stands, with nothing of a step or an evaluation."""
+        """The job's line at time `now`, without figures of a step or an evaluation."""
         since, before = self._mark
         rate = (self._tokens - before) / (now - since) if now > since else 0.0
         self._mark = (now, self._tokens)
@@ -80,7 +80,7 @@ class RunningMetrics:
         )
 
     def stepped(self, line: StepMetrics) -> StepMetrics:
-        """The line of the step just committed."""
+        """The line with the figures of the step that was just committed."""
         step = self._step
         return replace(
             line,
@@ -92,7 +92,7 @@ class RunningMetrics:
 
     @staticmethod
     def evaluated(record: Evaluated, line: StepMetrics) -> StepMetrics:
-        """The line of an evaluation, under the version that it was of."""
+        """The line with an evaluation's scores, under the version that was evaluated."""
         return replace(
             line,
             step=record.version,

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class PipelineSet:
-    """What binds the buffers that open from here on, `step`'s first; those that are open keep their stamps."""
+    """The `spec.pipeline` of the buffers from `step`'s on; buffers that are open keep their stamps."""
 
     step: int
     mode: str
@@ -21,7 +21,7 @@ class PipelineSet:
 
 @dataclass(frozen=True, slots=True)
 class BufferOpened:
-    """The staleness buffer of a step, with the η and mode that bind it for good."""
+    """The staleness buffer of a step opens, stamped for good with its bound η and its mode."""
 
     step: int
     max_staleness: int
@@ -32,7 +32,7 @@ class BufferOpened:
 
 @dataclass(frozen=True, slots=True)
 class GroupReserved:
-    """A group is planned from the data cursor and takes an entry of a buffer, before anything is generated."""
+    """The next prompt's group takes an entry of a buffer, before anything of it is generated."""
 
     group: str
     prompt: int
@@ -44,7 +44,7 @@ class GroupReserved:
 
 @dataclass(frozen=True, slots=True)
 class GroupReady:
-    """All siblings are rewarded: the entry is occupied. `base` is the minimum version over them."""
+    """All siblings are rewarded: the entry is occupied. `base` is the oldest version of any of their tokens."""
 
     group: str
     step: int
@@ -54,9 +54,10 @@ class GroupReady:
 
 @dataclass(frozen=True, slots=True)
 class GroupMoved:
-    """A group takes an entry of another buffer, whose stamp it satisfies.
+    """A group moves to an entry of another buffer, whose stamp it satisfies.
 
-    `displaced`, if any, takes the place that it leaves in `source`, whose stamp it satisfies.
+    `displaced`, if not empty, is the group whose entry it takes; that one moves to the entry left in `source`, whose
+    stamp it satisfies.
     """
 
     group: str
@@ -68,7 +69,7 @@ class GroupMoved:
 
 @dataclass(frozen=True, slots=True)
 class GroupAborted:
-    """A group ends without being trained; its entry is free. `causes` names siblings with reasons of their own."""
+    """A group ends untrained, and its entry is free. `causes` holds the reasons of single siblings, by id."""
 
     group: str
     reason: str

@@ -10,15 +10,15 @@ from rljob_core.trajectory import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What an attempt goes on from: the newest progress of one before it.
+    """The progress of an earlier attempt from which an attempt resumes.
 
     Attributes:
-        attempt: the one that published it.
-        tokens: of the response so far.
-        span: of the versions that produced them.
-        seed: of the random stream that drew them, and draws what follows.
-        sequence: of its message in the stream of progress.
-        digest: of its payload.
+        attempt: the attempt that published it.
+        tokens: length of the response so far.
+        span: versions that produced these tokens.
+        seed: seed of the random stream that drew them, and draws the following ones.
+        sequence: sequence of its message in the progress stream.
+        digest: digest of its payload.
     """
 
     attempt: int
@@ -31,9 +31,11 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """Siblings go to an engine; results of other attempts are not taken.
+    """Siblings are sent to an engine; from here on, results of other attempts do not count.
 
-    `inherited` are those that go on from what an earlier attempt has generated; the others begin.
+    Attributes:
+        min_version: oldest weights that may produce their next token.
+        inherited: progress from which they resume, by trajectory id; the others start from their prompts.
     """
 
     trajectories: tuple[str, ...]
@@ -46,7 +48,7 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A payload has arrived. `sequence` is its message in the trajectory stream, `index` its place in it."""
+    """A sibling's payload is stored: message `sequence` of the trajectory stream, place `index` in it."""
 
     trajectory: str
     attempt: int
@@ -61,7 +63,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Rewarded:
-    """A reward has arrived for the attempt that holds the sibling."""
+    """The attempt that holds the sibling has its reward."""
 
     trajectory: str
     attempt: int
@@ -74,8 +76,10 @@ class Rewarded:
 class SiblingReset:
     """A sibling is to be generated again, as `attempt`.
 
-    `failure` counts against maxAttempts (a reward that raised, an engine that could not), a lost engine or a
-    restart at new weights does not. `carries`: it may go on from what attempts before it have generated.
+    Attributes:
+        failure: whether this counts against `maxAttempts`. A reward function that raised does; a lost engine or a
+            restart at new weights does not.
+        carries: whether the new attempt may inherit the progress of earlier ones.
     """
 
     trajectory: str

@@ -11,9 +11,9 @@ from rljob_core.trajectory import group_of
 
 @dataclass(frozen=True, slots=True)
 class TrainerAttempt:
-    """A trainer gang (or the same gang under a new coordinator) starts from `version`.
+    """A trainer gang (or the same gang under a new coordinator) is in charge and starts from `version`.
 
-    What was in training and not committed is ready again.
+    Groups that were in training and not committed are ready again.
     """
 
     attempt: int
@@ -24,7 +24,7 @@ class TrainerAttempt:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchAssigned:
-    """Groups go to the trainer as one micro-batch of a step; `last` closes the step's batch."""
+    """Groups are assigned to the trainer as one micro-batch of a step; `last` completes the step's batch."""
 
     step: int
     micro_batch: int
@@ -37,17 +37,17 @@ class MicroBatchAssigned:
 
 @dataclass(frozen=True, slots=True)
 class StepCommitted:
-    """A step is done: this record alone makes the version. The manifest embeds the same record.
+    """A step is committed: this record alone makes the version. The version's manifest embeds the same record.
 
     Attributes:
-        version: the policy version that it makes; the step that made it is `version - 1`.
-        parent: digest of the manifest that it started from.
+        version: the policy version that the step made; the step is `version - 1`.
+        parent: digest of the manifest of the weights that the step started from.
         attempt, epoch: the trainer's fence.
         micro_batches: trajectory ids fed to backward, in order, per micro-batch.
         max_staleness: the stamp of the step's buffer.
         random_state: digest of the trainer's random state after the step.
-        manifest: digest of the manifest without this field (empty inside the manifest itself).
-        key: where in the weight store.
+        manifest: digest of the version's manifest (empty in the copy that the manifest embeds).
+        key: the version's key in the weight store.
     """
 
     version: int
@@ -63,19 +63,19 @@ class StepCommitted:
 
     @property
     def siblings(self) -> Counter[str]:
-        """The groups that it was made of, and how many trajectories of each."""
+        """The groups that the step consumed, and how many trajectories of each."""
         return Counter(group_of(trajectory) for part in self.micro_batches for trajectory in part)
 
 
 @dataclass(frozen=True, slots=True)
 class StepRestored:
-    """A step that was committed, or could have been, when the ledger lost its tail: taken back from its manifest.
+    """A commit that the ledger has lost is restored from the version's manifest.
 
     Attributes:
         commit: the record that the manifest embeds.
-        moved: groups that the ledger still has in the step's buffer though it was made of others, and the buffers
-            that take them.
-        dropped: those of them for which no buffer has room; they end as `LedgerLost`.
+        moved: groups that the ledger still has in the step's buffer although the step consumed others, and the steps
+            whose buffers they move to.
+        dropped: such groups for which no buffer has room; they end as `LedgerLost`.
     """
 
     commit: StepCommitted
@@ -86,11 +86,13 @@ class StepRestored:
 
 @dataclass(frozen=True, slots=True)
 class VersionsRevoked:
-    """The user goes back to `version`: what later versions were, and what they are made of, does not count.
+    """The user goes back to `version`: later versions, and the trajectories that they consumed, do not count.
 
-    Open groups end as `VersionRevoked`; the job goes on from here even if it had ended.
+    Open groups end as `VersionRevoked`. The job continues from here even if it had ended.
 
     Attributes:
+        version: the newest version that counts from here on, with its `key` and the digest of its `manifest`.
+        checkpoint, checkpoint_version: the optimizer state to continue with; None for a fresh one.
         trajectories: how many the revoked steps had consumed.
     """
 
@@ -105,7 +107,7 @@ class VersionsRevoked:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """Optimizer and random state after `version` are durable in `key` (a folder under the checkpoint URI)."""
+    """Optimizer and random state after `version` are durable in folder `key` under the checkpoint URI."""
 
     version: int
     attempt: int
@@ -126,7 +128,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """The job's outcome, for good."""
+    """The job has ended. Only `VersionsRevoked` opens it again."""
 
     outcome: Literal["Succeeded", "Failed"]
     message: str = ""

@@ -12,7 +12,7 @@ from rljob_core.trajectory import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class FedTrajectory:
-    """What the trainer read from a payload's own header before it fed it to backward."""
+    """What the trainer read in a payload's header before it fed the payload to backward."""
 
     trajectory: str
     attempt: int
@@ -24,7 +24,7 @@ class FedTrajectory:
 class FedMicroBatch:
     """One line of the trainer's own log (`<trainer_log_uri>/attempt-<a>.jsonl`), written before backward.
 
-    Only the trainer writes it and only the audit reads it: it is a witness beside the ledger.
+    Only the trainer writes it and only the audit reads it, so it cannot repeat an error of the coordinator's.
     """
 
     step: int

@@ -8,33 +8,34 @@ from typing import Literal
 from rljob_core.stable_hash import stable_hash
 
 EPOCH_STRIDE = 1_000_000
-"""A writer epoch's number is its count times this, plus a part that only its instance has."""
+"""A writer epoch's number is its count times this, plus a part that is derived from its instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A coordinator: its epoch's number and the instance that claimed it."""
+    """A coordinator: the number of its writer epoch and the instance that claimed it."""
 
     number: int
     instance: str
 
     @property
     def count(self) -> int:
-        """Which coordinator of the job it is, the first being 1; for people."""
+        """How many coordinators the job has had, this one included; for people."""
         return self.number // EPOCH_STRIDE
 
     def successor(self, instance: str) -> Writer:
-        """The writer that takes over.
+        """The writer that takes over from this one.
 
-        A claim that was lost with its machine is claimed again. The instance's own part keeps the two apart for
-        everybody who heard of the first (trainers, engines, weight keys), whom its number alone would mislead.
+        If a claim is lost with the server's machine, the next coordinator claims the same count again. The part that
+        is derived from the instance keeps the two numbers apart for trainers, engines and weight keys that hold the
+        lost one.
         """
         return Writer((self.count + 1) * EPOCH_STRIDE + stable_hash(instance) % EPOCH_STRIDE, instance)
 
 
 @dataclass(frozen=True, slots=True)
 class EpochClaimed:
-    """A coordinator of `job` (its UID) starts to write. What older epochs write later is ignored by every reader."""
+    """A coordinator of `job` (a UID) starts to write. Every reader ignores what older epochs write after this."""
 
     number: int
     instance: str

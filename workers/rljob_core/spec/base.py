@@ -1,7 +1,7 @@
-"""What every object of the API is made of: strict models, rules between fields, immutable fields, common types.
+"""Building blocks of the API's models: strict models, rules between fields, immutable fields, common types.
 
-Python and the API server must refuse the same and say the same. So what a JSON schema can say is left to the schema,
-and what needs words of ours (a form of text, a rule between fields) is one object with one message that both use.
+Python and the API server must refuse the same manifests with the same messages. What a JSON schema can express is left
+to the schema; a form of text or a rule between fields is one object, with one message that both use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where prompts come from, how answers are scored, and what is held out."""
+"""`spec.data`, `spec.reward` and `spec.evaluation`: where prompts come from, and how answers are scored."""
 
 from __future__ import annotations
 

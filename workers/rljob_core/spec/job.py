@@ -1,4 +1,4 @@
-"""RLJob: what the user writes."""
+"""RLJob: the resource that a user creates for one training run."""
 
 from __future__ import annotations
 

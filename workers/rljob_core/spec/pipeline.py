@@ -1,4 +1,4 @@
-"""How rollout and training overlap, and how far the one may run ahead of the other."""
+"""`spec.pipeline`: how rollout and training overlap, and how many versions old trained tokens may be."""
 
 from __future__ import annotations
 

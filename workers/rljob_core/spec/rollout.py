@@ -1,4 +1,4 @@
-"""What generates trajectories, where, and how many of it."""
+"""`spec.rollout`: the engines that generate trajectories, their pools and scaling, and how tokens are sampled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is, as the operator writes it."""
+"""`status` of an RLJob and a RolloutPool, as the operator writes it."""
 
 from __future__ import annotations
 
