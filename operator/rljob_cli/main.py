@@ -30,7 +30,7 @@ from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_core.spec import RLJob
+from rljob_core.spec import RLJob, ineffective_fields
 
 app = typer.Typer(
     name="rljob",
@@ -226,6 +226,8 @@ def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  type
         job = load_job(file, overrides)
         allow_modules_beside(file)
         _checked(job, RunFolder(Path("runs") / job.metadata.name))
+    for path, reason in ineffective_fields(job):
+        typer.echo(f"warning: {path} {reason}", err=True)
     typer.echo(f"{file}: RLJob {job.metadata.name} is valid")
 
 

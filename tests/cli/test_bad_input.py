@@ -474,6 +474,14 @@ def test_validate_accepts_what_would_run(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
+def test_validate_warns_of_fields_without_effect(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    setting = "spec.rollout.pools.cpu.costPerHour='2.10'"
+    ended = rljob("validate", file, "--set", setting)
+    warning = "warning: spec.rollout.pools[0].costPerHour has no effect until pools are scaled by price"
+    assert (ended.code, ended.out, ended.errors) == (0, f"{file}: RLJob sums is valid\n", [warning])
+
+
 # ------------------------------------------------------------------------------------------------ the network
 
 

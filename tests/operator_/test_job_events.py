@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from small_job import MakeJob
 
 from rljob_core.spec import RLJobStatus
-from rljob_operator.decisions.job_events import events
+from rljob_operator.decisions.job_events import events, field_warnings
 
 
 def status(*conditions: tuple[str, str, str], message: str = "", **fields: Any) -> RLJobStatus:
@@ -102,3 +103,16 @@ def test_what_is_told(before: RLJobStatus, after: RLJobStatus, told: list[tuple[
 def test_a_scaling_says_what_became_of_which_pool() -> None:
     (event,) = events(status(**pools(a=2)), status(**pools(a=5)))
     assert event.message == "pool a: 2 → 5 engines"
+
+
+def test_fields_without_effect_are_warned_of_once_per_generation(make_job: MakeJob) -> None:
+    pools = [{"name": "a", "datacenter": "east"}, {"name": "b", "costPerHour": "2.10"}]
+    job = make_job(rollout__pools=pools)
+    found = field_warnings(job, RLJobStatus())
+    assert {(event.type, event.reason) for event in found} == {("Warning", "FieldHasNoEffect")}
+    assert [event.message for event in found] == [
+        "spec.rollout.pools[0].datacenter has no effect until pools can run in other datacenters",
+        "spec.rollout.pools[1].costPerHour has no effect until pools are scaled by price",
+    ]
+    assert field_warnings(job, RLJobStatus(observed_generation=1)) == ()
+    assert field_warnings(make_job(), RLJobStatus()) == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rljob_core.spec import ConditionStatus, RLJobStatus
+from rljob_core.spec import ConditionStatus, RLJob, RLJobStatus, ineffective_fields
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions.status import condition
 from rljob_operator.names import Role
@@ -22,6 +22,19 @@ def events(before: RLJobStatus, after: RLJobStatus) -> tuple[Event, ...]:
         *_coordinator(before, after),
         *_pools(before, after),
     )
+
+
+def field_warnings(job: RLJob, before: RLJobStatus) -> tuple[Event, ...]:
+    """A warning for every field without effect that the job sets, once per generation of the job.
+
+    Args:
+        job: the job, with its generation.
+        before: the status that was written last.
+    """
+    if before.observed_generation == job.metadata.generation:
+        return ()
+    found = ineffective_fields(job)
+    return tuple(Event("Warning", "FieldHasNoEffect", f"{path} {reason}") for path, reason in found)
 
 
 def _conditions(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:

@@ -32,7 +32,7 @@ from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, Ref, Rejected
 from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions import trainer_attempts
-from rljob_operator.decisions.job_events import events
+from rljob_operator.decisions.job_events import events, field_warnings
 from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
 from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
 from rljob_operator.decisions.pods import Trouble
@@ -239,7 +239,7 @@ class Reconciler:
         if after == before:
             return
         await self._cluster.patch_status(job, after)
-        for event in events(before, after):
+        for event in (*field_warnings(job, before), *events(before, after)):
             await self._cluster.event(job, event)
 
 

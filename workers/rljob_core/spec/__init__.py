@@ -24,6 +24,7 @@ from rljob_core.spec.data import DataSpec, EvaluationDataSpec, EvaluationSpec, R
 from rljob_core.spec.job import CoordinatorSpec, DeltaSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
 from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
 from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
+from rljob_core.spec.reserved import Reserved, ineffective_fields
 from rljob_core.spec.rollout import (
     EngineSpec,
     EnvironmentSpec,
@@ -68,6 +69,7 @@ __all__ = [
     "RLJob",
     "RLJobSpec",
     "RLJobStatus",
+    "Reserved",
     "RewardSpec",
     "RolloutPool",
     "RolloutPoolSpec",
@@ -79,5 +81,6 @@ __all__ = [
     "TrainerSpec",
     "WeightsSpec",
     "immutable_fields",
+    "ineffective_fields",
     "model_in",
 ]

@@ -148,7 +148,7 @@ class RLJobSpec(ApiModel):
     nats: NatsSpec = NatsSpec()
     """The NATS server that carries the job's streams."""
     trackers: Annotated[list[Identifier], Field(max_length=8)] = Field(default=[])
-    """Experiment trackers; there are none yet."""
+    """Experiment trackers. They are refused until the coordinator reports to trackers; read metrics.jsonl."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 3
     """Failed trainer attempts before the job fails."""
     active_deadline_seconds: PositiveCount | None = None

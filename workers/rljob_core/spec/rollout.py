@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from rljob_core.spec.base import ApiModel, Identifier, Immutable, Name, Options, Price, Rule
+from rljob_core.spec.reserved import Reserved
 
 
 class SamplingSpec(ApiModel):
@@ -84,18 +85,19 @@ class PoolSpec(ApiModel):
     datacenter: Annotated[
         Name | None,
         Immutable("a pool stays where it is", "add another pool and remove this one"),
+        Reserved("pools can run in other datacenters"),
     ] = None
-    """Name of the site that it runs in."""
+    """Name of the datacenter in which the pool runs. It has no effect until pools can run in other datacenters."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Number of engines; 1 if neither this nor scaling is given."""
     scaling: ScalingSpec | None = None
     """Instead of replicas: who sets the number of engines, and within which bounds."""
     hosts: Annotated[int, Field(ge=1, le=1)] = 1
-    """Pods that one engine spans; only 1 as yet."""
+    """Pods that one engine spans. Only 1 is accepted until an engine can span several pods."""
     engine: PoolEngineSpec = PoolEngineSpec()
     """What differs from spec.rollout.engine in this pool."""
-    cost_per_hour: Price | None = None
-    """Price of one engine in any currency, as text: "2.10"."""
+    cost_per_hour: Annotated[Price | None, Reserved("pools are scaled by price")] = None
+    """Price of one engine in any currency, as text: "2.10". It has no effect until pools are scaled by price."""
     template: Options | None = None
     """Patch of the pool's pod template, merged by container name."""
 
@@ -127,7 +129,7 @@ class RolloutSpec(ApiModel):
     engine: EngineSpec = EngineSpec()
     """What generates, for all pools."""
     environment: EnvironmentSpec | None = None
-    """A multi-turn environment; there are none yet, so absent."""
+    """A multi-turn environment. It is refused until engines run multi-turn environments."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
     progress_tokens: Annotated[int, Field(ge=0, le=1_048_576)] = 512
