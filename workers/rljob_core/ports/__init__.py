@@ -1,12 +1,14 @@
-"""The ports: what a role needs of the world, each with several adapters and one contract that all of them keep.
+"""The ports: protocols of what the roles use. Each has several adapters, and one contract suite that all of them pass.
 
 | port | adapters |
 |---|---|
-| `MessageStore` | `rljob_runtime.messaging`: `nats` (JetStream), `memory` (one process; virtual time) |
-| `WeightStore` | `rljob_runtime.weights.store`, over the transports that `rljob_runtime.weights.transport` lists |
-| `Engine` | `rljob_runtime.engines`: Torch, vLLM, HTTP, Emulated |
-| `TrainerBackend` | `rljob_runtime.training.backends`: Torch, FSDP, DeepSpeed, Emulated |
-| `Reward` | `rljob_runtime.rewards.registry` |
+| `MessageStore` | `rljob_runtime.messaging`: `nats` (JetStream), `memory` (one process) |
+| `WeightStore` | `rljob_runtime.weights.store`, over the transports of `rljob_core.weight_transports` |
+| `Engine` | `rljob_runtime.engines`: `torch`, `vllm`, `http`, `emulated` |
+| `TrainerBackend` | `rljob_runtime.training.backends`: `torch`, `fsdp`, `deepspeed`, `emulated` |
+| `Reward` | the functions that `rljob_runtime.rewards.registry` resolves by name |
+
+`rljob_contract` runs the contracts of engines and trainer backends against plugins, too (`docs/custom.md`).
 """
 
 from rljob_core.ports.engine import Completed, Engine, EngineEvent, EngineLoad, Progress, Request, Stopped

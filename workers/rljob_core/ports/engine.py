@@ -1,4 +1,4 @@
-"""`Engine`: generates responses token by token, and takes new weights between two tokens."""
+"""`Engine`: generates responses token by token, and swaps weights between two tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from rljob_core.trajectory import Array, FinishReason
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a response has come, the newest token included: int32, float32, int32 arrays [n]."""
+    """A response so far, up to its newest token.
+
+    Attributes:
+        tokens: int32 [n].
+        logprobs: float32 [n].
+        versions: int32 [n], policy version that produced each token.
+    """
 
     id: str
     tokens: Array
@@ -22,18 +28,18 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an engine is asked to generate.
+    """One response to generate.
 
     Attributes:
-        id: of the request, other than that of any before.
+        id: unique among all requests of the engine.
         tokens: int32 [p], the prompt.
-        temperature: 0 for greedy.
-        max_tokens: of the response, inherited tokens included.
-        stop_tokens: ids that end it (the end token is part of the response).
-        stop: strings that end it.
-        seed: of its own random stream, so that a sample does not depend on what runs beside it. The i-th token of a
-            response always draws the same number, whoever draws it.
-        inherited: what another engine has generated of it, fewer tokens than `max_tokens`: it goes on from there.
+        temperature: 0 for the likeliest token each time.
+        max_tokens: longest response, inherited tokens included.
+        stop_tokens: token ids that end the response, of which they are part.
+        stop: strings that end the response.
+        seed: seed of the request's own random stream, so that a response does not depend on what runs beside it. The
+            i-th token of a response draws the same number on every engine.
+        inherited: the part that another engine has generated, shorter than `max_tokens`, from which to resume.
     """
 
     id: str
@@ -48,13 +54,13 @@ class Request:
 
     @property
     def inherited_tokens(self) -> int:
-        """How many tokens it goes on from."""
+        """Number of tokens that it resumes from; 0 if it starts from the prompt."""
         return 0 if self.inherited is None else len(self.inherited.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A finished response, with what it inherited: int32, float32, int32 arrays [n]."""
+    """A finished response, inherited tokens included; arrays as in `Progress`."""
 
     id: str
     tokens: Array
@@ -68,7 +74,8 @@ class Stopped:
     """A response that ended early.
 
     Attributes:
-        reason: a word, and perhaps `: ` and more; `Restarted`: because of new weights under `inflight: Restart`.
+        reason: a CamelCase word, perhaps with `: ` and a detail. `Restarted` means new weights under
+            `inflight: Restart`.
         failure: whether it counts as a failed attempt.
     """
 
@@ -91,40 +98,47 @@ class EngineLoad:
 
 
 class Engine(Protocol):
-    """Generates. One event loop calls it; the engine computes elsewhere and never blocks that loop."""
+    """Generates responses. One event loop calls it; the engine computes elsewhere and never blocks that loop."""
 
     slots: int
-    """Trajectories generated at once; more are queued."""
+    """Number of responses generated at once; further requests are queued."""
     version: int
-    """Policy version of the weights in use; -1 before any."""
+    """Policy version of the weights in use; -1 before any are loaded."""
 
     async def start(self) -> None:
-        """Load the architecture and, unless a version follows, the initial weights."""
+        """Load the architecture, and the initial weights unless a version follows."""
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Generate these, in order."""
+        """Generate these responses, starting them in order."""
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Forget these; no event follows."""
+        """Drop these requests; no event follows for them."""
 
     async def events(self) -> Sequence[EngineEvent]:
-        """At least one event, as soon as there is one."""
+        """Wait for events; at least one."""
 
     async def progress(self, least: Mapping[str, int]) -> Sequence[Progress]:
-        """How far those of these requests have come that are generating and have so many tokens at least, inherited
-        ones included. Of a closed engine: how far they had come.
+        """The responses so far of requests that are being generated.
+
+        A closed engine returns what it had when it was closed.
+
+        Args:
+            least: by request id, the number of tokens (inherited ones included) below which it is left out.
         """
 
     async def swap(self, version: int, tensors: Iterable[tuple[str, Any]] | None, inflight: str) -> None:
-        """Use new weights from the next token on (`None`: the initial model's).
+        """Use new weights from the next token on.
 
-        `Update`: running ones go on, with the KV cache recomputed if the engine's option says so. `Keep`:
-        returns once the running ones have ended; those submitted meanwhile wait. `Restart`: running ones are
-        stopped with reason `Restarted`.
+        Args:
+            version: policy version of the weights.
+            tensors: (name, tensor) pairs; None for the initial model's weights.
+            inflight: what happens to running responses. `Update`: they continue under the new weights, with the KV
+                cache recomputed if the engine's options say so. `Keep`: the swap waits until they have ended, and
+                requests submitted meanwhile wait for it. `Restart`: they are stopped with reason `Restarted`.
         """
 
     def load(self) -> EngineLoad:
-        """How busy it is."""
+        """The engine's load now."""
 
     async def close(self) -> None:
         """Stop computing and free the memory."""

@@ -1,4 +1,4 @@
-"""`MessageStore`: a job's streams and signals, as the roles use them."""
+"""`MessageStore`: a job's streams, queues and signals, as the roles use them. See `docs/design/streams.md`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Channel(StrEnum):
-    """A job's streams (DESIGN §6). Subjects are `<job subject>.<channel>.<suffix>`."""
+    """A job's streams. Subjects are `<job subject>.<channel>.<suffix>`."""
 
     LEDGER = "ledger"
     WORK = "work"  # to the engines
@@ -23,14 +23,14 @@ class Channel(StrEnum):
     WEIGHTS = "weights"  # tensors, where they travel over the message store
 
 
-#: The header of a stored message that holds its id, given by `publish` or made up by the store.
+#: The header that holds a stored message's id, which `publish` was given or the store has chosen.
 MESSAGE_ID = "Nats-Msg-Id"
 
-#: Channels whose messages go once they are acknowledged, and have one reader each. One channel per receiving role, so
-#: that each may be barred from the others'.
+#: Channels whose messages are deleted once their only reader acknowledges them. Each receiving role has its own, so
+#: that the server can refuse it the others.
 WORK_QUEUES = frozenset({Channel.WORK, Channel.TRAINING, Channel.EVENTS})
 
-#: Channels of which only the newest message of a suffix is stored: it makes the one before go.
+#: Channels that keep only the newest message of each suffix.
 NEWEST_ONLY = frozenset({Channel.VERSIONS, Channel.PROGRESS})
 
 
@@ -63,18 +63,18 @@ class Message:
 
 
 class Delivery(Protocol):
-    """A message taken from a queue; it comes again unless it is acknowledged in time."""
+    """A message taken from a queue; it is delivered again unless it is acknowledged in time."""
 
     @property
     def message(self) -> Message:
-        """What was delivered."""
+        """The message that was delivered."""
 
     @property
     def deliveries(self) -> int:
-        """How often it was delivered, this time included."""
+        """How many times it was delivered, this one included."""
 
     async def ack(self) -> None:
-        """It is dealt with."""
+        """Acknowledge it: it is not delivered again."""
 
     async def retry(self, delay: float) -> None:
         """Deliver it again after `delay` seconds."""
@@ -87,7 +87,7 @@ class Queue(Protocol):
     """A durable consumer whose messages are each given to one of its readers."""
 
     async def fetch(self, *, messages: int, max_bytes: int, timeout: float) -> Sequence[Delivery]:
-        """At least one message as soon as there is one; none after `timeout` seconds."""
+        """Wait for messages; at least one, or none after `timeout` seconds."""
 
 
 class MessageStore(Protocol):

@@ -1,4 +1,4 @@
-"""`WeightStore`: versions of the policy's weights, each with a manifest that names and digests its tensors."""
+"""`WeightStore`: versions of the policy's weights, each with a manifest that lists its tensors and their digests."""
 
 from __future__ import annotations
 

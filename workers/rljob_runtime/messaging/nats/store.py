@@ -1,4 +1,4 @@
-"""The message store on NATS JetStream (DESIGN §6)."""
+"""The message store on NATS JetStream; see `docs/design/streams.md`."""
 
 from __future__ import annotations
 

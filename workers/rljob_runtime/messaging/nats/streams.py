@@ -1,4 +1,4 @@
-"""The streams, buckets and consumers of a job on JetStream: names, subjects, retention (DESIGN §6)."""
+"""The streams, buckets and consumers of a job on JetStream; see `docs/design/streams.md`."""
 
 from __future__ import annotations
 
