@@ -55,8 +55,8 @@ soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000),
 faults: $(VENV)/.installed  ## kill and freeze real processes, at boundaries of a step and at random; RLJOB_TEST_ALL=1: all of them
 	@$(BIN)/python -m pytest tests/faults $(ARGS)
 
-kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (once)
-	@$(BIN)/python -m e2e.harness build
+kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (once; KUBE=--kwok: also for its benchmark)
+	@$(BIN)/python -m e2e.harness build $(KUBE)
 
 e2e: kube  ## end-to-end tests on real nodes (root; e2e/install-packages.sh installs what they need)
 	@$(BIN)/python -m pytest e2e $(ARGS)
@@ -86,7 +86,7 @@ bench: .venv-bench/.installed  ## benchmarks beside their peers, tables and JSON
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-smoke: $(VENV)/.installed .venv-bench/.installed  ## every benchmark at its smallest size: shows that it works
-	@$(BIN)/python -m pytest tests/bench -n auto --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest tests/bench -n auto $(ARGS)
 
 bench-operator: $(VENV)/.installed  ## the operator with 1,000 jobs on pretend nodes (builds what it needs, once)
 	@$(BIN)/python -m bench.control_plane $(ARGS)

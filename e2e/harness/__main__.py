@@ -21,11 +21,13 @@ Folder = Annotated[Path, typer.Argument(help="The cluster's folder: logs, kubeco
 
 @app.command()
 def build(
-    nodes: Annotated[bool, typer.Option(help="Also what real nodes need.")] = True,
+    nodes: Annotated[bool, typer.Option(help="Also the programs that real nodes need.")] = True,
+    kwok: Annotated[bool, typer.Option(help="Also KWOK, which the operator's benchmark needs.")] = False,
     keep: Annotated[bool, typer.Option(help="Leave Go's caches (5 GB), for building again soon.")] = False,
 ) -> None:
     """Build Kubernetes' programs into the cache: about 15 minutes on 2 cores, once."""
-    build_programs(nodes=nodes, keep=keep, say=typer.echo)
+    modules = [*go_modules.MODULES, go_modules.KWOK] if kwok else go_modules.MODULES
+    build_programs(modules, nodes=nodes, keep=keep, say=typer.echo)
     typer.echo(f"KUBEBUILDER_ASSETS={shlex.quote(str(bin_folder(go_modules.KUBERNETES)))}")
 
 
