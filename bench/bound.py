@@ -1,13 +1,13 @@
-"""What the bound costs: throughput and discarded tokens at η = 1, 2, 4 beside a job that has practically no bound.
+"""The cost of the staleness bound: throughput and discarded tokens at η = 1, 2, 4, beside a job without one.
 
 Engines are emulated (they sleep), response lengths spread 1:16 (lognormal, clipped to 64–1,024), and training takes as
-long as generation. A step has four trajectories for each slot. With one for each, its longest response alone takes as
-long as three steps would without a bound, and is three versions old by then, whoever schedules it: then η = 2 must slow
-down a job that aborts nothing.
+long as generation. A step has four trajectories for each slot. With one trajectory for each slot, the longest response
+alone would take as long as three unbounded steps and be three versions old at its end, under any schedule: η = 2 would
+then have to slow down a job that aborts nothing.
 
-Reservation never starts what the bound would not let be trained, so nothing may be discarded because of it. Discarded
-is what was generated and not trained: payloads by the reason that the ledger gives, and tokens of responses that never
-ended (what is under way when the job is over, mostly).
+Reservations never start a trajectory that the bound would not let the trainer use, so the bound must discard nothing.
+Discarded tokens were generated and not trained on: payloads by the reason in the ledger, and tokens of responses that
+never ended (mostly those in progress when the job ends).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TARGET = 0.95
 
 
 def discarded(records: Iterable[Record]) -> Counter[str]:
-    """Response tokens of payloads that were not trained, by the reason."""
+    """Response tokens of payloads that no step trained on, by the reason in the ledger."""
     tokens: dict[str, int] = {}
     lost: Counter[str] = Counter()
     for record in records:
@@ -74,7 +74,7 @@ def discarded(records: Iterable[Record]) -> Counter[str]:
 
 
 def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """A row for each bound, as soon as it is there."""
+    """Run a job for each bound, and yield its row as soon as it ends."""
     model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
     for bound in sizes.bounds:
         with tempfile.TemporaryDirectory() as temporary:

@@ -1,8 +1,8 @@
 """Tokens/s of the torch engine against plain `model.generate`, on the same tiny model, one thread each.
 
-Every figure counts the response tokens that were asked for. `generate` runs a batch until its longest response is
-done; the engine lets each leave when it is done and gives its slot to the next. Both sample at temperature 1; the
-engine also computes log-probabilities, which `generate` is not asked for.
+All figures count the requested response tokens. `generate` runs a batch until its longest response is complete; the
+engine gives a slot to the next request as soon as a response is complete. Both sample at temperature 1; the engine also
+computes log-probabilities, which `generate` does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.models import qwen2
 
 VOCABULARY = 13
 PROMPT = 16
-#: A model this small gains nothing from more, and two that wait for each other on a busy machine measure nothing.
+#: A model this small gains nothing from more, and on a busy machine threads that wait for each other distort the times.
 THREADS = 1
 
 
@@ -83,7 +83,7 @@ class Generate:
 
 
 class Ours:
-    """The engine with `slots` slots."""
+    """Our torch engine with `slots` slots."""
 
     def __init__(self, model: Path, *, slots: int) -> None:
         from rljob_runtime.engines.registry import create_engine
@@ -133,7 +133,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def compare(name: str, model: Path, *, slots: int, lengths: Sequence[int], rounds: int) -> dict[str, Any]:
-    """Both on the same lengths, in turn, after a round to warm up; medians."""
+    """Run both on the same lengths in turn, after a warm-up round; rates are of the median times."""
     theirs, ours = Generate(model, slots=slots), Ours(model, slots=slots)
     times = [(seconds(lambda: theirs(lengths)), seconds(lambda: ours(lengths))) for _ in range(1 + rounds)][
         1:

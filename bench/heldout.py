@@ -1,4 +1,4 @@
-"""Scores a model folder by plain transformers: no code of ours between the model and its answers."""
+"""Scores a model folder with transformers alone, without this project's engines."""
 
 from __future__ import annotations
 

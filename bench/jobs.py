@@ -1,4 +1,4 @@
-"""Runs whole jobs by the `rljob` command, as a user would, and reads what they left."""
+"""Runs whole jobs with the `rljob` command, as a user does, and reads their output folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JobFailed(Exception):
 def run_job(
     manifest: Path, folder: Path, changes: Sequence[str] = (), *, audit: bool = True
 ) -> dict[str, Any]:
-    """Run a job to its end and audit it; its summary.json."""
+    """Run a job to its end and audit it; returns its summary.json."""
     sets = [argument for change in changes for argument in ("--set", change)]
     # The job's processes import the reward functions of this package.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))

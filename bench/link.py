@@ -1,4 +1,4 @@
-"""A TCP proxy that lets no more bytes a second through than a link would: a token bucket for each direction."""
+"""A TCP proxy that limits bandwidth like a slow link, with a token bucket for each direction."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _PIECE = 64 << 10
 
 
 class Link:
-    """Stands before a server on this machine, in a thread of its own, while the context lasts.
+    """A context manager that runs the proxy in front of a server on this machine, in its own thread.
 
     Args:
-        url: of the server, with host and port.
-        bits_per_second: in each direction, of all connections together.
+        url: of the server; it has a host and a port.
+        bits_per_second: the limit in each direction, over all connections together.
 
     Attributes:
         url: of the proxy.
-        carried: bytes that came from the server.
+        carried: bytes that the proxy has received from the server.
     """
 
     def __init__(self, url: str, *, bits_per_second: float) -> None:
@@ -80,7 +80,7 @@ class Link:
 
 
 class Bucket:
-    """Gives out `rate` tokens a second; none are saved for longer than a piece takes."""
+    """A token bucket of `rate` tokens per second. Unused tokens expire after the time that one piece takes."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

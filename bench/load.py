@@ -1,4 +1,4 @@
-"""Everything that a coordinator would hear, made up as fast as it decides: for measuring its decisions alone."""
+"""Generates the observations of a whole job as fast as a planner decides, to measure the decisions alone."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import VersionSpan
 
 AT_ONCE, PER_MESSAGE = 256, 8
-"""Trajectories that end between two decisions, and in one message."""
+"""Trajectories that end between two decisions, and those of them that one message reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """A job: prompts a step, samples a prompt, engines and their slots, steps, η."""
+    """The shape of a job: prompts in a step, samples of a prompt, engines, slots of an engine, steps, η."""
 
     prompts: int
     group: int
@@ -53,7 +53,7 @@ class LoadShape:
 
     @property
     def trajectories(self) -> int:
-        """That are trained in all."""
+        """Trajectories that the whole job trains on."""
         return self.prompts * self.group * self.steps
 
     @property
@@ -117,13 +117,13 @@ class MadeUpTrainer:
 
 
 class Load:
-    """A planner and all that it hears.
+    """A planner, and the roles that answer it at once.
 
     Args:
-        keep: whether what would go to the ledger is kept, as `batches`.
+        keep: whether the records that the planner writes to the ledger are kept in `batches`.
 
     Attributes:
-        seconds: spent in the planner.
+        seconds: time spent in `Planner.decide`.
     """
 
     def __init__(self, shape: LoadShape, *, seed: int, keep: bool = False) -> None:
@@ -140,7 +140,7 @@ class Load:
         self._finished = False
 
     def run(self) -> None:
-        """Until the job is over."""
+        """Decide until the job has ended."""
         self._take(self._planner.start("bench", 0.0))
         signals = [
             SignalSeen(f"e{n}.x", EngineSignal(f"e{n}.x", "a", 0, 0, 0, self._shape.slots, 0, 0, 0))
@@ -153,7 +153,7 @@ class Load:
             self.seconds += time.perf_counter() - begun
             heard = self._take(decision) + self._generated()
             if not heard and not self._finished:
-                raise RuntimeError(f"nothing happens any more at version {self._planner.state.version}")
+                raise RuntimeError(f"the planner makes no progress at version {self._planner.state.version}")
 
     def _take(self, decision: Decision) -> list[Observation]:
         if self._keep and decision.records:
@@ -173,7 +173,7 @@ class Load:
         return heard
 
     def _generated(self) -> list[Observation]:
-        """Some of what is being generated ends, in any order."""
+        """Observations of some of the open trajectories, in random order, which end with their rewards."""
         self._chance.shuffle(self._generating)
         ended, self._generating = self._generating[:AT_ONCE], self._generating[AT_ONCE:]
         heard: list[Observation] = []

@@ -1,4 +1,4 @@
-"""Models that benchmarks run on: random weights, sizes as they say."""
+"""Makes the models of benchmarks: Qwen2 with random weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def qwen2(
     """Write a Qwen2 with tied embeddings into a folder.
 
     Args:
-        folder: where to.
+        folder: that the model is written to; created if missing.
         vocabulary: tokens.
         hidden: size of the hidden state.
         intermediate: size of the layer within an MLP.
@@ -28,7 +28,7 @@ def qwen2(
         key_heads: of its keys and values.
         layers: decoder layers.
         context: positions.
-        end: the token that ends a response, if one does.
+        end: the token that ends a response; None if no token does.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM

@@ -1,9 +1,9 @@
-"""How well rollout and training overlap: modes side by side, through real processes, NATS and the real protocol.
+"""How well rollout and training overlap in each pipeline mode, with real processes, NATS and the real protocol.
 
 Engines and trainer are emulated (they sleep): 4 engines of 32 slots, a decode step of 10 ms whatever the batch,
 8 samples a prompt, lengths lognormal (median 220, σ 0.8 of which 0.5 are the prompt's), clipped to 64–1,024; training
-takes as long per token as generation at full batch (and is given a short prompt besides). No schedule is faster than
-the longer of the two stages: `bound` is that, `of bound` how near a mode comes. The first steps fill the pipeline
+takes as long per token as generation at full batch (and trains on a short prompt besides). No schedule is faster than
+the longer of the two stages, `bound`; `of bound` is how close a mode comes to it. The first steps fill the pipeline
 and are left out.
 """
 

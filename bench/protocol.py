@@ -1,14 +1,15 @@
-"""The coordinator: its decisions alone, the whole of it over a real server, and how long its ledger takes to read.
+"""Throughput of the coordinator: its decisions alone, the whole role over a real server, and the replay of its ledger.
 
-*Core.* `Planner.decide` is fed what engines, reward workers and a trainer would say, as fast as it answers. A
-trajectory makes eight transitions: planned, reserved, generating, generated, rewarded, ready, training, consumed.
+*Core.* `Planner.decide` receives the observations that engines, reward workers and a trainer would cause, as fast as it
+answers. A trajectory makes eight transitions: planned, reserved, generating, generated, rewarded, ready, training,
+consumed.
 
-*Coordinator.* The real class in a process of its own, ledger and streams on a nats-server with file storage; this
-process plays all other roles. Everybody answers at once, and nobody computes. Few trajectories are open, and many: what
-one costs must not depend on it.
+*Coordinator.* The real class runs in its own process, with ledger and streams on a nats-server with file storage. This
+process plays all other roles; they answer immediately and compute nothing. It is measured with few and with many open
+trajectories, because the cost of one must not depend on how many are open.
 
-*Replay.* A ledger of a million transitions is read by a coordinator that starts: from its beginning, and from its
-newest snapshot, when that is as old as it may be.
+*Replay.* A starting coordinator reads a ledger of a million transitions: from its beginning, and from its newest
+snapshot at the greatest age that a snapshot reaches.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 
 def core(shape: LoadShape, rounds: int) -> float:
-    """Transitions a second, median."""
+    """Transitions per second; the median of the rounds."""
     rates = []
     for number in range(rounds):
         load = Load(shape, seed=number)
@@ -73,7 +74,7 @@ def core(shape: LoadShape, rounds: int) -> float:
 
 
 async def coordinator(shape: LoadShape) -> dict[str, float]:
-    """Trajectories a second through their whole life, over a real server."""
+    """Trajectories per second, each from its plan to its commit, over a real server."""
     with tempfile.TemporaryDirectory() as folder:
         async with EmbeddedServer(Path(folder)) as server:
             return await drive(server.url, shape)
@@ -106,7 +107,7 @@ async def replay(transitions: int) -> dict[str, float]:
 
 
 async def _write(store: NatsStore, batches: Sequence[RecordBatch], *, snapshots: bool) -> None:
-    """Append as a coordinator does; the last snapshot is as old as it may be."""
+    """Append the batches as a coordinator does; the newest snapshot then has the greatest age that one reaches."""
     ledger, state = Ledger(store, job="u1", instance="writer"), JobState()
     await ledger.replay()
     await ledger.claim(batches[0].writer, batches[0].records)

@@ -1,11 +1,10 @@
-"""Memory that publishing the weights takes, by trainer backend, on two ranks: processes of their own, over gloo.
+"""Memory that a trainer needs to publish its weights, for each backend, on two ranks that communicate over gloo.
 
-Each rank trains a step, so that weights, gradients and the optimizer's state are there. Then rank 0 stores the weights
-with the transport `Files` while the others hand over their parts. Told is what a rank's peak of resident memory adds to
-what is resident before, in largest tensors of the model: 1 is "one tensor at a time", 10 would be a second copy.
+Each rank trains a step, so that weights, gradients and the optimizer's state exist. Then rank 0 stores the weights with
+the transport `Files` while the other rank hands over its shards. The figure is the growth of a rank's peak of resident
+memory, in units of the model's largest tensor: 1 is one tensor at a time, 10 would be a second copy of the model.
 
-The C library is told to give freed memory back at once: by itself it keeps up to 64 MiB for what comes next, however
-large the model is.
+The C library is configured to return freed memory at once: by default it keeps up to 64 MiB, whatever the model's size.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def make_model(folder: Path, *, hidden: int) -> Path:
 
 
 def measure(trainer: dict[str, Any], model: Path, folder: Path) -> dict[str, int]:
-    """Bytes: of the model, of its largest tensor, and of the peak of the rank that takes most."""
+    """Bytes of the model, of its largest tensor, and of the peak of the rank with the highest one."""
     folder.mkdir()
     environment = {
         **os.environ,
@@ -102,7 +101,7 @@ def measure(trainer: dict[str, Any], model: Path, folder: Path) -> dict[str, int
 
 
 def rank(trainer: dict[str, Any], model: Path, number: int, folder: Path) -> dict[str, int]:
-    """What one of them finds."""
+    """Measure on one rank; runs in that rank's process."""
     import torch
     import torch.distributed as dist
 

@@ -1,14 +1,14 @@
-"""Kill -9 to the next useful work, per role, over real processes, a real model and a real nats-server.
+"""Time from `kill -9` of each role until the next useful work: real processes, a real model, a real nats-server.
 
-| killed | until | told by |
+| killed | the time ends with | read from |
 |---|---|---|
-| an engine: others | the longest time without a payload of any *other* engine, until its successor has one | stream |
-| an engine: itself | its successor's first payload | trajectory stream |
-| the coordinator | the first records after the claim of the one that took over | the ledger's own times |
-| the trainer | the first micro-batch that the next attempt feeds (the model's load is in it) | its log |
-| nats-server | from when it is ready again: the first records that the ledger takes | server's log, ledger |
+| an engine: others | (the longest gap between payloads of *other* engines, until the successor stores one) | stream |
+| an engine: itself | the successor's first payload | trajectory stream |
+| the coordinator | the successor's first records after its claim of the epoch | times in the ledger |
+| the trainer | the first micro-batch that the next attempt trains on; includes loading the model | trainer's log |
+| nats-server | the first records in the ledger, counted from when the server is ready again | server's log, ledger |
 
-Two kills of each role a run, so that the back-off of repeated deaths (0.5 s, 1 s, then 2, 4, … 30 s) does not count.
+Each run kills each role twice, so that the back-off of repeated deaths (0.5 s, 1 s, then 2, 4, … 30 s) does not matter.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def longest_gap(start: int, times: Sequence[int], end: int) -> float:
 
 
 class Payloads:
-    """When which engine stored a payload, in nanoseconds since 1970."""
+    """Records when each engine stored a payload, in nanoseconds since 1970."""
 
     def __init__(self, run: FaultyRun) -> None:
         self.stored: list[tuple[int, str]] = []
@@ -94,7 +94,7 @@ class Payloads:
 
 
 def kill_each(run: FaultyRun, seconds: Seconds, *, times: int) -> list[tuple[str, int]]:
-    """Kill every role that many times; what only the ledger can tell comes after: role and moment of each kill."""
+    """Kill every role that many times; returns (role, time) of kills whose recovery the ledger tells later."""
     payloads = Payloads(run)
     left = []
     for _ in range(times):
@@ -134,7 +134,7 @@ def _rollout(run: FaultyRun, payloads: Payloads, pod: str, killed: int, seconds:
 
 
 def measure(folder: Path, model: Path, *, kills: int, per_run: int, **changes: Any) -> Seconds:
-    """Seconds of every kill."""
+    """Seconds until recovery of every kill, by role."""
     names = ("rollout: others", "rollout: itself", "coordinator", "trainer", "nats-server")
     seconds: Seconds = {name: [] for name in names}
     for number in range(0, kills, per_run):

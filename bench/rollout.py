@@ -1,9 +1,9 @@
 """Generation through the real rollout worker against bare vLLM.
 
-The same prompts and lengths, in one run: `LLM.generate` in a process of its own, and a rollout worker over the engine
-vLLM that takes its assignments from a real nats-server and stores trajectories there. Both have one thread, one tiny
-Qwen2 in float32 and as many slots. The worker also computes log-probabilities, which `generate` is not asked for.
-Rounds alternate; medians.
+Both generate the same prompts and lengths in alternating rounds: `LLM.generate` in its own process, and a rollout
+worker over the engine vLLM that takes assignments from a real nats-server and stores trajectories there. Both have one
+thread, the same tiny Qwen2 in float32 and the same number of slots. The worker also computes log-probabilities, which
+`generate` does not. Figures are medians over rounds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CONTEXT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """How much is measured: engine slots, prompts in a round, tokens of a response, rounds after a warm-up round."""
 
     slots: int = 64
     prompts: int = 192
@@ -63,7 +63,7 @@ SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 
 def options(sizes: Sizes) -> dict[str, Any]:
-    """Of the engine vLLM."""
+    """Options of the engine vLLM."""
     return {"slots": sizes.slots, "threads": 1, "kvCacheGiB": 0.5, "maxLength": CONTEXT}
 
 
@@ -95,7 +95,7 @@ if __name__ == "__main__":
 
 
 class Bare:
-    """`LLM.generate` in a process of its own."""
+    """`LLM.generate` in its own process."""
 
     def __init__(self, model: Path, prompts: Sequence[Sequence[int]], sizes: Sizes, folder: Path) -> None:
         script = folder / "bare.py"
@@ -134,7 +134,7 @@ class Bare:
         raise RuntimeError("bare vLLM ended: see bare.log")
 
     def close(self) -> None:
-        """End it."""
+        """Close its input, which ends the process."""
         self._process.communicate()
 
 
@@ -142,7 +142,7 @@ class Bare:
 
 
 class Worker:
-    """A rollout worker over vLLM, its nats-server, and what a coordinator would send it."""
+    """A rollout worker over vLLM, its nats-server, and assignments such as a coordinator sends."""
 
     def __init__(self, model: Path, texts: Sequence[str], sizes: Sizes, folder: Path) -> None:
         self._model, self._texts, self._sizes, self._folder = model, texts, sizes, folder
@@ -150,7 +150,7 @@ class Worker:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Worker]:
-        """With everything started."""
+        """Start the server and the worker; both end with the context."""
         config = self._config()
         server = EmbeddedServer(self._folder / "nats")
         await server.start()
@@ -182,7 +182,7 @@ class Worker:
             await server.stop()
 
     async def round(self) -> float:
-        """Tokens a second, from sending the assignments until the last trajectory is stored."""
+        """Tokens per second, from the first assignment that is sent until the last trajectory is stored."""
         first = await self._store.last_sequence(Channel.TRAJECTORIES) + 1
         begun = time.perf_counter()
         number = next(self._numbers)
@@ -223,7 +223,7 @@ class Worker:
 
 
 async def throughput(model: Path, sizes: Sizes, folder: Path) -> dict[str, Any]:
-    """Tokens a second of both."""
+    """Tokens per second of both, and their ratio."""
     random = np.random.default_rng(0)
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     texts = ["".join(random.choice(list(letters), size=16)) for _ in range(sizes.prompts)]
@@ -243,7 +243,7 @@ async def throughput(model: Path, sizes: Sizes, folder: Path) -> dict[str, Any]:
 
 
 def unending(model: Path) -> Path:
-    """Take the end token off a model, so that all responses are as long as they may be."""
+    """Remove the end token from a model folder, so that every response has the greatest length."""
     for name, field in [
         ("config", "eos_token_id"),
         ("generation_config", "eos_token_id"),

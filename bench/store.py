@@ -1,13 +1,13 @@
-"""Trajectories/s of our store on a real nats-server with file storage, against TransferQueue in memory.
+"""Trajectories per second of our store on a real nats-server with file storage, beside TransferQueue in memory.
 
-Both hold the same five columns (a prompt of 128 tokens, the response, log-probabilities, versions, the reward) and
-are driven by one client process, a batch of 64 or a single trajectory at a time, the next only after the one before:
-put, get, and acknowledge, so that no other reader of the queue gets it again (TransferQueue marks that when it
-hands out a sample's metadata). Deleting is measured beside it. Ours is on disk and verifies a digest at every read;
-TransferQueue is asked for neither. Medians over rounds; of TransferQueue's two interfaces, the faster one.
+Both hold the same five columns: a prompt of 128 tokens, the response, log-probabilities, versions, the reward. One
+client process handles a batch of 64, or a single trajectory, at a time: it puts, gets, and acknowledges, so that no
+other reader of the queue gets the batch again (TransferQueue marks a sample when it hands out its metadata). Deletion
+is measured separately. Our store is on disk and verifies a digest at every read; TransferQueue does neither. Figures
+are medians over rounds, for the faster of TransferQueue's two interfaces.
 
-Our readers are measured in both ways: as the roles read, *waiting* for what comes before it is put, and *asking*
-after it was put. TransferQueue's ask: one that waits looks again every 5 seconds.
+Our reader is measured in two ways: *waiting*, as the roles read, with a request that is open before the batch is put;
+and *asking* after the batch was put. TransferQueue's reader asks: when it waits, it polls every 5 seconds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TARGETS = {
     (1, 256): 10.0, (1, 2_048): 10.0, (1, 16_384): 10.0,
 }  # fmt: skip
 PHASES = ("put", "get", "ack", "delete")
-_SETTLE_SECONDS = 0.005  # for what a waiting reader asks to be at the server
+_SETTLE_SECONDS = 0.005  # for the request of a waiting reader to reach the server
 _ROOT = Path(__file__).parent.parent
 _PEER_PYTHON = _ROOT / ".venv-bench" / "bin" / "python"
 # In a folder of its own: Python and Ray put a script's folder first on the path of every process that they start, where
@@ -119,7 +119,7 @@ class Ours:
         self._rewards: AsyncIterator[Sequence[Message]] = store.read(Channel.REWARDS)
 
     async def round(self, batch: list[Trajectory], *, waiting: bool) -> list[float]:
-        """Seconds of each phase for a batch; readers that wait have it as soon as it is put."""
+        """Seconds of each phase for a batch. Waiting readers have their requests open before the batch is put."""
         if waiting:
             readers = asyncio.gather(self._fetch(len(batch)), anext(self._rewards))
             await asyncio.sleep(_SETTLE_SECONDS)

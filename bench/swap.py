@@ -1,8 +1,8 @@
-"""How soon engines generate with the weights of a step, from the end of the optimizer's step.
+"""Time from the end of an optimizer step until an engine generates with the new weights.
 
-A trainer of the backend Torch takes a real step. From then on: its weights are published with the transport `Files`,
-read again, every digest verified, the engine swaps them in (`inflight: Update`) while all its slots are generating, and
-the first token that they made has come. What a network between machines adds is measured by `bench weights`. Medians.
+A trainer of the backend Torch takes a real step. Its weights are published with the transport `Files`, read and
+verified, and the engine swaps them in (`inflight: Update`) while all its slots generate. The time ends with the first
+token of the new weights. `bench.weights` measures what a network between machines adds. Figures are medians.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
 
 @contextmanager
 def engines(model: Path, sizes: rollout.Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
-    """Those that are compared, not started yet."""
+    """The engines that are compared; they are not started yet."""
     from tests.engines.vllm_processes import vllm_server
 
     with vllm_server(model, folder / "server.log", slots=sizes.slots) as url:
@@ -63,7 +63,7 @@ def engines(model: Path, sizes: rollout.Sizes, folder: Path) -> Iterator[dict[st
 
 
 class Trainer:
-    """Takes steps and publishes what they make."""
+    """A trainer that takes steps on random samples and publishes its weights."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         config = job_config(model, trainer={"options": {"threads": 1}})
@@ -72,14 +72,14 @@ class Trainer:
         self._version = 0
 
     def step(self) -> None:
-        """Take one."""
+        """Take one optimizer step."""
         self._backend.begin_step(self._version)
         self._backend.accumulate(random_samples(8, seed=self._version))
         self._backend.finish_step()
         self._version += 1
 
     def publish(self) -> WeightManifest:
-        """Store the weights."""
+        """Publish the weights of the last step."""
         with closing(open_store("Files", uri=self._root)) as store:
             return store.write(
                 version=self._version,
@@ -90,14 +90,14 @@ class Trainer:
             )
 
     def read(self, manifest: WeightManifest) -> list[tuple[str, Any]]:
-        """Them, verified."""
+        """Read the weights back; every digest is verified."""
         with closing(open_store("Files", uri=self._root)) as store:
             return list(store.read(store.manifest(manifest.key)))
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds from the end of the optimizer's step: until the weights are published, read, in use."""
+    """Seconds from the end of the optimizer step until the weights are published, read, and have generated a token."""
 
     published: float
     read: float
@@ -105,7 +105,7 @@ class Times:
 
 
 async def measure(engine: Engine, trainer: Trainer, *, slots: int, swaps: int) -> Times:
-    """Medians."""
+    """Median times of an engine over some swaps."""
     await engine.start()
     await engine.swap(0, None, "Update")
     tokens = np.arange(1, 17, dtype=np.int32)
@@ -134,14 +134,14 @@ async def measure(engine: Engine, trainer: Trainer, *, slots: int, swaps: int) -
 
 
 async def more_tokens(engine: Engine, count: int) -> None:
-    """Until so many more have come."""
+    """Wait until the engine has generated so many more tokens."""
     before = engine.load().tokens
     while engine.load().tokens < before + count:  # noqa: ASYNC110
         await asyncio.sleep(0.0005)
 
 
 async def compare(model: Path, sizes: Sizes, folder: Path) -> dict[str, Times]:
-    """All engines' times."""
+    """The times of every engine."""
     with ExitStack() as stack:
         kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes.load, folder))
         found = {}

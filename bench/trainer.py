@@ -1,11 +1,11 @@
-"""A trainer's step: ours, groups packed and padded, and the GRPO step of TRL's trainer, on the same batch and threads.
+"""A training step on one batch: ours with packed and with padded groups, and the GRPO step of TRL's trainer.
 
-A step is the forward, the backward and AdamW's step over the batch; nothing is generated, and old log-probabilities are
-given. All three start with the same weights and have the same gradient (`tests/engines/test_loss_trl.py`). TRL's step
-is its own loss on its own batch: prompts padded on the left, responses on the right. Rounds of all alternate; figures
-are medians over rounds. Memory is what a step's peak adds to what is resident before it.
+A step is the forward pass, the backward pass and AdamW's update; nothing is generated, and old log-probabilities are
+given. All three start with the same weights, have the same gradient (`tests/engines/test_loss_trl.py`) and use as many
+threads. TRL's step is its own loss on its own batch: prompts padded on the left, responses on the right. Rounds
+alternate; figures are medians over rounds. Memory is the peak of a step minus the resident memory before it.
 
-*Ideal* is what packing would gain if time were tokens: G·(P + R) / (P + G·R).
+*Ideal* is the gain of packing if time were proportional to tokens: G·(P + R) / (P + G·R).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def seconds_of(step: Callable[[], None]) -> float:
 
 
 def peak_of(step: Callable[[], None]) -> int:
-    """Bytes that a step's peak adds to what is resident before it."""
+    """Bytes: the peak of resident memory during a step, minus the resident memory before it."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts over

@@ -1,4 +1,4 @@
-"""All roles but the coordinator's, over a real server and without computing: for measuring a whole coordinator."""
+"""Plays every role but the coordinator over a real nats-server, computing nothing, to measure a whole coordinator."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PROMPT, RESPONSE = 16, 48
 
 
 async def drive(url: str, shape: LoadShape) -> dict[str, float]:
-    """Run a job of that shape to its end.
+    """Run a job of this shape to its end, with a coordinator in its own process.
 
     Returns:
-        `rate`, trajectories a second from the first that is generated to the end; `cpu_seconds` of the coordinator.
+        `rate`, trajectories per second until the end of the job; `cpu_seconds` of the coordinator.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -113,7 +113,7 @@ class _Roles:
 
     async def _beat(self, name: str) -> None:
         while True:
-            # What it is sent is done at once: it holds all that it was sent, as far as heartbeats tell.
+            # Every assignment is answered at once; by its heartbeats this engine always holds as many as it can.
             held = 2 * self._shape.slots
             signal = EngineSignal(name, "a", 0, self._version, held, self._shape.slots, 0, 0, 0)
             await self._store.put_signal(ENGINE_SIGNALS + name, ENGINE_SIGNAL.dump_json(signal))

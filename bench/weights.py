@@ -1,12 +1,12 @@
-"""Weights from a trainer to an engine: each transport, deltas over a slow link, and what really changes in a step.
+"""Weights from a trainer to an engine: every transport, deltas over a slow link, and how much changes in a real step.
 
 *Transports.* Float32 weights of random bits are published and swapped in as an engine does it: read, every digest
-verified, then copied over the weights that it has. Beside them the file that this makes is copied twice, as a program
-would that publishes and reads without looking.
+verified, then copied over the engine's weights. For comparison, the file that the transport `Files` makes is copied
+twice, which is what a program does that publishes and reads without verification.
 
-*Link.* The reader is behind a proxy in front of nats-server that lets 100 Mbit/s through. A version of which a few per
-cent of the elements changed is published and read as an anchor, and as a delta. In float32 what changed is random in
-all its lower bits; in bfloat16 it is a neighbour of what it was.
+*Link.* The reader is behind a proxy that limits nats-server to 100 Mbit/s. A version in which a few per cent of the
+elements changed is published and read as an anchor, and as a delta. A changed float32 element has random lower bits; a
+changed bfloat16 element is a neighbour of its old value.
 
 *Changes.* The example job trains for real, at its own learning rate and at one as used for large models; successive
 versions are compared as they are (float32) and rounded to bfloat16, as an engine would use them.
@@ -52,7 +52,7 @@ class Sizes:
 
     Attributes:
         tensors, elements: of the version that each transport carries; elements are of one tensor.
-        rounds: of each transport; medians are told.
+        rounds: of each transport; figures are medians.
         link_elements: of the version behind the link.
         bits_per_second: of the link.
         fraction: of the elements that change.
@@ -91,15 +91,15 @@ def fetch(store: StoredWeights, key: str, engine: Tensors) -> None:
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Seconds that it takes, and what it gives."""
-    os.sync()  # what others left to be written is not this one's to wait for
+    """Seconds that the work takes, and its result."""
+    os.sync()  # dirty pages of other work are not charged to this
     begun = time.perf_counter()
     result = work()
     return time.perf_counter() - begun, result
 
 
 def random_bits(shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Float32 that no compressor makes shorter."""
+    """A float32 tensor of random bits, which no compressor makes shorter."""
     bits = np.random.default_rng(seed).integers(0, 1 << 32, shape, np.uint32)
     return torch.from_numpy(bits.view(np.float32))
 
@@ -157,7 +157,7 @@ def measure_transports(sizes: Sizes, folder: Path, url: str) -> list[dict[str, A
 
 
 def changed(tensor: torch.Tensor, fraction: float, seed: int) -> torch.Tensor:
-    """Another version, of which so much changed."""
+    """The next version of a tensor, in which this fraction of the elements changed."""
     random = np.random.default_rng(seed)
     bits = bytes_of(tensor).view(np.uint32 if tensor.dtype is torch.float32 else np.uint16).copy()
     where = random.random(len(bits)) < fraction
@@ -170,13 +170,13 @@ def changed(tensor: torch.Tensor, fraction: float, seed: int) -> torch.Tensor:
 
 
 def measure_link(sizes: Sizes, url: str, kind: torch.dtype) -> dict[str, Any]:
-    """Publish on the server's side, read on the other side of the link."""
+    """Publish an anchor and a delta on the server's side of the link, and read them on the other side."""
     name = str(kind).removeprefix("torch.")
     start = torch.randn(sizes.link_elements, generator=torch.Generator().manual_seed(0)).to(kind)
     versions = [{"weights": start}, {"weights": changed(start, sizes.fraction, 1)}]
 
     def connect(at: str) -> NatsStore:
-        # An answer takes its time through a link that is full.
+        # A response is slow over a link that is full.
         return NatsStore(at, subject=f"rljob.{name}", stream_prefix=f"RLJOB_{name}", attempt=30.0)
 
     row: dict[str, Any] = {"dtype": name, "megabytes": start.nbytes / 1e6}
@@ -227,7 +227,7 @@ def compare(versions: Sequence[Tensors]) -> dict[str, float]:
 
 
 def measure_changes(sizes: Sizes, folder: Path, learning_rate: str) -> list[dict[str, Any]]:
-    """Train the example, and compare its versions."""
+    """Train the example job and compare its successive versions."""
     settings = {
         "steps": sizes.steps, "algorithm.learningRate": learning_rate, "weights.keepVersions": sizes.steps,
     }  # fmt: skip

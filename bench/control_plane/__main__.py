@@ -1,4 +1,4 @@
-"""`make bench-operator`: all phases, as a table and JSON in bench/out; a quarter of an hour on two cores.
+"""`make bench-operator`: measures all phases and writes a table, and JSON in bench/out.
 
 `make bench-operator ARGS=--smoke` runs every phase with a few jobs: it shows only that the benchmark works.
 """
@@ -51,7 +51,7 @@ def _say(line: str) -> None:
 
 
 class Bench:
-    """One run; `results` has what was measured so far."""
+    """One run of the phases; `results` has what was measured so far."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
         self._arguments = arguments
@@ -65,7 +65,7 @@ class Bench:
         }
 
     async def run(self) -> None:
-        """All phases that were asked for."""
+        """Run the phases that the arguments select."""
         flags = " ".join(CONTROLLER_FLAGS)
         print(
             f"{cores()} CPUs, load {os.getloadavg()[0]:.2f}; Kubernetes {KUBERNETES.version}, KWOK {KWOK.version}, "
@@ -115,7 +115,7 @@ class Bench:
 def main() -> None:
     """Run, print, write."""
     arguments = _arguments()
-    # However it is told to stop, everything that it started is taken back; also where a shell made it ignore Ctrl-C.
+    # Either signal ends everything that this process started, also where a shell made it ignore Ctrl-C.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="bench-operator-"))

@@ -1,4 +1,4 @@
-"""The API server's audit log: what the operator asked for, and what users did to RLJobs, to the microsecond."""
+"""Reads the API server's audit log: the operator's requests, and users' writes to RLJobs, with microseconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AuditLog:
         self._file = folder / "audit.log"
         self._policy = folder / "audit-policy.json"
         self._read = 0
-        # Others' requests are many and nobody's business here.
+        # Requests of others are many, and no figure needs them.
         jobs = {"group": "rljob.dev", "resources": ["rljobs"]}
         rules = [
             {"level": "Metadata", "users": [OPERATOR]},
@@ -49,7 +49,7 @@ class AuditLog:
 
     @property
     def flags(self) -> list[str]:
-        """Of kube-apiserver."""
+        """Flags of kube-apiserver that switch this log on."""
         return [f"--audit-policy-file={self._policy}", f"--audit-log-path={self._file}"]
 
     def read(self) -> list[Request]:

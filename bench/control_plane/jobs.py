@@ -1,4 +1,4 @@
-"""The RLJobs that are created, and when one has come to rest."""
+"""The RLJobs that the benchmark creates, and the test for one that is at rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROLLOUTS = PODS - 3  # besides one coordinator, one reward worker, one trainer
 
 
 def name(number: int) -> str:
-    """Of a job; none is the beginning of another one's, so that children are told apart by it."""
+    """A job's name. No name is a prefix of another, so that a child's name identifies its job."""
     return f"job-{number:05}"
 
 
@@ -42,7 +42,7 @@ def manifest(number: int) -> Manifest:
 
 
 def at_rest(job: Manifest) -> bool:
-    """Whether it trains, all pods are there, and its status says so of its newest spec."""
+    """Whether the job trains with all its pods, and its status reports that for the newest spec."""
     status = job.get("status", {})
     states = {c["type"]: c["status"] for c in status.get("conditions", [])}
     return (
@@ -54,6 +54,6 @@ def at_rest(job: Manifest) -> bool:
 
 
 def turned(job: Manifest, condition: str) -> float:
-    """When a condition became what it is, in seconds since 1970, to the millisecond."""
+    """When a condition last changed, in seconds since 1970, to the millisecond."""
     found = next(c for c in job["status"]["conditions"] if c["type"] == condition)
     return datetime.fromisoformat(found["lastTransitionTime"]).timestamp()

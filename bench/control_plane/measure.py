@@ -1,4 +1,4 @@
-"""What a stretch of time cost: the operator's CPU and memory, its requests, and where the machine's cores went."""
+"""Measures a stretch of time: the operator's CPU, memory and requests, and the use of the machine's cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.control_plane.world import World, cores
 
 
 class Stretch:
-    """From its making until `end`."""
+    """A stretch from its construction until `end`."""
 
     def __init__(self, world: World, operator: OperatorProcess) -> None:
         self._world = world
@@ -42,7 +42,7 @@ class Stretch:
             "kinds": dict(Counter(f"{r.verb} {r.resource}/{r.subresource}".rstrip("/") for r in ours)),
             "reconciles": reconciles,
             "reconciles_per_second": round(reconciles / seconds, 1),
-            # What is nobody's of these: kubectl, this benchmark, and whoever else uses the machine.
+            # The rest: kubectl, this benchmark, and other processes of the machine.
             "cores_of": {name: round(value / seconds, 2) for name, value in spent.items()},
             "cores_of_others": round((whole - sum(spent.values())) / seconds, 2),
             "cores": cores(),

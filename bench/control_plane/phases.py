@@ -1,4 +1,4 @@
-"""The phases, each on a world that the one before left: what is done, and what is measured of it."""
+"""The phases of the benchmark: each acts on the cluster that the phase before left, and returns its figures."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _HEAVY = ("torch", "vllm", "transformers", "deepspeed")
 
 
 class Stuck(Exception):
-    """Jobs make no progress any more, or the operator ended."""
+    """The jobs make no progress, or the operator has ended."""
 
 
 # ---------------------------------------------------------------------------------------------- start
 
 
 async def start(world: World, *, rounds: int = 3) -> Figures:
-    """What the import loads, and how long a process takes to its first reconcile, of a job that waits for it."""
+    """Heavy modules that the import loads, and seconds from a process' start to its first reconcile of a waiting job."""
     code = f"import sys, rljob_operator.main; print([m for m in {_HEAVY!r} if m in sys.modules])"
     began = time.perf_counter()
     command = [sys.executable, "-c", code]
@@ -64,7 +64,7 @@ async def start(world: World, *, rounds: int = 3) -> Figures:
 async def create(
     world: World, operator: OperatorProcess, numbers: Sequence[int], say: Callable[[str], None]
 ) -> Figures:
-    """`kubectl create` of many jobs at once, until all are at rest."""
+    """Create many jobs by one `kubectl create`, and wait until all are at rest."""
     manifests = [jobs.manifest(number) for number in numbers]
     file = world.folder / "jobs.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
@@ -96,7 +96,7 @@ async def create(
 
 
 class _Life:
-    """Of a job: when it was created, and when each of its children was."""
+    """When a job and each of its children were created."""
 
     def __init__(self) -> None:
         self.created = 0.0
@@ -171,7 +171,7 @@ async def change(
 
 
 def _answered(requests: Iterable[Request], job: str) -> float:
-    """From the change of a job's reward workers until its Deployment was changed."""
+    """Seconds from the change of a job's reward replicas until the operator changed its Deployment."""
     asked = next(r for r in requests if not r.operator and r.verb == "patch" and r.name == job)
     return min(
         request.ended - asked.began
@@ -188,7 +188,7 @@ def _answered(requests: Iterable[Request], job: str) -> float:
 async def idle(
     world: World, operator: OperatorProcess, *, seconds: float, say: Callable[[str], None]
 ) -> Figures:
-    """What it costs when nothing happens."""
+    """Requests, CPU and memory while nothing changes."""
     await _quiet(world)
     say(f"idle for {seconds:.0f} s")
     stretch = Stretch(world, operator)
@@ -204,7 +204,7 @@ async def idle(
 
 
 async def _quiet(world: World, *, seconds: float = 15.0) -> None:
-    """Until the operator has written nothing for a while."""
+    """Wait until the operator has written nothing for a while."""
     last = time.monotonic()
     while time.monotonic() - last < seconds:
         await asyncio.sleep(1.0)
@@ -213,7 +213,7 @@ async def _quiet(world: World, *, seconds: float = 15.0) -> None:
 
 
 async def restart(world: World, operator: OperatorProcess, count: int) -> Figures:
-    """A new process finds `count` jobs; nothing is to be done."""
+    """Restart the operator beside `count` jobs that need no change."""
     operator.stop()
     world.audit.read()
     began = time.time()
@@ -243,7 +243,7 @@ async def restart(world: World, operator: OperatorProcess, count: int) -> Figure
 async def until_at_rest(
     world: World, operator: OperatorProcess, wanted: Sequence[str], *, say: Callable[[str], None]
 ) -> list[jobs.Manifest]:
-    """The jobs of these names, once all are at rest."""
+    """Wait until all jobs of these names are at rest; returns them."""
     names = set(wanted)
     began = said = moved = time.monotonic()
     listed: list[jobs.Manifest] = []
@@ -261,7 +261,7 @@ async def until_at_rest(
         if now - said >= _SAY_SECONDS:
             said = now
             say(f"{len(done):,} of {len(names):,} jobs are at rest after {now - began:.0f} s")
-        # A look costs the API server as much as there are jobs, and what is measured stands in their statuses.
+        # A list costs the API server time for every job, and the measured times are read from their statuses.
         await asyncio.sleep(percentile([0.3, len(listed) / 50, 10.0], 0.5))
 
 

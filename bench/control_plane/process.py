@@ -1,4 +1,4 @@
-"""The operator's own process, from outside: its time, memory and metrics."""
+"""Starts the operator's process, and reads its CPU time, memory and metrics from outside."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OperatorProcess:
             grace=20.0,
         )
         self.started = 0.0
-        """In seconds since 1970."""
+        """When the process was started, in seconds since 1970."""
 
     def start(self) -> None:
         """Start it; it is ready some time later."""
@@ -49,12 +49,12 @@ class OperatorProcess:
         self._daemon.start()
 
     def wait_ready(self) -> None:
-        """Until its probe says so."""
+        """Wait until its readiness probe succeeds."""
         ready = partial(http_ok, "127.0.0.1", self._port, "/readyz")
         self._daemon.wait_until(ready, seconds=_READY_SECONDS)
 
     def stop(self) -> None:
-        """End it in order."""
+        """End it by SIGTERM."""
         self._daemon.stop()
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class OperatorProcess:
         return processor_seconds(self._daemon.pid)
 
     def megabytes(self) -> tuple[float, float]:
-        """Of its resident memory: now, and at its highest."""
+        """Megabytes of resident memory: now, and the peak."""
         text = Path(f"/proc/{self._daemon.pid}/status").read_text()
         now, highest = (re.search(rf"{field}:\s+(\d+) kB", text) for field in ("VmRSS", "VmHWM"))
         assert now is not None
@@ -91,7 +91,7 @@ class OperatorProcess:
         return int(now[1]) * 1024 / _MEGABYTE, int(highest[1]) * 1024 / _MEGABYTE
 
     def reconciles(self) -> int:
-        """Since its start, failed ones included."""
+        """Reconciles since its start, failed ones included."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as answer:
             text = answer.read().decode()
         counts = re.findall(r"^rljob_operator_reconcile_duration_seconds_count\S* (\S+)$", text, re.MULTILINE)

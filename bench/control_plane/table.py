@@ -1,4 +1,4 @@
-"""The table: what was measured, beside what it may be."""
+"""Prints figures as a table, beside their limits and KubeRay's figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHOLE = "kubectl create … all pods Running, status current"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure; `limit` is what it may be at most, `peer` what KubeRay takes."""
+    """A figure; `limit` is the greatest value that is accepted, `peer` KubeRay's figure."""
 
     what: str
     value: float
@@ -30,14 +30,14 @@ class Row:
 
 
 def rows(phase: str, found: Figures) -> list[Row]:
-    """Of one phase."""
+    """The rows of a phase."""
     return {"start": _start, "small": _small, "scale": _scale, "change": _change, "idle": _idle, "restart": _restart}[
         phase
     ](found)  # fmt: skip
 
 
 def show(title: str, lines: Iterable[Row]) -> None:
-    """Print them."""
+    """Print the rows under a title."""
     print(f"\n{title}\n{'':52}{'measured':>12}  {'':8}{'at most':>9}{'KubeRay':>9}")
     for row in lines:
         limit = "" if row.limit is None else f"{row.limit:g}"

@@ -1,4 +1,4 @@
-"""Where the operator is measured: a control plane with raised rates, pretend nodes, a nats-server, our CRDs."""
+"""The cluster that the operator is measured on: a control plane, pretend nodes, a nats-server and our CRDs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from rljob_operator.cluster.port import Manifest
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
-#: Their defaults (20 and 50 requests/s) would be all that is measured.
+#: With the defaults (20 and 50 requests/s), the controllers would limit every figure.
 CONTROLLER_FLAGS = ("--kube-api-qps=500", "--kube-api-burst=1000")
 _REQUEST_SECONDS = 120.0
 
 
 class World:
-    """A cluster without work of its own: an async context manager.
+    """An otherwise idle cluster, as an async context manager.
 
     Args:
         folder: for files and logs.
-        nodes: pretend ones.
+        nodes: how many pretend nodes (KWOK).
     """
 
     def __init__(self, folder: Path, *, nodes: int) -> None:
@@ -90,21 +90,21 @@ class World:
         return KubeApi(lambda: credentials, timeout=_REQUEST_SECONDS)
 
     def _warm_up(self) -> None:
-        """Wait until a pod runs: the controllers come up by themselves."""
+        """Wait until the controllers have brought a pod to Ready."""
         kubectl = self.control_plane.kubectl
         kubectl("create", "deployment", "warm-up", "--image=none")
         kubectl.wait("condition=Available", "deployment/warm-up")
         kubectl("delete", "deployment", "warm-up", "--cascade=foreground")
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Spent so far, by program; `machine` is all that this machine did."""
+        """CPU seconds so far, by program; `machine` is the sum over all processes of this machine."""
         spent = {name: processor_seconds(pid) for name, pid in self._pids.items()}
         whole = psutil.cpu_times()
         return {**spent, "machine": sum(whole) - whole.idle - whole.iowait}
 
 
 def _rights(manifests: str) -> list[Manifest]:
-    """What of the shipped manifests lets the operator do something."""
+    """The RBAC objects of the shipped manifests."""
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     documents = YAML(typ="safe", pure=True).load_all(manifests)
     return [document for document in documents if document["kind"] in kinds]
@@ -117,5 +117,5 @@ def processor_seconds(pid: int) -> float:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""TransferQueue's side of `bench.store`: runs on an interpreter of its own and prints its rounds as JSON.
+"""TransferQueue's side of `bench.store`: runs in the environment .venv-bench and prints its rounds as JSON.
 
 Argument: JSON with `prompt`, `responses`, `kinds` ([batch size, rounds, rounds that warm up]) and `folder` for
 Ray's files. Output, last line: rounds as [batch size, response, interface, [[put, get, 0, delete] seconds …]].
@@ -76,7 +76,7 @@ def by_stream(batch: TensorDict, number: int) -> list[float]:
 
 
 def check(batch: TensorDict, found: Any) -> None:
-    """Raise if what came back is not what was put."""
+    """Raise RuntimeError unless the responses that came back are those that were put."""
     if not torch.equal(torch.stack(list(found["response"].unbind())), batch["response"]):
         raise RuntimeError("TransferQueue returned something else")
 
