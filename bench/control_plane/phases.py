@@ -35,7 +35,7 @@ class Stuck(Exception):
 
 
 async def start(world: World, *, rounds: int = 3) -> Figures:
-    """Heavy modules that the import loads, and seconds from a process' start to its first reconcile of a waiting job."""
+    """Heavy modules that the import loads; seconds from the start of a process to its first reconcile."""
     code = f"import sys, rljob_operator.main; print([m for m in {_HEAVY!r} if m in sys.modules])"
     began = time.perf_counter()
     command = [sys.executable, "-c", code]
