@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 
 from bench.control_plane.audit import OPERATOR, AuditLog
 from bench.control_plane.jobs import NAMESPACE
-from rljob_operator.cluster.kube.api import Credentials, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Manifest
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
@@ -80,14 +81,8 @@ class World:
         await asyncio.to_thread(self._warm_up)
 
     def _administrator(self) -> KubeApi:
-        pair = self.control_plane.authority.issue("bench", user="bench", groups=["system:masters"])
-        credentials = Credentials(
-            server=self.control_plane.url,
-            ca_path=str(self.control_plane.authority.certificate),
-            certificate_path=str(pair.certificate),
-            key_path=str(pair.key),
-        )
-        return KubeApi(lambda: credentials, timeout=_REQUEST_SECONDS)
+        kubeconfig = self.control_plane.user_kubeconfig("bench", groups=["system:masters"])
+        return KubeApi(KubeLogin(kubeconfig), timeout=_REQUEST_SECONDS)
 
     def _warm_up(self) -> None:
         """Wait until the controllers have brought a pod to Ready."""

@@ -1,4 +1,4 @@
-"""`python -m rljob_operator.main`: the operator's process. Environment: see `settings.py`."""
+"""`python -m rljob_operator.main` runs the operator; `settings.py` lists its environment variables."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import logging
 import signal
 import sys
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import kopf
-from kopf._core.engines.peering import Identity
 
 from rljob_core.errors import SpecError
-from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.api import FIELD_MANAGER, KubeApi
+from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.reconcile.controller import Controller
-from rljob_operator.reconcile.handlers import credentials, plain, registry
+from rljob_operator.reconcile.handlers import registry
 from rljob_operator.reconcile.job_streams import JobStreams
+from rljob_operator.reconcile.kopf_login import KopfLogin
 from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.settings import Settings
@@ -27,15 +29,17 @@ log = logging.getLogger(__name__)
 
 
 async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
-    """Run until `stop` is set.
+    """Run the operator until `stop` is set.
 
     Args:
-        ready: set once watches run.
+        settings: of this operator.
+        stop: set by the caller to end it, and by the operator itself when a part of it has failed.
+        ready: set by the operator once it watches RLJobs.
     """
     telemetry = OperatorMetrics()
     running = ready or asyncio.Event()
-    kopf_settings = kopf.OperatorSettings()
-    api = KubeApi(lambda: plain(credentials(kopf_settings)), counted=telemetry.count_request)
+    login = KubeLogin()
+    api = KubeApi(login, counted=telemetry.count_request)
     connection = NatsConnection(settings.defaults.nats_url, credentials=settings.nats_credentials)
     controller = Controller(
         api,
@@ -64,13 +68,13 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         await probes.stop()
         await api.close()
 
-    handlers = registry(controller, started=started, ended=ended)
+    handlers = registry(controller, started=started, ended=ended, log_in=KopfLogin(login))
     work = asyncio.create_task(
         kopf.operator(
             registry=handlers,
-            settings=kopf_settings,
-            # Of no use without peers; else kopf asks for the user's name, and a container's may have none.
-            identity=Identity("rljob-operator"),
+            # Nobody reads it, as there are no peers. Without it, kopf looks for a user name, and the user of a
+            # container may have none. It is a string; kopf does not export the name of its type.
+            identity=cast("Any", FIELD_MANAGER),
             standalone=True,
             clusterwide=not settings.namespaces,
             namespaces=settings.namespaces,
@@ -79,7 +83,7 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         )
     )
     asked = asyncio.create_task(stop.wait())
-    # The operator is as dead as any part of it: whoever restarts it puts the rest right.
+    # When one part has ended, the whole ends: the kubelet restarts it, and all parts start anew.
     while not asked.done() and not work.done() and not any(task.done() for task in tasks):
         await asyncio.wait({asked, work, *tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
     stop.set()
@@ -91,7 +95,7 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """Formats each log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -116,7 +120,7 @@ def _log(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Run the operator; its exit code."""
+    """Run the operator until a signal ends it; returns the exit code."""
     try:
         settings = Settings.read()
     except SpecError as error:

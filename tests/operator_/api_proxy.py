@@ -6,7 +6,6 @@ With it an operator is killed at an exact point, between two of its own writes, 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
+from kubeconfigs import write_kubeconfig
 from operators import WRITES
 from strict_api import client_context
 
@@ -51,17 +51,7 @@ class ApiProxy:
     def __enter__(self) -> Self:
         self._thread.start()
         port = self._do(self._start())
-        cluster = {"name": "proxy", "cluster": {"server": f"http://127.0.0.1:{port}"}}
-        context = {"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [cluster],
-            "contexts": [context],
-            "users": [{"name": "proxy", "user": {}}],
-            "current-context": "proxy",
-        }
-        self.kubeconfig.write_text(json.dumps(document))
+        write_kubeconfig(self.kubeconfig, {"server": f"http://127.0.0.1:{port}"}, {})
         return self
 
     def __exit__(

@@ -13,6 +13,7 @@ from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kubectl import Kubectl
+from kubeconfigs import write_kubeconfig
 from ruamel.yaml import YAML
 
 Object = dict[str, Any]
@@ -54,16 +55,7 @@ def kubeconfig_of(kubectl: Kubectl, service_account: str, namespace: str, file: 
     """A kubeconfig that holds a token of a service account, and nothing else."""
     config = kubectl.json("config", "view", "--raw")
     token = kubectl("create", "token", service_account, f"--namespace={namespace}").strip()
-    (cluster,) = config["clusters"]
-    user = {"name": service_account, "user": {"token": token}}
-    context = {
-        "name": "a",
-        "context": {"cluster": cluster["name"], "user": service_account, "namespace": namespace},
-    }
-    config |= {"users": [user], "contexts": [context], "current-context": "a"}
-    file.touch(mode=0o600)
-    file.write_text(json.dumps(config))
-    return file
+    return write_kubeconfig(file, config["clusters"][0]["cluster"], {"token": token}, namespace)
 
 
 class Asked(dict[str, str]):

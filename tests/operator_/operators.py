@@ -84,6 +84,7 @@ class Operator:
             "WATCH_NAMESPACES": namespace,
             "RLJOB_PROBE_HOST": "127.0.0.1",
             "RLJOB_PROBE_PORT": "0",
+            "TMPDIR": str(log.parent),  # for certificates, which a killed process leaves there
         }
         self.log = log
         self.pid = 0

@@ -6,19 +6,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
-import kopf
 import pytest
 from aiohttp import web
 from e2e.harness.fixtures import SharedControlPlane
+from kubeconfigs import write_kubeconfig
 from tenacity import AsyncRetrying, stop_after_delay, wait_fixed
 
-from rljob_operator.cluster.kube.api import ApiError, Credentials, KubeApi, Page
+from rljob_operator.cluster.kube.api import ApiError, KubeApi, Page
 from rljob_operator.cluster.kube.cache import KubeCache
+from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import LABEL_JOB
-from rljob_operator.reconcile.handlers import credentials, plain
 
 pytestmark = pytest.mark.xdist_group("operator")
 
@@ -98,12 +99,11 @@ async def test_what_was_deleted_while_nobody_watched_is_told_and_what_is_newer_t
 
 
 async def test_a_real_server_is_read_in_pages_and_followed(
-    control_plane: SharedControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+    control_plane: SharedControlPlane, namespace: str
 ) -> None:
     control_plane.kubectl("apply", "--server-side", "-k", "crds")
     control_plane.kubectl.wait("condition=Established", "crd/rolloutpools.rljob.dev")
-    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
-    api = KubeApi(lambda: plain(credentials(kopf.OperatorSettings())))
+    api = KubeApi(KubeLogin(control_plane.kubeconfig))
 
     def make(name: str) -> Awaitable[Manifest]:
         metadata = {"name": name, "namespace": namespace, "labels": {LABEL_JOB: "sums"}}
@@ -125,7 +125,7 @@ async def test_a_real_server_is_read_in_pages_and_followed(
     await api.close()
 
 
-async def test_a_version_of_the_past_and_a_server_that_is_gone_are_errors() -> None:
+async def test_a_version_of_the_past_and_a_server_that_is_gone_are_errors(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.Response:
         status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
         return web.Response(text=json.dumps({"type": "ERROR", "object": status}) + "\n")
@@ -135,7 +135,8 @@ async def test_a_version_of_the_past_and_a_server_that_is_gone_are_errors() -> N
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    api = KubeApi(lambda: Credentials(server=f"http://127.0.0.1:{runner.addresses[0][1]}"))
+    server = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    api = KubeApi(KubeLogin(write_kubeconfig(tmp_path / "kubeconfig", {"server": server}, {})))
 
     async def status() -> int:
         try:

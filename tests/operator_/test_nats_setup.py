@@ -11,19 +11,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import kopf
 import pytest
 from e2e.harness.kubectl import Kubectl
 from installation import MANIFESTS, NAMESPACED, Object, kubeconfig_of, moved, of_kind, rendered
 from operators import until
 
 from rljob_core.errors import StoreUnavailable
-from rljob_operator.cluster.kube.api import ApiError, Credentials, KubeApi
+from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.nats.accounts import ISSUER_SECRET, SEEDS_SECRET, SERVER_SECRET, Seeds
 from rljob_operator.nats.setup import SetupError, set_up
-from rljob_operator.reconcile.handlers import plain
 from rljob_runtime.messaging.nats.connection import Connection, Interrupted
 from rljob_runtime.messaging.nats.server import command, read_ports
 
@@ -50,15 +49,8 @@ def service_account(here: Kubectl, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def api(service_account: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeApi]:
-    monkeypatch.setenv("KUBECONFIG", str(service_account))
-
-    def login() -> Credentials:
-        info = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
-        assert info is not None
-        return plain(info)
-
-    connection = KubeApi(login)
+async def api(service_account: Path) -> AsyncIterator[KubeApi]:
+    connection = KubeApi(KubeLogin(service_account))
     yield connection
     await connection.close()
 

@@ -21,9 +21,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-import kopf
-
 from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats.accounts import (
     ISSUER_SECRET,
@@ -34,7 +33,6 @@ from rljob_operator.nats.accounts import (
     seeds_of,
     seeds_secret,
 )
-from rljob_operator.reconcile.handlers import credentials, plain
 
 
 class SetupError(Exception):
@@ -109,7 +107,9 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         return _failed("RLJOB_NAMESPACE is not set: give the namespace of NATS and the operator", 2)
 
     async def run() -> tuple[str, ...]:
-        api = KubeApi(lambda: plain(credentials(kopf.OperatorSettings())))
+        login = KubeLogin()
+        await login.configuration()  # its error says what is missing
+        api = KubeApi(login)
         try:
             return await set_up(api, namespace)
         finally:
@@ -121,7 +121,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         return _failed(str(error), 2)
     except ApiError as error:
         return _failed(f"the API server says: {error}", 1)
-    except kopf.LoginError as error:
+    except LoginError as error:
         return _failed(str(error), 1)
     print(f"made {', '.join(made)}" if made else "all Secrets are there; nothing made")  # noqa: T201
     return 0

@@ -1,19 +1,19 @@
-"""kopf: login, start and end, the watch of RLJobs. All that a handler does is tell the controller what it saw.
+"""Registers the operator's handlers with kopf: login, start, end, and the watch of RLJobs.
 
-No handler of ours is of the kind whose progress kopf has to store: what an RLJob needs follows from what is there, not
-from which event came. So kopf writes no annotation and no finalizer; where it ever should, they are under our name.
+The watch's handler passes each event to the controller and does nothing else. It is an event handler (`kopf.on.event`),
+of which kopf stores no progress, because what an RLJob needs follows from the stored objects and not from the event
+that arrived. So kopf writes no annotation and no finalizer; if it ever did, they would carry the name of our group.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
 
 from rljob_core.spec import GROUP
-from rljob_operator.cluster.kube.api import KINDS, Credentials
+from rljob_operator.cluster.kube.api import KINDS
 from rljob_operator.reconcile.controller import Controller
 
 _SERVER_TIMEOUT = 300  # an integer: it goes into the query
@@ -23,42 +23,8 @@ _CONNECT_TIMEOUT = 5.0
 _RETRIES = (0.5, 1.0, 2.0, *60 * (5.0,))  # seconds between them: an API server may be away for minutes
 
 
-def credentials(settings: kopf.OperatorSettings) -> kopf.ConnectionInfo:
-    """The service account's token in a pod, else the kubeconfig.
-
-    Raises:
-        kopf.LoginError: there is neither.
-    """
-    logger = logging.getLogger(__name__)
-    found = kopf.login_with_service_account(settings=settings, logger=logger) or kopf.login_with_kubeconfig(
-        settings=settings, logger=logger
-    )
-    if found is None:
-        raise kopf.LoginError("no service account and no kubeconfig: set KUBECONFIG")
-    return found
-
-
-def plain(info: kopf.ConnectionInfo) -> Credentials:
-    """kopf's credentials as ours."""
-    return Credentials(
-        server=info.server,
-        ca_path=_text(info.ca_path),
-        ca_data=_text(info.ca_data),
-        insecure=bool(info.insecure),
-        token=info.token,
-        certificate_path=_text(info.certificate_path),
-        certificate_data=_text(info.certificate_data),
-        key_path=_text(info.private_key_path),
-        key_data=_text(info.private_key_data),
-    )
-
-
-def _text(value: Any) -> str | None:
-    return value.decode() if isinstance(value, bytes) else None if value is None else str(value)
-
-
 def configure(settings: kopf.OperatorSettings) -> None:
-    """The settings that a long-lived operator needs."""
+    """Set what an operator needs that runs for months: names of its own, time limits, retries, no peers."""
     settings.persistence.finalizer = f"{GROUP}/kopf"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{GROUP}")
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
@@ -76,7 +42,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 
 def resource(kind: str) -> tuple[str, str, str]:
-    """Group, version and plural of a kind."""
+    """API group, version and plural of a kind, as kopf selects resources."""
     version, plural = KINDS[kind]
     group, _slash, number = version.rpartition("/")
     return group, number, plural
@@ -87,14 +53,21 @@ def registry(
     *,
     started: Callable[[], Awaitable[None]],
     ended: Callable[[], Awaitable[None]],
-    log_in: Callable[[kopf.OperatorSettings], kopf.ConnectionInfo] = credentials,
+    log_in: Callable[[], Awaitable[kopf.ConnectionInfo]],
 ) -> kopf.OperatorRegistry:
-    """All handlers, telling `controller`."""
+    """All handlers.
+
+    Args:
+        controller: receives the events of RLJobs.
+        started: called when the operator starts, before kopf logs in.
+        ended: called when it ends.
+        log_in: gives kopf its credentials; called again when they expire or are rejected.
+    """
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
-    def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo:
-        return log_in(settings)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await log_in()
 
     @kopf.on.startup(registry=handlers)
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:

@@ -1,25 +1,28 @@
-"""The Kubernetes API over HTTP: the few verbs that we use, with our errors.
+"""`KubeApi`: the requests that the operator makes to a Kubernetes API server, by the official client.
 
-A thin layer over aiohttp (which kopf brings) instead of a generated client: objects stay the dictionaries that all
-else works with, and importing it costs nothing.
+The client (`kubernetes.aio`) gives configuration, authentication, TLS, proxies and the HTTP session. Of its layers
+this module uses the lowest, `ApiClient.call_api`: objects stay the plain dictionaries that the rest of the operator
+works with, and the operator needs no discovery, because it knows the few kinds that it touches. Errors of the client
+and of the network become `ApiError`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import ssl
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import randrange
 from typing import Any
 
 import aiohttp
+from kubernetes.aio.client import ApiClient, ApiException
+from kubernetes.aio.client.rest import RESTResponse
+from kubernetes.aio.config import ConfigException
 
 from rljob_core.spec import API_VERSION
+from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Manifest, Ref
 
 FIELD_MANAGER = "rljob-operator"
@@ -38,7 +41,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
 }
-"""Kind → API version and plural of all that we touch."""
+"""API version and plural of each kind that the operator touches."""
 
 _NO_FIT = ("failed to create typed patch object", "failed to convert new object")
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
@@ -49,30 +52,15 @@ _SILENT_SECONDS = 150.0  # of a watch: the server sends a bookmark every minute
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """Where the API server is and who we are to it; certificates as paths or as base64 of PEM."""
-
-    server: str
-    ca_path: str | None = None
-    ca_data: str | None = None
-    insecure: bool = False
-    token: str | None = None
-    certificate_path: str | None = None
-    certificate_data: str | None = None
-    key_path: str | None = None
-    key_data: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a list; `version` is the whole list's."""
+    """A part of a list; `version` is the resource version of the whole list."""
 
     manifests: list[Manifest]
     version: str
 
 
 class ApiError(Exception):
-    """The API server refused, or could not be asked (status 0)."""
+    """The API server refused a request (HTTP `status`), or gave no answer (status 0)."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message or reason)
@@ -82,48 +70,49 @@ class ApiError(Exception):
 
     @property
     def invalid(self) -> bool:
-        """Whether asking the same again is of no use."""
+        """Whether the same request would be refused again, because the object is invalid."""
         # An apply that does not fit the schema is answered with 500.
         return self.status in {400, 422} or (self.status == 500 and self.message.startswith(_NO_FIT))
 
 
 class KubeApi:
-    """A connection to an API server.
+    """The requests that the operator makes to one API server, over one pool of connections.
 
     Args:
-        login: gives credentials; asked again when a request is unauthorized, as tokens are rotated.
-        counted: called after each request with its verb, kind and status (0: no answer).
-        timeout: seconds of one request.
+        login: gives the configuration. Where the API server rejects its credentials (401), they are renewed and the
+            request is repeated once.
+        counted: called after each request with its verb, kind and HTTP status (0: there was no answer).
+        timeout: seconds that one request may take; a watch is not limited.
     """
 
     def __init__(
         self,
-        login: Callable[[], Credentials],
+        login: KubeLogin,
         *,
         counted: Callable[[str, str, int], None] = lambda *_: None,
         timeout: float = 15.0,
     ) -> None:
         self._login = login
         self._counted = counted
-        self._timeout = timeout
-        self._session: aiohttp.ClientSession | None = None
-        self._server = ""
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._watch_timeout = aiohttp.ClientTimeout(sock_connect=timeout, sock_read=_SILENT_SECONDS)
+        self._client: ApiClient | None = None
 
     async def close(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close all connections; the next request opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
             # Connections whose watch was cancelled end by themselves, in some turns of the loop.
             await asyncio.sleep(_ENDING_SECONDS)
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
-        """Objects of a kind by label selector, of all namespaces if none is named."""
+        """List the objects of a kind that a label selector matches, in one namespace or, with `""`, in all."""
         pages = self.pages(kind, namespace, selector)
         return [manifest async for page in pages for manifest in page.manifests]
 
     async def pages(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Page]:
-        """The same a piece at a time: of thousands of objects only a few hundred are in memory."""
+        """Do the same page by page, so that of thousands of objects only a few hundred are in memory."""
         version = KINDS[kind][0]
         params = {"labelSelector": selector, "limit": str(_PAGE)}
         while True:
@@ -138,12 +127,12 @@ class KubeApi:
     async def watch(
         self, kind: str, namespace: str, selector: str, version: str
     ) -> AsyncIterator[tuple[str, Manifest]]:
-        """What happens after a version, as the event's type and the object, until the server ends it.
+        """Follow the changes after a resource version, as event type and object, until the server ends the watch.
 
-        Bookmarks are among them: objects of which only the resource version is there.
+        Bookmarks are among the events; their object has nothing but the kind and the resource version.
 
         Raises:
-            ApiError: it is lost, or (status 410) that version is too long ago.
+            ApiError: the connection was lost, or (status 410) the server no longer remembers that version.
         """
         params = {
             "watch": "true",
@@ -153,31 +142,28 @@ class KubeApi:
             # As client-go does: not all at once.
             "timeoutSeconds": str(randrange(300, 600)),
         }
-        session, path = self._connected(), _path(kind, namespace)
-        timeout = aiohttp.ClientTimeout(sock_connect=self._timeout, sock_read=_SILENT_SECONDS)
-        try:
-            async with session.get(self._server + path, params=params, timeout=timeout) as response:
-                if response.status >= 400:
-                    answer = await response.json(content_type=None) or {}
-                    raise _refusal(response.status, answer)
-                async for line in _lines(response.content):
+        path = _path(kind, namespace)
+        with _errors_of(f"watch {path}"):
+            client = await self._connected()
+            async with self._answer(
+                client, "GET", path, params=params, timeout=self._watch_timeout
+            ) as answer:
+                if answer.status == 401:
+                    await self._login.renew(client.configuration)
+                if answer.status >= 400:
+                    raise _refusal(answer.status, _parsed(await answer.read()))
+                async for line in _lines(answer.response.content):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         raise _refusal(event["object"].get("code", 0), event["object"])
                     yield event["type"], event["object"]
-        except ApiError as error:
-            if error.status == 401:
-                await self.close()
-            raise
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ApiError(0, "Unreachable", f"watch {path}: {_words(error)}") from error
 
     async def get(self, ref: Ref) -> Manifest | None:
-        """The object, None if there is none."""
+        """Read an object; None if there is none."""
         return await self._found("GET", ref)
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
-        """Server-side apply; the object as it is then."""
+        """Server-side apply, as field manager `rljob-operator` and with force; returns the object as stored."""
         ref = Ref.of(manifest)
         return await self._request(
             "PATCH",
@@ -189,16 +175,16 @@ class KubeApi:
         )
 
     async def patch(self, ref: Ref, body: Manifest) -> Manifest | None:
-        """JSON merge patch; the object as it is then, None if it is gone."""
+        """JSON merge patch; returns the object as stored, None if there is none."""
         return await self._found("PATCH", ref, body=body, content_type=_MERGE)
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create an object."""
+        """Create an object; returns it as stored."""
         ref = Ref(manifest["kind"], manifest["metadata"]["namespace"], "")
         return await self._request("POST", ref.kind, _path(ref.kind, ref.namespace), body=manifest)
 
     async def delete(self, ref: Ref, *, grace: int | None = None) -> Manifest | None:
-        """Delete an object; what is left of it (terminating), or None if it is gone."""
+        """Delete an object; returns it as it is then (terminating, or as it was last), None if it is gone."""
         body: Manifest = {"propagationPolicy": "Background"}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
@@ -224,41 +210,82 @@ class KubeApi:
         content_type: str = "application/json",
     ) -> Manifest:
         for again in (True, False):
-            session = self._connected()
             status = 0
             try:
-                async with session.request(
-                    verb,
-                    self._server + path,
-                    params=params,
-                    json=body,
-                    headers={"Content-Type": content_type} if body is not None else None,
-                ) as response:
-                    status = response.status
-                    answer: Manifest = await response.json(content_type=None) or {}
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                raise ApiError(status, "Unreachable", f"{verb} {path}: {_words(error)}") from error
+                with _errors_of(f"{verb} {path}"):
+                    client = await self._connected()
+                    async with self._answer(
+                        client, verb, path, params=params, body=body, content_type=content_type
+                    ) as answer:
+                        status = answer.status
+                        content = await answer.read()
+                    if status == 401 and again:
+                        await self._login.renew(client.configuration)
+                        continue
+                    parsed = _parsed(content)
             finally:
                 self._counted(verb, kind, status)
-            if status == 401 and again:
-                await self.close()
-                continue
             if status >= 400:
-                raise _refusal(status, answer)
-            return answer
+                raise _refusal(status, parsed)
+            return parsed
         raise AssertionError
 
-    def _connected(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            credentials = self._login()
-            self._server = credentials.server.rstrip("/")
-            headers = {} if credentials.token is None else {"Authorization": f"Bearer {credentials.token}"}
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=_ssl_context(credentials), limit=64),
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
-                headers=headers,
-            )
-        return self._session
+    @asynccontextmanager
+    async def _answer(
+        self,
+        client: ApiClient,
+        verb: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        content_type: str = "application/json",
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> AsyncIterator[RESTResponse]:
+        """Send a request with the credentials of `client`, and give its answer once the head was read."""
+        method, url, headers, _, _ = await client.param_serialize(
+            verb,
+            path,
+            query_params=list((params or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            auth_settings=["BearerToken"],
+        )
+        # The body is not given to `param_serialize`, which would copy it, value by value: it is plain JSON already.
+        answer = await client.call_api(
+            method, url, headers, body=body, _request_timeout=timeout or self._timeout
+        )
+        try:
+            yield answer
+        finally:
+            answer.response.close()  # which returns a connection to the pool, if all of the answer was read
+
+    async def _connected(self) -> ApiClient:
+        configuration = await self._login.configuration()
+        if self._client is None or self._client.configuration is not configuration:
+            old, self._client = self._client, ApiClient(configuration)
+            self._client.user_agent = FIELD_MANAGER
+            if old is not None:
+                # With the old credentials' connections its watches end, too; they are followed anew.
+                await old.close()
+        return self._client
+
+
+@contextmanager
+def _errors_of(what: str) -> Iterator[None]:
+    """Turn the client's and the network's errors into `ApiError`, of status 0: there was no usable answer."""
+    try:
+        yield
+    except LoginError as error:
+        raise ApiError(0, "LoginFailed", f"{what}: {error}") from error
+    except ApiException as error:
+        raise ApiError(error.status or 0, error.reason or "", f"{what}: {error}") from error
+    except (aiohttp.ClientError, ConfigException, TimeoutError, OSError, ValueError) as error:
+        raise ApiError(0, "Unreachable", f"{what}: {_words(error)}") from error
+
+
+def _parsed(content: bytes) -> Manifest:
+    answer: Manifest = json.loads(content) if content.strip() else {}
+    return answer
 
 
 def _words(error: Exception) -> str:
@@ -270,7 +297,7 @@ def _refusal(status: int, answer: Manifest) -> ApiError:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length; aiohttp's own reader refuses those of large objects."""
+    """Split a stream into lines of any length; aiohttp's own reader refuses those of large objects."""
     parts: list[bytes] = []
     async for chunk in content.iter_any():
         *lines, rest = chunk.split(b"\n")
@@ -285,31 +312,3 @@ def _path(kind: str, namespace: str, name: str = "", subresource: str = "") -> s
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     place = f"namespaces/{namespace}" if namespace else ""
     return "/".join(filter(None, [root, place, plural, name, subresource]))
-
-
-def _ssl_context(credentials: Credentials) -> ssl.SSLContext | bool:
-    if not credentials.server.startswith("https"):
-        return True
-    authority = base64.b64decode(credentials.ca_data).decode() if credentials.ca_data else None
-    context = ssl.create_default_context(cafile=credentials.ca_path, cadata=authority)
-    if credentials.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    certificate = credentials.certificate_path or credentials.certificate_data
-    key = credentials.key_path or credentials.key_data
-    if certificate and key:
-        # The ssl module reads certificates from files alone.
-        with tempfile.TemporaryDirectory() as folder:
-            context.load_cert_chain(
-                _file(Path(folder) / "crt", credentials.certificate_path, credentials.certificate_data),
-                _file(Path(folder) / "key", credentials.key_path, credentials.key_data),
-            )
-    return context
-
-
-def _file(aside: Path, path: str | None, data: str | None) -> str:
-    if path is not None:
-        return path
-    aside.touch(mode=0o600)
-    aside.write_bytes(base64.b64decode(data or ""))
-    return str(aside)
