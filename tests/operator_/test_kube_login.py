@@ -40,8 +40,8 @@ with (folder / "runs").open("a") as runs:
 status = json.loads((folder / "status").read_text())
 print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}}))
 """
-ROOT_CA = Ref("ConfigMap", "default", "kube-root-ca.crt")
-"""An object that every API server has."""
+KUBERNETES = Ref("Service", "default", "kubernetes")
+"""A Service that every API server makes for itself."""
 
 
 class Plugin:
@@ -156,15 +156,15 @@ async def test_a_token_is_renewed_before_it_expires(
     statuses: list[int] = []
     login = KubeLogin(plugin.kubeconfig(cluster_of(control_plane.kubeconfig)))
     api = KubeApi(login, counted=lambda _verb, _kind, status: statuses.append(status))
-    assert await api.get(ROOT_CA) is not None
-    assert await api.get(ROOT_CA) is not None
+    assert await api.get(KUBERNETES) is not None
+    assert await api.get(KUBERNETES) is not None
     assert plugin.runs == 1
     due = login.check_at()
     assert due is not None
     assert due < datetime.now(UTC) + timedelta(seconds=3)
     plugin.prints(tokens.issue("second"), expires_in=3600)
     await asyncio.to_thread(tokens.revoke, "first", first, tmp_path)
-    assert await api.get(ROOT_CA) is not None
+    assert await api.get(KUBERNETES) is not None
     assert plugin.runs == 2
     assert statuses == [200, 200, 200]
     await api.close()
@@ -180,11 +180,11 @@ async def test_a_token_that_the_api_server_refuses_is_replaced(
     api = KubeApi(login, counted=lambda _verb, _kind, status: statuses.append(status))
     log_in = KopfLogin(login)
     assert (await log_in()).token == first
-    assert await api.get(ROOT_CA) is not None
+    assert await api.get(KUBERNETES) is not None
     await asyncio.to_thread(tokens.revoke, "first", first, tmp_path)
     second = tokens.issue("second")
     plugin.prints(second, expires_in=3600)
-    many = await asyncio.gather(*(api.get(ROOT_CA) for _ in range(5)))
+    many = await asyncio.gather(*(api.get(KUBERNETES) for _ in range(5)))
     assert None not in many
     assert plugin.runs == 2
     assert (await log_in()).token == second
@@ -210,12 +210,12 @@ async def test_the_token_of_a_pods_service_account_is_read_again(
     login = KubeLogin()
     api = KubeApi(login)
     log_in = KopfLogin(login)
-    assert await api.get(ROOT_CA) is not None
+    assert await api.get(KUBERNETES) is not None
     assert (await log_in()).token == first
     second = tokens.issue("second")
     token.write_text(second)
     await asyncio.to_thread(tokens.revoke, "first", first, tmp_path)
-    assert await api.get(ROOT_CA) is not None
+    assert await api.get(KUBERNETES) is not None
     assert (await log_in()).token == second
     await api.close()
 
@@ -248,7 +248,7 @@ async def test_a_plugin_that_fails_and_a_kubeconfig_that_is_missing_are_named(
     with pytest.raises(kopf.TemporaryError, match="exec plug-in"):
         await KopfLogin(login)()
     with pytest.raises(ApiError, match="exec plug-in"):
-        await KubeApi(login).get(ROOT_CA)
+        await KubeApi(login).get(KUBERNETES)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
     with pytest.raises(LoginError, match="set KUBECONFIG"):
         await KubeLogin().configuration()

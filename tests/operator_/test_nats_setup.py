@@ -146,7 +146,7 @@ async def test_secrets_that_somebody_brought_are_left_alone(api: KubeApi, here: 
 
 async def test_half_of_what_belongs_together_is_reported(api: KubeApi, here: Kubectl) -> None:
     here.apply(brought(here.namespace)[0])
-    with pytest.raises(SetupError, match=f"bring {ISSUER_SECRET} too"):
+    with pytest.raises(SetupError, match=f"supply {ISSUER_SECRET} too"):
         await set_up(api, here.namespace)
     assert set(stored(here)) == {SERVER_SECRET}
 

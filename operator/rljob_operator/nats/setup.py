@@ -1,4 +1,4 @@
-"""`python -m rljob_operator.nats.setup`: the Secrets of a NATS installation, made in the cluster, once.
+"""`python -m rljob_operator.nats.setup` creates the three Secrets of a NATS installation, if they are missing.
 
 A Job of the installation runs it, under its own service account, which may create Secrets in its namespace and read
 these three:
@@ -6,12 +6,12 @@ these three:
     rljob-nats-seeds ──► rljob-nats-accounts   mounted by nats-server
                     └──► rljob-nats-issuer     mounted by the operator
 
-The seeds are the only thing that chance decides, and whoever creates their Secret first has decided it: who comes
-second reads them. The other two follow from them alone. So a run may die anywhere, be repeated, or meet another one,
-and the three always fit together. Nothing is ever changed or removed; a Secret that does not follow from the seeds is
-somebody's own doing, and is reported.
+Only the seeds are random. The first run that creates their Secret decides them, and any other run reads them from it.
+The other two Secrets are computed from the seeds alone. So a run may be killed at any point, repeated, or run beside
+another one, and the three Secrets always fit together. No run changes or deletes a Secret. A Secret that does not
+follow from the seeds was made by a person, and the run fails with a message that says so.
 
-Where the accounts and the issuer are there without seeds, somebody brought them: there is nothing to do.
+If the accounts and the issuer exist without seeds, a person supplied both, and the run does nothing.
 """
 
 from __future__ import annotations
@@ -36,30 +36,32 @@ from rljob_operator.nats.accounts import (
 
 
 class SetupError(Exception):
-    """A person has to decide: what is there does not fit together."""
+    """The existing Secrets do not fit together, and a person has to decide which to keep."""
 
 
 async def set_up(
     api: KubeApi, namespace: str, *, random: Callable[[int], bytes] = os.urandom
 ) -> tuple[str, ...]:
-    """Make what is missing; the names of the Secrets that were made.
+    """Create the Secrets that are missing, and return their names.
 
     Raises:
-        SetupError: what is there does not fit together.
-        ApiError: the API server refused, or could not be asked: run it again.
+        SetupError: the existing Secrets do not fit together.
+        ApiError: the API server refused a request or gave no answer; running it again is safe.
     """
     made: list[str] = []
     stored = await api.get(_ref(namespace, SEEDS_SECRET))
     if stored is None:
-        brought = [n for n in (SERVER_SECRET, ISSUER_SECRET) if await api.get(_ref(namespace, n)) is not None]
+        supplied = [
+            n for n in (SERVER_SECRET, ISSUER_SECRET) if await api.get(_ref(namespace, n)) is not None
+        ]
         # Another run may have made all three since.
-        stored = await api.get(_ref(namespace, SEEDS_SECRET)) if brought else None
-        if stored is None and len(brought) == 2:
+        stored = await api.get(_ref(namespace, SEEDS_SECRET)) if supplied else None
+        if stored is None and len(supplied) == 2:
             return ()
-        if stored is None and brought:
-            (missing,) = {SERVER_SECRET, ISSUER_SECRET} - set(brought)
+        if stored is None and supplied:
+            (missing,) = {SERVER_SECRET, ISSUER_SECRET} - set(supplied)
             raise SetupError(
-                f"Secret {brought[0]} is there without {SEEDS_SECRET}: bring {missing} too, "
+                f"Secret {supplied[0]} exists without {SEEDS_SECRET}: supply {missing} too, "
                 f"or the seeds that it was made from, or delete it"
             )
     if stored is None:
@@ -75,13 +77,13 @@ async def set_up(
             name = wanted["metadata"]["name"]
             raise SetupError(
                 f"Secret {name} is not what this version makes of {SEEDS_SECRET}: delete it and run this again, "
-                f"or, if you bring it yourself, delete {SEEDS_SECRET}"
+                f"or, if you supply it yourself, delete {SEEDS_SECRET}"
             )
     return tuple(made)
 
 
 async def _created(api: KubeApi, manifest: Manifest, made: list[str]) -> Manifest:
-    """The Secret as it is in the cluster: this one, or that of who came first."""
+    """Create a Secret, and return it as stored: this one, or the one that another run created first."""
     ref = Ref.of(manifest)
     try:
         created = await api.create(manifest)
@@ -90,7 +92,7 @@ async def _created(api: KubeApi, manifest: Manifest, made: list[str]) -> Manifes
             raise
         there = await api.get(ref)
         if there is None:
-            raise ApiError(409, "Conflict", f"{ref} was removed meanwhile") from error
+            raise ApiError(409, "Conflict", f"{ref} was deleted while it was being read") from error
         return there
     made.append(ref.name)
     return created
@@ -101,7 +103,7 @@ def _ref(namespace: str, name: str) -> Ref:
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
-    """Run it in the namespace that RLJOB_NAMESPACE names; the exit code, 2 if a person has to decide."""
+    """Create the Secrets in the namespace that RLJOB_NAMESPACE names; exit code 2 if a person has to decide."""
     namespace = environment.get("RLJOB_NAMESPACE", "")
     if not namespace:
         return _failed("RLJOB_NAMESPACE is not set: give the namespace of NATS and the operator", 2)

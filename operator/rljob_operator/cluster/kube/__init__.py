@@ -1,1 +1,1 @@
-"""The cluster over a Kubernetes API server: client, watches, the cache that they fill."""
+"""The `Cluster` port over a Kubernetes API server: login, requests, watches, and the cache that the watches fill."""

@@ -1,9 +1,7 @@
-"""What watches have told: the objects that we own, by job. Reading it asks nobody.
+"""`KubeCache` keeps a copy of every RLJob and of its children, by job, so that a reconcile reads without a request.
 
-After a watch was interrupted, `unlisted` tells what has gone meanwhile.
-
-Objects are kept as bytes: as dictionaries, those of 1,000 jobs of ten pods take 300 MB, as bytes a fifth of that.
-Whoever reads gets a copy of its own.
+Watches fill it, and writes of the operator put the API server's answer there at once. Objects are stored as bytes:
+as dictionaries, those of 1,000 jobs of ten pods take 300 MB, as bytes a fifth of that. Each read returns a new copy.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ JobKey = tuple[str, str]
 
 
 def job_key(manifest: Mapping[str, Any]) -> JobKey | None:
-    """The job that an object belongs to; None if it is nobody's."""
+    """The job that an object belongs to, by its label; None if it has none."""
     metadata = manifest["metadata"]
     if manifest["kind"] == "RLJob":
         return metadata["namespace"], metadata["name"]
@@ -31,7 +29,7 @@ def job_key(manifest: Mapping[str, Any]) -> JobKey | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """An object; `content` is made and read by `marshal`, which is the quickest where nobody else reads it."""
+    """A stored object. `content` is written and read by `marshal`, the fastest format that needs no other reader."""
 
     uid: str | None
     version: int
@@ -44,7 +42,7 @@ class _Kept:
 
 
 class KubeCache:
-    """Objects by job and address."""
+    """Copies of objects, by job and address."""
 
     def __init__(self) -> None:
         self._objects: dict[JobKey, dict[Ref, _Kept]] = {}
@@ -88,7 +86,7 @@ class KubeCache:
         return self.get(key, Ref("RLJob", *key))
 
     def jobs(self) -> list[JobKey]:
-        """All RLJobs that are there."""
+        """The keys of all RLJobs."""
         return [key for ref, key in self._jobs.items() if ref.kind == "RLJob"]
 
     def children(self, key: JobKey) -> list[Manifest]:
@@ -96,9 +94,9 @@ class KubeCache:
         return [kept.manifest for ref, kept in self._objects.get(key, {}).items() if ref.kind != "RLJob"]
 
     def unlisted(self, kind: str, namespace: str, listed: Set[Ref], version: str) -> list[Manifest]:
-        """What is known of a kind, in a namespace or, with `""`, in all, that a list of that version has not.
+        """Objects of a kind, in one namespace or (`""`) in all, that are missing from a list of that version.
 
-        What is newer than the list is not among it: we may have made it meanwhile.
+        Objects newer than the list are not among them: the operator may have created them since.
         """
         return [
             kept.manifest
@@ -120,7 +118,7 @@ class KubeCache:
 
 
 def slim(manifest: Manifest) -> Manifest:
-    """Without what nobody here reads and what takes most of the room."""
+    """Remove the large parts that the operator never reads: managed fields, and the spec of a pod but its node."""
     metadata = {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}
     if manifest["kind"] == "Pod":
         spec = {k: v for k, v in manifest.get("spec", {}).items() if k in {"nodeName"}}
@@ -129,6 +127,6 @@ def slim(manifest: Manifest) -> Manifest:
 
 
 def _version(manifest: Manifest) -> int:
-    """Resource versions of one API server are numbers that grow; anything else counts as unknown, thus as new."""
+    """The resource version, which grows with each change, as a number; 0, which counts as new, if it is none."""
     version = str(manifest["metadata"].get("resourceVersion", ""))
     return int(version) if version.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The `Cluster` protocol over a Kubernetes API server: reads from the cache that watches fill, writes by apply."""
+"""`KubeCluster` implements the `Cluster` port: it reads from the cache and writes by server-side apply."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from rljob_operator.cluster.port import Event, Manifest, Ref, Rejected
 from rljob_operator.names import LABEL_JOB
 
 CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret"})
-"""What is listed and watched: Secrets are not ours to read."""
+"""The kinds that are listed and watched. The operator has no right to read Secrets."""
 _COMPONENT = "rljob-operator"
 
 
 class KubeCluster:
-    """A cluster, or the namespaces of it that are watched.
+    """A Kubernetes cluster, or those of its namespaces that the operator watches.
 
     Args:
-        cache: filled by watches; what we write ourselves is put there at once.
-        wrote: called with the kind of an object that we changed.
+        api: writes, and lists trainers before a new one is made.
+        cache: read from; each write puts the API server's answer there at once.
+        wrote: called with the kind of each object that a write changed.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class KubeCluster:
         self._wrote = wrote
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
-        """Every object labelled with this job, as far as watches told."""
+        """Every object labelled with this job that the cache has."""
         return self._cache.children(_key(job))
 
     async def apply(self, manifest: Manifest) -> None:
-        """Server-side apply; a Secret, which never changes and may not be read, is only created."""
+        """Server-side apply; a Secret, which never changes and which the operator may not read, is only created."""
         if manifest["kind"] == "Secret":
             await self._create_secret(manifest)
             return
@@ -53,9 +54,10 @@ class KubeCluster:
             raise
 
     async def _refuse_second(self, job: Manifest) -> None:
-        """Of trainers there is never more than one, so the API server is asked: a watch may be late.
+        """Raise where a job already has a trainer, of which there must never be two.
 
-        One that we made ourselves may be there too, when the answer was lost.
+        The API server is asked, because the watch may be late. The trainer that it has may be one of this operator's
+        own, if the answer to its creation was lost.
         """
         name = job["metadata"]["labels"][LABEL_JOB]
         there = await self._api.list("Job", job["metadata"]["namespace"], f"{LABEL_JOB}={name}")
@@ -63,7 +65,7 @@ class KubeCluster:
             self._cache.put(other)
         if there:
             found = ", ".join(other["metadata"]["name"] for other in there)
-            raise ApiError(409, "AlreadyExists", f"a trainer is there already: Job {found}")
+            raise ApiError(409, "AlreadyExists", f"the job already has a trainer: Job {found}")
 
     async def _create_secret(self, manifest: Manifest) -> None:
         try:
@@ -71,7 +73,7 @@ class KubeCluster:
         except ApiError as error:
             if error.status != 409:
                 raise
-        # Remembered as ours, without what is secret: this process will not ask again.
+        # Without its data. From now on this process takes the Secret for existing and does not create it again.
         self._cache.put({field: manifest[field] for field in ("apiVersion", "kind", "metadata")})
 
     async def apply_status(self, manifest: Manifest) -> None:
@@ -83,9 +85,9 @@ class KubeCluster:
                 raise
 
     async def delete(self, ref: Ref) -> None:
-        """Ask for the object to go; until its watch says so it stays visible, marked as terminating."""
+        """Delete the object; the cache shows it, as terminating, for as long as a finalizer keeps it."""
         if ref.kind == "Secret":
-            # It goes with its owner. The right to delete Secrets would be one to delete anybody's.
+            # Kubernetes deletes it with its owner. A right to delete Secrets would hold for those of others, too.
             self._cache.forget(ref)
             return
         left = await self._api.delete(ref)
@@ -96,7 +98,7 @@ class KubeCluster:
             self._cache.forget(ref)
 
     def _take(self, manifest: Manifest) -> None:
-        """What a write of ours led to; where that is news, a watch has to bring it too."""
+        """Cache what a write returned. If that was new, the watch has to report it as well, and `wrote` is called."""
         if self._cache.put(manifest):
             self._wrote(manifest["kind"])
 
@@ -161,7 +163,7 @@ class KubeCluster:
         )
 
     async def changed(self) -> None:
-        """Never needed: watches mark jobs as dirty.
+        """Not used: watches mark the jobs that need a reconcile.
 
         Raises:
             NotImplementedError: always.
@@ -171,11 +173,11 @@ class KubeCluster:
     # ------------------------------------------------------------------------------------------ Kubernetes only
 
     def doubt_secrets(self, job: RLJob) -> None:
-        """Create the job's Secrets again, if somebody deleted one: we may not look."""
+        """Make the next reconcile create the job's Secrets again, as somebody may have deleted one unseen."""
         self._cache.forget_kind(_key(job), "Secret")
 
     async def set_finalizers(self, job: RLJob, finalizers: Sequence[str]) -> None:
-        """Replace the RLJob's finalizers, if it is still the object that was read."""
+        """Replace the RLJob's finalizers, unless the object has changed since it was read (409)."""
         manifest = self._cache.job(_key(job))
         version = manifest["metadata"]["resourceVersion"] if manifest is not None else None
         ref = Ref("RLJob", job.metadata.namespace, job.metadata.name)
@@ -186,10 +188,10 @@ class KubeCluster:
 
 
 def job_of(manifest: Manifest) -> RLJob:
-    """The RLJob that an API object holds.
+    """Parse an API object as an RLJob.
 
     Raises:
-        SpecError: it is not one that this version of the operator can read.
+        SpecError: this version of the operator cannot read it; names the first field that is wrong.
     """
     metadata = {f: manifest["metadata"][f] for f in ("name", "namespace", "uid", "generation")}
     body = {

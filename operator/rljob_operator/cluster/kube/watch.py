@@ -1,7 +1,8 @@
-"""Watches of the children: each kind is listed once, and then followed without end.
+"""`ChildWatches` lists each kind of child object once and then watches it for as long as the operator runs.
 
-Not by kopf: a job of ten pods makes a hundred events, of which none needs more than a place in the cache and a mark.
-And where a watch was interrupted for too long, what was deleted meanwhile has to be found out.
+kopf does not watch the children, because a job of ten pods makes a hundred events, and all that an event has to do is
+to update the cache and to mark its job for a reconcile. After a watch was interrupted for so long that the API server
+no longer knows its resource version, `ChildWatches` lists again and reports the objects that were deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ _BACKOFF = Backoff(first=0.2, last=10.0)
 
 
 class ChildWatches:
-    """Watches of all child kinds.
+    """The watches of all kinds of children, one for each kind and namespace.
 
     Args:
-        namespaces: that are watched; `""` is all of them.
-        seen: told of each event's type and object.
+        api: lists and watches.
+        cache: is asked for objects that a new list no longer has, and filled by `read`.
+        namespaces: to watch; `""` is all of them.
+        seen: called with each event's type and object.
         unreachable: called when a watch fails because the API server does not answer.
     """
 
@@ -48,10 +51,10 @@ class ChildWatches:
         self._versions = dict.fromkeys([(kind, place) for kind in CHILD_KINDS for place in namespaces], "")
 
     async def read(self) -> None:
-        """Put what is there into the cache, telling nobody.
+        """Fill the cache with all children, without calling `seen`.
 
         Raises:
-            ApiError: something cannot be listed.
+            ApiError: a kind cannot be listed.
         """
         for kind, namespace in self._versions:
             async for page in self._api.pages(kind, namespace, LABEL_JOB):
@@ -60,7 +63,7 @@ class ChildWatches:
                     self._cache.put(manifest)
 
     async def run(self) -> None:
-        """Follow everything, without end."""
+        """Watch all kinds; returns only when cancelled."""
         async with asyncio.TaskGroup() as group:
             for kind, namespace in self._versions:
                 group.create_task(self._follow(kind, namespace))
@@ -83,7 +86,7 @@ class ChildWatches:
                 if error.status == _GONE:
                     self._versions[kind, namespace] = ""
                 else:
-                    # Once for each outage: there are many watches, and each tries again and again.
+                    # Only the first failure is a warning: there are many watches, and each one retries.
                     level = logging.WARNING if failures == 1 else logging.DEBUG
                     log.log(level, "watching %s: %s", KINDS[kind][1], error)
                 if error.status == 0:
@@ -91,7 +94,7 @@ class ChildWatches:
                 await asyncio.sleep(_BACKOFF.delay(failures))
 
     async def _read_again(self, kind: str, namespace: str) -> None:
-        """List, and find what has gone since the last event."""
+        """List a kind again, and report as deleted what the cache has and the list has not."""
         there: set[Ref] = set()
         version = ""
         async for page in self._api.pages(kind, namespace, LABEL_JOB):
