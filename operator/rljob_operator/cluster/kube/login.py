@@ -6,6 +6,10 @@ proxy comes from the kubeconfig (`proxy-url`) or from the environment (`HTTPS_PR
 
 Credentials that expire are renewed by the client before they do; credentials that the API server rejects are loaded
 anew by `renew`. Both of the operator's HTTP clients, `KubeApi` and kopf, take theirs from one `KubeLogin`.
+
+Of the client this module uses three things that its documentation does not promise: the paths in `incluster_config`,
+`KubeConfigMerger`, and the attribute `exec_plugin_expiry` of a loader. `tests/operator_/test_kube_login.py` fails where
+a release changes one, and pyproject.toml admits no release that it was not run with.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ class KubeLogin:
         self._lock = asyncio.Lock()
 
     async def configuration(self) -> Configuration:
-        """The current configuration. It is another object after `renew` replaced it, and only then.
+        """The current configuration, which stays the same object until `renew` replaces it.
 
         Raises:
             LoginError: it could not be loaded.
@@ -92,7 +96,7 @@ class KubeLogin:
         return header
 
     def check_at(self) -> datetime | None:
-        """When whoever keeps a copy of the token has to ask for it again; None if it never changes by itself."""
+        """When a client that keeps a copy of the token has to ask for it again; None without a token."""
         if self._loaded is None or _TOKEN not in self._loaded.api_key:
             return None
         left = _CHECK_SECONDS if self._loader is None else self._check_at - time.monotonic()
@@ -156,7 +160,7 @@ class KubeLogin:
             self._plan_check()
 
     def _plan_check(self) -> None:
-        """Half of a short-lived token's remaining time from now, at most a minute."""
+        """Set the time of the next look at the token: in half of its remaining lifetime, at most in a minute."""
         seconds = _CHECK_SECONDS
         expiry: datetime | None = getattr(self._loader, "exec_plugin_expiry", None)
         if expiry is not None:
