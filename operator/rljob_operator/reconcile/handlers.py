@@ -13,7 +13,7 @@ from typing import Any
 import kopf
 
 from rljob_core.spec import GROUP
-from rljob_operator.cluster.kube.api import KINDS
+from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.reconcile.controller import Controller
 
 _SERVER_TIMEOUT = 300  # an integer: it goes into the query

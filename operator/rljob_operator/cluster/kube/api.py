@@ -21,27 +21,11 @@ from kubernetes.aio.client import ApiClient, ApiException
 from kubernetes.aio.client.rest import RESTResponse
 from kubernetes.aio.config import ConfigException
 
-from rljob_core.spec import API_VERSION
+from rljob_operator.cluster.kube.kinds import KINDS, resource_path
 from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Manifest, Ref
 
 FIELD_MANAGER = "rljob-operator"
-
-KINDS: Mapping[str, tuple[str, str]] = {
-    "RLJob": (API_VERSION, "rljobs"),
-    "RolloutPool": (API_VERSION, "rolloutpools"),
-    "ConfigMap": ("v1", "configmaps"),
-    "Secret": ("v1", "secrets"),
-    "Service": ("v1", "services"),
-    "ServiceAccount": ("v1", "serviceaccounts"),
-    "Pod": ("v1", "pods"),
-    "Event": ("v1", "events"),
-    "Deployment": ("apps/v1", "deployments"),
-    "Job": ("batch/v1", "jobs"),
-    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
-    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
-}
-"""API version and plural of each kind that the operator touches."""
 
 _NO_FIT = ("failed to create typed patch object", "failed to convert new object")
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
@@ -116,7 +100,7 @@ class KubeApi:
         version = KINDS[kind][0]
         params = {"labelSelector": selector, "limit": str(_PAGE)}
         while True:
-            body = await self._request("GET", kind, _path(kind, namespace), params=params)
+            body = await self._request("GET", kind, resource_path(kind, namespace), params=params)
             items = [{"apiVersion": version, "kind": kind, **item} for item in body.get("items") or []]
             metadata = body.get("metadata", {})
             yield Page(items, metadata.get("resourceVersion", ""))
@@ -142,7 +126,7 @@ class KubeApi:
             # As client-go does: not all at once.
             "timeoutSeconds": str(randrange(300, 600)),
         }
-        path = _path(kind, namespace)
+        path = resource_path(kind, namespace)
         with _errors_of(f"watch {path}"):
             client = await self._connected()
             async with self._answer(
@@ -168,7 +152,7 @@ class KubeApi:
         return await self._request(
             "PATCH",
             ref.kind,
-            _path(ref.kind, ref.namespace, ref.name, subresource),
+            resource_path(ref.kind, ref.namespace, ref.name, subresource),
             params={"fieldManager": FIELD_MANAGER, "force": "true"},
             body=manifest,
             content_type=_APPLY,
@@ -181,7 +165,7 @@ class KubeApi:
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object; returns it as stored."""
         ref = Ref(manifest["kind"], manifest["metadata"]["namespace"], "")
-        return await self._request("POST", ref.kind, _path(ref.kind, ref.namespace), body=manifest)
+        return await self._request("POST", ref.kind, resource_path(ref.kind, ref.namespace), body=manifest)
 
     async def delete(self, ref: Ref, *, grace: int | None = None) -> Manifest | None:
         """Delete an object; returns it as it is then (terminating, or as it was last), None if it is gone."""
@@ -193,7 +177,9 @@ class KubeApi:
 
     async def _found(self, verb: str, ref: Ref, **request: Any) -> Manifest | None:
         try:
-            return await self._request(verb, ref.kind, _path(ref.kind, ref.namespace, ref.name), **request)
+            return await self._request(
+                verb, ref.kind, resource_path(ref.kind, ref.namespace, ref.name), **request
+            )
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -305,10 +291,3 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             yield b"".join([*parts, line])
             parts.clear()
         parts.append(rest)
-
-
-def _path(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:
-    version, plural = KINDS[kind]
-    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-    place = f"namespaces/{namespace}" if namespace else ""
-    return "/".join(filter(None, [root, place, plural, name, subresource]))
