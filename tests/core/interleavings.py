@@ -17,7 +17,7 @@ from typing import Any
 
 from model_keys import fork, message_key, state_key, trainer_key
 from model_roles import ModelEngine, ModelTrainer, progress_of
-from model_truth import Told, Truth, Violated, require
+from model_truth import LedgerAccount, Truth, Violated, require
 
 from rljob_core.actions import (
     Action,
@@ -325,7 +325,7 @@ class Model:
         if records:
             self.ledger.append(RecordBatch(self.planner.state.writer, records))
             for record in records:
-                self.truth.witness(record)
+                self.truth.observe(record)
         if dies and len(records) < len(decision.records):
             return  # it dies in the middle of them
         if dies:
@@ -449,10 +449,10 @@ class Model:
         """The machine of the ledger's server dies and loses its last messages; the coordinator starts anew."""
         del self.ledger[-messages:]
         self.void = {place for place in self.void if place < len(self.ledger)}
-        self.truth.told = Told()
+        self.truth.account = LedgerAccount()
         for place, batch in enumerate(self.ledger):
             for record in batch.records if place not in self.void else ():
-                self.truth.witness(record)
+                self.truth.observe(record)
         self._restart_coordinator()
 
     def _beat(self) -> None:

@@ -35,8 +35,8 @@ def require(holds: bool, what: str) -> None:
 
 
 @dataclass
-class Told:
-    """What the surviving ledger says, record by record."""
+class LedgerAccount:
+    """What the surviving ledger says, read record by record."""
 
     stamps: dict[int, int] = field(default_factory=dict)
     pipeline: PipelineSet | None = None
@@ -53,55 +53,59 @@ class Told:
 
 @dataclass
 class Truth:
-    """Facts that no lost ledger undoes, and what the ledger tells.
+    """What really happened, whatever the ledger has lost since, and the ledger's own account.
 
     Attributes:
         payloads: by digest, with the weights that made them.
         fed: what each manifest was really made of.
     """
 
-    told: Told = field(default_factory=Told)
+    account: LedgerAccount = field(default_factory=LedgerAccount)
     payloads: dict[str, tuple[Summary, frozenset[str]]] = field(default_factory=dict)
     fed: dict[str, dict[str, Summary]] = field(default_factory=dict)
 
-    def witness(self, record: Any) -> None:
+    def observe(self, record: Any) -> None:
         """What a record that is in the ledger means."""
-        told = self.told
+        account = self.account
         match record:
             case PipelineSet():
-                require(record.step == told.next_step, f"[change] binds buffer {record.step}, which is open")
-                told.pipeline = record
+                require(
+                    record.step == account.next_step, f"[change] binds buffer {record.step}, which is open"
+                )
+                account.pipeline = record
             case BufferOpened():
-                require(record.step not in told.stamps, f"[stamp] buffer {record.step} opened twice")
-                said = told.pipeline
+                require(record.step not in account.stamps, f"[stamp] buffer {record.step} opened twice")
+                said = account.pipeline
                 require(
                     said is not None and record.max_staleness == said.max_staleness,
                     f"[change] buffer {record.step} has another stamp than the ledger's last word",
                 )
-                told.stamps[record.step] = record.max_staleness
+                account.stamps[record.step] = record.max_staleness
             case GroupReserved():
-                require(record.group not in told.planned, f"[once] {record.group} planned twice")
-                told.planned[record.group] = record.siblings
+                require(record.group not in account.planned, f"[once] {record.group} planned twice")
+                account.planned[record.group] = record.siblings
             case GroupAborted():
-                told.ended[record.group] += 1
+                account.ended[record.group] += 1
             case StepCommitted():
-                bound = told.stamps[record.version - 1]
+                bound = account.stamps[record.version - 1]
                 require(record.max_staleness == bound, f"[stamp] of step {record.version - 1} changed")
                 self._commit(record)
             case StepRestored():
                 for group, siblings in Counter(
                     group_of(t) for part in record.commit.micro_batches for t in part
                 ).items():
-                    told.planned.setdefault(group, siblings)
+                    account.planned.setdefault(group, siblings)
                 for group in record.dropped:
-                    told.ended[group] += 1
+                    account.ended[group] += 1
                 self._commit(record.commit)
 
     def _commit(self, record: StepCommitted) -> None:
-        told = self.told
-        require(record.version == len(told.chain), f"[chain] version {record.version} committed out of order")
-        require(record.parent == told.chain[-1], f"[chain] version {record.version} has another parent")
-        told.chain.append(record.manifest)
+        account = self.account
+        require(
+            record.version == len(account.chain), f"[chain] version {record.version} committed out of order"
+        )
+        require(record.parent == account.chain[-1], f"[chain] version {record.version} has another parent")
+        account.chain.append(record.manifest)
         fed = self.fed[record.manifest]
         ids = [trajectory for part in record.micro_batches for trajectory in part]
         require(sorted(ids) == sorted(fed), f"[truth] version {record.version} was not made of what it says")
@@ -111,12 +115,12 @@ class Truth:
             require(stale <= bound, f"[bound] {trajectory} is consumed with staleness {stale} under {bound}")
             made_by = self.payloads[fed[trajectory].digest][1]
             require(
-                made_by <= set(told.chain), f"[lineage] {trajectory} was made by weights that do not count"
+                made_by <= set(account.chain), f"[lineage] {trajectory} was made by weights that do not count"
             )
-        told.consumed.update(ids)
+        account.consumed.update(ids)
         for group, siblings in Counter(map(group_of, ids)).items():
-            require(siblings == told.planned[group], f"[whole] {group} is consumed in part")
-            told.ended[group] += 1
+            require(siblings == account.planned[group], f"[whole] {group} is consumed in part")
+            account.ended[group] += 1
 
     def check(self, state: JobState, engines: dict[str, ModelEngine]) -> None:
         """Every invariant of a state.
@@ -124,17 +128,18 @@ class Truth:
         Raises:
             Violated: one does not hold.
         """
-        told = self.told
-        require(all(n == 1 for n in told.consumed.values()), "[once] a trajectory is trained twice")
-        require(all(n == 1 for n in told.ended.values()), "[once] a group ends twice")
+        account = self.account
+        require(all(n == 1 for n in account.consumed.values()), "[once] a trajectory is trained twice")
+        require(all(n == 1 for n in account.ended.values()), "[once] a group ends twice")
         open_groups = [e.group for b in state.buffers.buffers.values() for e in b.entries.values()]
         require(len(open_groups) == len(set(open_groups)), "[place] a group has two places")
         require(set(open_groups) == set(state.groups), "[place] a group has no place")
-        require(set(open_groups) | set(told.ended) == set(told.planned), "[lost] a group is lost")
+        require(set(open_groups) | set(account.ended) == set(account.planned), "[lost] a group is lost")
         for buffer in state.buffers.buffers.values():
             require(len(buffer.entries) <= buffer.capacity, f"[room] buffer {buffer.step} is overfull")
             require(
-                buffer.max_staleness == told.stamps[buffer.step], f"[stamp] of buffer {buffer.step} changed"
+                buffer.max_staleness == account.stamps[buffer.step],
+                f"[stamp] of buffer {buffer.step} changed",
             )
             for entry in buffer.entries.values():
                 require(
