@@ -36,9 +36,9 @@ from bench.link import Link
 from rljob_core.ports import WeightManifest
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.model.tensor_bytes import bytes_of
 from rljob_runtime.weights.create import open_store
-from rljob_runtime.weights.delta import Version, delta_entries, whole_entries
-from rljob_runtime.weights.format import bytes_of
+from rljob_runtime.weights.delta import VersionBytes, delta_entries, whole_entries
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -215,7 +215,7 @@ def compare(versions: Sequence[Tensors]) -> dict[str, float]:
     for old, new in pairwise(versions):
         held = whole_entries(old.items(), copied=True)
         manifest = WeightManifest("", 0, "", tuple(entry.info for entry in held), None, "")
-        base = Version(manifest, {entry.info.name: entry.whole for entry in held})
+        base = VersionBytes(manifest, {entry.info.name: entry.whole for entry in held})
         for entry in delta_entries(new.items(), base):
             whole += len(entry.whole)
             stored += len(entry.stored)

@@ -293,7 +293,7 @@ def _checked(job: RLJob, folder: RunFolder) -> str:
     from rljob_cli.checks import check_job
     from rljob_operator.children.resolved_job import resolve_job
     from rljob_runtime.locations import local_path
-    from rljob_runtime.training.checkpoints import model_identity
+    from rljob_runtime.model.identity import model_identity
 
     check_job(resolve_job(job, folder.defaults(nats_url="")).config)
     return model_identity(local_path(job.spec.model.uri))

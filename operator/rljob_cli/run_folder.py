@@ -50,7 +50,7 @@ class Identity:
 
     Attributes:
         uid: of this job alone; a job of the same name started anew has another.
-        model: identity of the initial model (`rljob_runtime.training.checkpoints.model_identity`).
+        model: identity of the initial model (`rljob_runtime.model.identity.model_identity`).
         nats_url: of the server that holds its streams; empty for the embedded one.
         manifest: the RLJob as JSON, as it is now.
         generation: of the manifest: one more with each change, as Kubernetes counts.

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rljob_cli.main import app
 from rljob_cli.manifest import load_job
 from rljob_cli.run_folder import Identity, RunFolder
-from rljob_runtime.training.checkpoints import model_identity
+from rljob_runtime.model.identity import model_identity
 
 
 @dataclass(frozen=True)

@@ -517,7 +517,7 @@ def test_a_missing_base_is_named(place: Place, lost: int) -> None:
     store, manifests = chain(place, 3)
     store.delete(f"v{lost}-a1")
     with pytest.raises(
-        WeightsRejected, match=rf"v3-a1 rests on v{lost}-a1: the tensors of v{lost}-a1 are missing"
+        WeightsRejected, match=rf"v3-a1 depends on v{lost}-a1: the tensors of v{lost}-a1 are missing"
     ):
         list(place.store(anchor_every=4).read(manifests[3]))
 
@@ -526,7 +526,7 @@ def test_a_base_whose_manifest_is_missing_is_named(place: Place) -> None:
     _, (_, second) = chain(place, 1)
     assert second.base is not None
     lost = signed(replace(second, base=replace(second.base, key="v7-gone")))
-    with pytest.raises(WeightsRejected, match="v1-a1 rests on v7-gone, which is missing"):
+    with pytest.raises(WeightsRejected, match="v1-a1 depends on v7-gone, which is missing"):
         list(place.store().read(lost))
 
 
@@ -540,7 +540,7 @@ def test_another_base_is_refused(place: Place) -> None:
         replace(second.base, digest="0" * 32),
         replace(second.base, depth=2),
     ):
-        with pytest.raises(WeightsRejected, match="rests on"):
+        with pytest.raises(WeightsRejected, match="depends on"):
             list(place.store().read(signed(replace(second, base=base))))
     assert first.digest != same.digest
     check_read(store, second, weights(1))
@@ -562,7 +562,7 @@ def test_damaged_deltas_are_rejected_and_the_version_before_stays(place: Place, 
 def test_a_damaged_anchor_is_named(place: Place) -> None:
     _, manifests = chain(place, 2)
     place.damage("v0-a1", tensors=flip(-1))
-    with pytest.raises(WeightsRejected, match="v2-a1 rests on v0-a1: v0-a1: tensor"):
+    with pytest.raises(WeightsRejected, match="v2-a1 depends on v0-a1: v0-a1: tensor"):
         list(place.store().read(manifests[2]))
 
 

@@ -15,10 +15,11 @@ from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, SpecError, WeightsRejected
 from rljob_runtime.model.lora_weights import initial_adapter, merged
+from rljob_runtime.model.tensor_files import read_model
 from rljob_runtime.training.backends.torch import TorchBackend
 from rljob_runtime.training.registry import check_backend, create_backend
 from rljob_runtime.weights.create import open_store, open_transport
-from rljob_runtime.weights.merged import MergedWeights, base_tensors
+from rljob_runtime.weights.merged import MergedWeights
 
 LORA = {"rank": 4, "alpha": 8.0}
 
@@ -122,7 +123,7 @@ def test_the_reference_is_the_base_model_without_a_second_copy(model: Path) -> N
         world_size=1,
         model_path=model,
     )
-    plain.load(merged(base_tensors(model), weights(whole), alpha=8.0))
+    plain.load(merged(read_model(model), weights(whole), alpha=8.0))
     plain.begin_step(1)
     plain.accumulate(random_samples(8))
     assert plain.finish_step().kl == pytest.approx(first, rel=1e-3)

@@ -18,7 +18,7 @@ from rljob_runtime.model.settings import (
     tensor_shapes,
     weight_files,
 )
-from rljob_runtime.weights.merged import base_tensors
+from rljob_runtime.model.tensor_files import read_model
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_second_set_of_weights_beside_a_models_own_does_not_count(copied: Path
     )
     assert len(weight_files(copied)) == files
     assert tensor_shapes(copied) == {name: tuple(tensor.shape) for name, tensor in own.items()}
-    read = dict(base_tensors(copied))
+    read = dict(read_model(copied))
     assert read.keys() == own.keys()
     assert all(torch.equal(read[name], tensor) for name, tensor in own.items())
 
@@ -93,7 +93,7 @@ def test_an_index_that_names_missing_files_is_refused(copied: Path) -> None:
         tensor_shapes(copied)
     index.write_text("{}")
     with pytest.raises(SpecError, match=r"spec\.model\.uri: .*holds no weight_map"):
-        next(base_tensors(copied))
+        next(read_model(copied))
 
 
 def test_of_several_modalities_the_one_that_writes_text_counts(copied: Path) -> None:

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError, StorageRefused
-from rljob_runtime.training.checkpoints import CheckpointStore, model_identity
+from rljob_runtime.model.identity import model_identity
+from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rljob_core.errors import WeightsRejected
+from rljob_runtime.model.identity import WeightsCheck
 
 _PREFIX = "rljob-staged-"
 _MEMORY = Path("/dev/shm")  # noqa: S108  every set has a folder of its own, readable by its owner alone
@@ -55,13 +55,13 @@ class Staging:
             self._home = self._home or self._settle()
         folder = Path(tempfile.mkdtemp(dir=self._home))
         self._folders.append(folder)
-        names: set[str] = set()
+        check = WeightsCheck({name: s for name, s in self._shapes.items() if name not in self._optional})
         try:
             for number, (name, tensor) in enumerate(tensors):
-                self._check(name, tuple(tensor.shape))
+                if self._shapes and name not in self._optional:
+                    check.add(name, tensor.shape)
                 save_file({name: tensor.contiguous()}, folder / f"{number:06d}.safetensors")
-                names.add(name)
-            self._check_whole(names)
+            check.finish()
         except BaseException:
             self.drop(folder)
             raise
@@ -81,19 +81,6 @@ class Staging:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-    def _check(self, name: str, shape: tuple[int, ...]) -> None:
-        if not self._shapes or name in self._optional:
-            return
-        if name not in self._shapes:
-            raise WeightsRejected(f"tensor {name}: the model has none of that name")
-        if self._shapes[name] != shape:
-            raise WeightsRejected(f"tensor {name}: shape {shape}, but the model's is {self._shapes[name]}")
-
-    def _check_whole(self, names: set[str]) -> None:
-        missing = sorted(self._shapes.keys() - names - self._optional)
-        if missing:
-            raise WeightsRejected(f"tensor {missing[0]}: missing, as are {len(missing) - 1} others")
 
     def _settle(self) -> Path:
         """A new folder for all sets, held as long as this process lives."""

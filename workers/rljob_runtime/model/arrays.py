@@ -1,4 +1,4 @@
-"""Weights that are numpy arrays by name, for engines and trainer backends without PyTorch."""
+"""Weights as NumPy arrays by name, for engines and trainer backends that work without PyTorch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_core.errors import WeightsRejected
+from rljob_runtime.model.identity import check_weights
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def taken(tensors: Iterable[tuple[str, Any]], *, like: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Copies of published weights, in the dtypes of those that they replace.
+def checked_copies(tensors: Iterable[tuple[str, Any]], *, like: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return copies of published weights, in the dtypes of the arrays that they replace.
 
     Args:
-        tensors: numpy arrays or torch CPU tensors by name, in any order.
-        like: arrays of the names and shapes that they must have.
+        tensors: NumPy arrays or torch CPU tensors by name, in any order.
+        like: arrays of the names, shapes and dtypes that the copies must have.
 
     Raises:
-        WeightsRejected: they have others.
+        WeightsRejected: a tensor is unknown, missing or of another shape.
     """
-    held = dict(tensors)
-    if held.keys() != like.keys():
-        names = ", ".join(sorted(held.keys() ^ like.keys())[:3])
-        raise WeightsRejected(f"these tensors are missing, or are not this model's: {names}")
-    for name, array in like.items():
-        if tuple(held[name].shape) != array.shape:
-            raise WeightsRejected(f"tensor {name} has the shape {tuple(held[name].shape)}, not {array.shape}")
-    return {name: np.array(held[name], array.dtype) for name, array in like.items()}
+    given = dict(tensors)
+    check_weights(given, {name: array.shape for name, array in like.items()})
+    return {name: np.array(given[name], array.dtype) for name, array in like.items()}

@@ -18,7 +18,8 @@ from transformers.initialization import no_init_weights
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
-from rljob_core.errors import SpecError, WeightsRejected
+from rljob_core.errors import SpecError
+from rljob_runtime.model.identity import check_weights, tied_names
 
 #: Of these, transformers before 5.23 leaves the soft cap of attention scores out of everything but eager attention.
 _EAGER = ("gemma2",)
@@ -117,24 +118,15 @@ def published(model: Any) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-def check_weights(model: Any, tensors: Mapping[str, Any]) -> None:
-    """Whether these are the model's published weights, by name and shape; tied ones may have any of their names.
+def check_published(model: Any, tensors: Mapping[str, Any]) -> None:
+    """Check that tensors are the model's published weights; tied ones may have any of their names.
 
     Raises:
         WeightsRejected: one is unknown, missing or of another shape.
     """
     own = model.state_dict(keep_vars=True)
-    for name, tensor in tensors.items():
-        if name not in own:
-            raise WeightsRejected(f"tensor {name}: the model has none of that name")
-        if tuple(own[name].shape) != tuple(tensor.shape):
-            raise WeightsRejected(
-                f"tensor {name}: shape {tuple(tensor.shape)}, but the model's is {tuple(own[name].shape)}"
-            )
-    given = {id(own[name]) for name in tensors}
-    missing = sorted(name for name, tensor in own.items() if id(tensor) not in given)
-    if missing:
-        raise WeightsRejected(f"tensor {missing[0]}: missing, as are {len(missing) - 1} others")
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    check_weights(tensors, shapes, tied=tied_names(own))
 
 
 def copy_weights(model: Any, tensors: Mapping[str, Any]) -> None:

@@ -1,27 +1,33 @@
-"""Tensors to safetensors files one at a time, and a whole model in Hugging Face format by the same way.
+"""Writes tensors to safetensors files one at a time, and writes and reads whole models in Hugging Face format.
 
-The library would need all tensors of a file at once.
+The safetensors library needs all tensors of a file at once; a large model's tensors would not fit in memory twice.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.weights.format import bytes_of, code_of, itemsize
-from rljob_runtime.weights.transport import Bytes
+from rljob_core.errors import SpecError
+from rljob_runtime.model.settings import weight_files
+from rljob_runtime.model.tensor_bytes import Bytes, bytes_of, code_of, size_of
 
-#: Bytes of one file of a model, at most (or one tensor).
+#: Most bytes of one file of a model (more, if one tensor is larger).
 _FILE_BYTES = 5 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A tensor before it is there: its name, dtype as safetensors writes it (`F32`, `BF16`), and shape."""
+    """Name, dtype and shape of a tensor that need not exist yet.
+
+    Attributes:
+        name: of the tensor.
+        dtype: as safetensors writes it (`F32`, `BF16`).
+        shape: of the tensor.
+    """
 
     name: str
     dtype: str
@@ -29,16 +35,16 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Bytes."""
-        return itemsize(self.dtype) * math.prod(self.shape)
+        """Bytes of the tensor."""
+        return size_of(self.dtype, self.shape)
 
 
 class TensorStream(Iterator[tuple[str, Any]]):
-    """Tensors that come one at a time, and what will come.
+    """Tensors that are made one at a time, with their layouts known in advance.
 
     Args:
         layouts: of the tensors, in their order.
-        tensors: by name; each is to be let go of before the next is taken.
+        tensors: the tensors by name; the consumer drops each before it takes the next.
     """
 
     def __init__(self, layouts: Sequence[Layout], tensors: Iterator[tuple[str, Any]]) -> None:
@@ -46,25 +52,47 @@ class TensorStream(Iterator[tuple[str, Any]]):
         self._tensors = tensors
 
     def __next__(self) -> tuple[str, Any]:
-        """The next tensor."""
+        """Return the next tensor."""
         return next(self._tensors)
 
 
 def layout_of(name: str, tensor: Any) -> Layout:
-    """A tensor's layout."""
+    """Return a tensor's layout."""
     return Layout(name, code_of(tensor), tuple(tensor.shape))
+
+
+def bytes_in_order(layouts: Sequence[Layout], tensors: Iterable[tuple[str, Any]]) -> Iterator[Bytes]:
+    """Yield the bytes of tensors after comparing each with its layout; takes as many tensors as there are layouts.
+
+    Raises:
+        RuntimeError: a tensor differs from its layout, or is missing.
+    """
+    coming = iter(tensors)
+    for layout in layouts:
+        name, tensor = next(coming, ("nothing", None))
+        if tensor is None or layout_of(name, tensor) != layout:
+            raise RuntimeError(f"expected {layout}, but the next tensor is {name}")
+        data = bytes_of(tensor)
+        del (
+            tensor
+        )  # the consumer drops the bytes before it takes the next; nothing else keeps the tensor alive
+        yield data
+        del data
 
 
 def write_tensors(
     path: Path, layouts: Sequence[Layout], tensors: Iterable[tuple[str, Any]], *, metadata: dict[str, str]
 ) -> None:
-    """Write a safetensors file while its tensors come.
+    """Write a safetensors file while its tensors are made.
 
     Args:
         path: the file.
-        layouts: what will come, in this order.
-        tensors: NumPy arrays or torch CPU tensors; as many as layouts are taken.
+        layouts: of the tensors, in their order.
+        tensors: NumPy arrays or torch CPU tensors; as many as there are layouts are taken.
         metadata: for the file's header.
+
+    Raises:
+        RuntimeError: see `bytes_in_order`.
     """
     head: dict[str, Any] = {"__metadata__": metadata}
     end = 0
@@ -79,25 +107,8 @@ def write_tensors(
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for data in in_turn(layouts, tensors):
+        for data in bytes_in_order(layouts, tensors):
             file.write(data.data)
-
-
-def in_turn(layouts: Sequence[Layout], tensors: Iterable[tuple[str, Any]]) -> Iterator[Bytes]:
-    """The bytes of tensors that come as was announced, as many as were.
-
-    Raises:
-        RuntimeError: another came.
-    """
-    coming = iter(tensors)
-    for layout in layouts:
-        name, tensor = next(coming, ("nothing", None))
-        if tensor is None or layout_of(name, tensor) != layout:
-            raise RuntimeError(f"{name} came where {layout} was announced")
-        data = bytes_of(tensor)
-        del tensor  # whoever takes the bytes lets go of both before the next comes
-        yield data
-        del data
 
 
 def write_model(
@@ -111,11 +122,14 @@ def write_model(
     """Write weights as Hugging Face reads them: one file, or several and an index.
 
     Args:
-        folder: where; exists.
-        layouts: what will come, in this order.
+        folder: the folder to write to, which exists.
+        layouts: of the tensors, in their order.
         tensors: NumPy arrays or torch CPU tensors.
-        stem: of the files' names.
-        file_bytes: of one file at most, or one tensor.
+        stem: first part of the files' names.
+        file_bytes: most bytes of one file, unless one tensor is larger.
+
+    Raises:
+        RuntimeError: see `bytes_in_order`.
     """
     files = _in_files(layouts, file_bytes)
     coming = iter(tensors)
@@ -123,14 +137,31 @@ def write_model(
     if len(files) == 1:
         write_tensors(folder / f"{stem}.safetensors", files[0], coming, metadata=metadata)
         return
-    places = {}
+    file_of_tensor = {}
     for number, part in enumerate(files, start=1):
         name = f"{stem}-{number:05d}-of-{len(files):05d}.safetensors"
         write_tensors(folder / name, part, coming, metadata=metadata)
-        places.update({layout.name: name for layout in part})
+        file_of_tensor.update({layout.name: name for layout in part})
     total = sum(layout.size for layout in layouts)
-    index = {"metadata": {"total_size": total}, "weight_map": places}
+    index = {"metadata": {"total_size": total}, "weight_map": file_of_tensor}
     (folder / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=1))
+
+
+def read_model(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield a model's tensors from its safetensors files as torch CPU tensors, one at a time.
+
+    Raises:
+        SpecError: the folder has no safetensors files, or lacks one that its index names.
+    """
+    from safetensors import safe_open
+
+    paths = weight_files(folder)
+    if not paths:
+        raise SpecError("spec.model.uri", f"{folder} holds no safetensors files: save the model with them")
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  a method, not a mapping's
+                yield name, file.get_tensor(name)
 
 
 def _in_files(layouts: Sequence[Layout], file_bytes: int) -> list[list[Layout]]:

@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_core.ports import TensorInfo
+from rljob_runtime.model.tensor_bytes import bytes_of, size_of, tensor_of
 from rljob_runtime.model.tensor_files import layout_of
-from rljob_runtime.weights.format import bytes_of, size_of, tensor_of
 
 
 def send_bytes(payload: bytes) -> None:
@@ -58,11 +57,10 @@ def broadcast_tensors(tensors: Iterable[tuple[str, Any]] | None) -> Iterator[tup
 def _received() -> Iterator[tuple[str, Any]]:
     while head := receive_bytes():
         name, dtype, shape = json.loads(head)
-        info = TensorInfo(name, dtype, tuple(shape), "")
-        data = torch.empty(size_of(info), dtype=torch.uint8)
+        data = torch.empty(size_of(dtype, tuple(shape)), dtype=torch.uint8)
         if len(data):
             dist.broadcast(data, src=0)
-        yield name, tensor_of(data.numpy(), info)
+        yield name, tensor_of(data.numpy(), dtype=dtype, shape=tuple(shape))
 
 
 def gathered(own: Tensor, *, part: int, size: int) -> Tensor:

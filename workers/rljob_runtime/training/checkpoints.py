@@ -7,21 +7,17 @@ backend writes the tensors, this module the rest.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
-import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rljob_core.errors import SpecError, StorageRefused
 from rljob_runtime.locations import local_path
+from rljob_runtime.model.identity import model_identity
 from rljob_runtime.process.fsync import sync_folder, sync_tree
 
 LATEST = "latest"
@@ -31,9 +27,6 @@ _WRITING = ".writing"
 _KEY = re.compile(r"step-\d{6,}(-\d+)?")
 #: Files of a model's folder that are not copied: the checkpoint has its own, or they are other forms of the weights.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
-#: Entries of config.json that say how it was saved rather than what the model is.
-_INCIDENTAL = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
-_SAMPLE = 1 << 20
 
 
 class CheckpointInfo(BaseModel):
@@ -48,7 +41,7 @@ class CheckpointInfo(BaseModel):
     attempt: int
     """Trainer attempt that wrote it."""
     model: str
-    """Identity of the model that the job trains, see `model_identity`."""
+    """Identity of the model that the job trains, see `rljob_runtime.model.identity`."""
 
 
 class CheckpointStore:
@@ -202,27 +195,6 @@ def _is_of_storage(error: Exception) -> bool:
     return isinstance(error, OSError) or any(
         words in str(error) for words in ("I/O error", "inline_container")
     )
-
-
-def model_identity(folder: Path) -> str:
-    """Xxh3-128 of a model's configuration, and of the sizes, first and last MiB of its weight files.
-
-    It tells models of the same architecture apart without reading a large one through.
-    """
-    digest = xxhash.xxh3_128()
-    config: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        config = json.loads((folder / "config.json").read_bytes())
-    kept = {name: value for name, value in config.items() if name not in _INCIDENTAL}
-    digest.update(json.dumps(kept, sort_keys=True).encode())
-    for path in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_SAMPLE))
-            file.seek(max(0, size - _SAMPLE), os.SEEK_SET)
-            digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()
 
 
 def _order(key: str) -> tuple[int, int]:

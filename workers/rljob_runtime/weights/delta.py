@@ -1,4 +1,4 @@
-"""A version told against the one before it, tensor by tensor, and made again from that."""
+"""Turns a version's tensors into a delta, the changes since the version before, and a delta back into tensors."""
 
 from __future__ import annotations
 
@@ -8,51 +8,62 @@ from typing import Any
 
 from rljob_core.errors import WeightsRejected
 from rljob_core.ports import DeltaBase, TensorInfo, WeightManifest
-from rljob_runtime.weights.format import bytes_of, code_of, digest_of, itemsize, size_of
+from rljob_runtime.model.tensor_bytes import Bytes, bytes_of, code_of, digest_of, itemsize
+from rljob_runtime.weights.format import whole_size
 from rljob_runtime.weights.patch import apply_patch, make_patch
-from rljob_runtime.weights.transport import Bytes
 
-#: A delta longer than this part of the whole is not worth its chain: the version becomes an anchor.
+#: A delta longer than this part of the whole does not pay for the versions that it depends on: store it whole.
 _WORTH_IT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """A version's bytes in memory, by tensor. Nobody changes them."""
+class VersionBytes:
+    """One version's bytes in host memory, by tensor. They are never changed."""
 
     manifest: WeightManifest
     tensors: dict[str, Bytes]
 
     @property
     def depth(self) -> int:
-        """Deltas down to the anchor."""
+        """Number of deltas from this version down to its anchor."""
         return depth_of(self.manifest)
 
     def as_base(self) -> DeltaBase:
-        """How a delta names it."""
+        """Return how the manifest of a delta of this version names it."""
         return DeltaBase(self.manifest.key, self.manifest.digest, self.depth + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaEntry:
-    """A tensor on its way into the store: what the manifest says, what is stored, its own bytes."""
+    """One tensor that is about to be stored.
+
+    Attributes:
+        info: its entry in the manifest.
+        stored: the bytes to store: the whole tensor, a patch, or nothing.
+        whole: the whole tensor's bytes.
+    """
 
     info: TensorInfo
     stored: Bytes
     whole: Bytes
 
     def as_whole(self) -> DeltaEntry:
-        """The same, stored whole."""
+        """Return the entry that stores the same tensor whole."""
         return DeltaEntry(replace(self.info, patch=None), self.whole, self.whole)
 
 
 def depth_of(manifest: WeightManifest) -> int:
-    """Deltas from a version down to its anchor; 0 for an anchor."""
+    """Return the number of deltas from a version down to its anchor; 0 for an anchor."""
     return 0 if manifest.base is None else manifest.base.depth
 
 
 def whole_entries(tensors: Iterable[tuple[str, Any]], *, copied: bool) -> list[DeltaEntry]:
-    """Tensors as they are; `copied`: with memory of their own, which a model that is trained on does not change."""
+    """Return entries that store every tensor whole.
+
+    Args:
+        tensors: NumPy arrays or torch CPU tensors by name.
+        copied: give each entry memory of its own, which training the model does not change.
+    """
     entries = []
     for name, tensor in tensors:
         data = bytes_of(tensor)
@@ -62,10 +73,15 @@ def whole_entries(tensors: Iterable[tuple[str, Any]], *, copied: bool) -> list[D
     return entries
 
 
-def delta_entries(tensors: Iterable[tuple[str, Any]], base: Version) -> list[DeltaEntry]:
-    """Tensors as what changed since the base, whose memory is let go of on the way.
+def delta_entries(tensors: Iterable[tuple[str, Any]], base: VersionBytes) -> list[DeltaEntry]:
+    """Return entries that store what changed since the base, and free the base's tensors one by one.
 
-    The base's bytes are verified before they are compared with: a patch from others would fit nobody.
+    A tensor of the base whose bytes in memory no longer have their digest is not compared with: a patch of it would
+    fit no reader's copy. The new tensor is stored whole then.
+
+    Args:
+        tensors: NumPy arrays or torch CPU tensors by name.
+        base: the version before; its `tensors` are removed on the way.
     """
     infos = {info.name: info for info in base.manifest.tensors}
     entries = []
@@ -79,11 +95,7 @@ def delta_entries(tensors: Iterable[tuple[str, Any]], base: Version) -> list[Del
             entries.append(DeltaEntry(replace(info, patch=0), old[:0], old))
             continue
         else:
-            patch = (
-                make_patch(old, data, itemsize=itemsize(info.dtype))
-                if digest_of(old) == before.digest
-                else None
-            )
+            patch = make_patch(old, data, itemsize=itemsize(info.dtype)) if is_intact(before, old) else None
         own = data.copy()
         entries.append(
             DeltaEntry(info, own, own)
@@ -94,26 +106,33 @@ def delta_entries(tensors: Iterable[tuple[str, Any]], base: Version) -> list[Del
 
 
 def worth_it(entries: Iterable[DeltaEntry]) -> bool:
-    """Whether a delta is enough shorter than the whole to rest on other versions for it."""
+    """Whether a delta is enough shorter than the whole version to depend on other versions for it."""
     entries = list(entries)
     return sum(len(e.stored) for e in entries) < _WORTH_IT * sum(len(e.whole) for e in entries)
 
 
 def rebuilt(info: TensorInfo, stored: Bytes, base: Mapping[str, Bytes]) -> Bytes:
-    """A tensor's bytes from what is stored of it, verified.
+    """Return a tensor's whole bytes; the caller verifies them with `is_intact`.
+
+    Args:
+        info: the tensor's entry in the manifest.
+        stored: what is stored of it.
+        base: the tensors of the version that a patch applies to.
 
     Raises:
-        WeightsRejected: they do not match its digest, or the base has no such tensor.
+        WeightsRejected: the patch does not fit, or the base has no such tensor.
     """
-    data = stored
-    if info.patch is not None:
-        before = base.get(info.name)
-        if before is None or len(before) != size_of(info):
-            raise WeightsRejected(f"tensor {info.name} is not in the base, or of another size")
-        data = apply_patch(before, stored, itemsize=itemsize(info.dtype)) if info.patch else before
-    if digest_of(data) != info.digest:
-        raise WeightsRejected(f"tensor {info.name} does not match its digest")
-    return data
+    if info.patch is None:
+        return stored
+    before = base.get(info.name)
+    if before is None or len(before) != whole_size(info):
+        raise WeightsRejected(f"tensor {info.name} is missing in the base, or has another size there")
+    return apply_patch(before, stored, itemsize=itemsize(info.dtype)) if info.patch else before
+
+
+def is_intact(info: TensorInfo, data: Bytes) -> bool:
+    """Whether a tensor's whole bytes have the digest that the manifest gives."""
+    return digest_of(data) == info.digest
 
 
 def _info(name: str, tensor: Any, data: Bytes) -> TensorInfo:

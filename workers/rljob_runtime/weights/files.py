@@ -17,9 +17,10 @@ import numpy as np
 
 from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
 from rljob_runtime.locations import local_path
+from rljob_runtime.model.tensor_bytes import Bytes
 from rljob_runtime.process.fsync import sync_folder, sync_tree
 from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport, is_object_store
-from rljob_runtime.weights.transport import Bytes, JobStorage
+from rljob_runtime.weights.transport import JobStorage
 
 _WRITING = ".writing"
 _OF_THIS_MACHINE = {"ext4", "xfs", "tmpfs", "overlay"}

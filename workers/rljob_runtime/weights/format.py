@@ -1,112 +1,117 @@
-"""How versions of weights are written down: a safetensors file, and a manifest that digests and signs it.
+"""The stored form of one version: the tensors as a safetensors file, and a manifest in JSON that is signed by a digest.
 
-A whole version's file holds its tensors. A delta's holds whole tensors where that is shorter, and otherwise a tensor's
-patch (`weights_patch`) under the tensor's name, as U8; tensors that are as in the base are left out. The header is
-written by hand, since the library needs all bytes at once and hides the storage's errors.
+A whole version's file holds its tensors. A delta's file holds, for each tensor, whichever is shorter: the whole tensor,
+or a patch (`weights.patch`) under the tensor's name with dtype U8. Tensors that are as in the base are left out. This
+module writes the header itself, because the safetensors library needs all tensors at once and hides the storage's
+errors.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
-from rljob_core.errors import JobFailed, WeightsRejected
+from rljob_core.errors import ProtocolViolation, StorageRefused, WeightsRejected
 from rljob_core.ports import TensorInfo, WeightManifest
-from rljob_runtime.weights.transport import Bytes, VersionReader
+from rljob_runtime.model.tensor_bytes import Bytes, digest_of, is_known, itemsize, size_of
+from rljob_runtime.model.tensor_files import TensorStream, bytes_in_order
+from rljob_runtime.weights.transport import Transport, VersionReader
 
 _MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
-#: safetensors' names of dtypes, and torch's and NumPy's own.
-_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
-_CODES = {name: code for code, name in _DTYPES.items()}
-_HEADER_LIMIT = 100 << 20  # safetensors' own
+_HEADER_LIMIT = 100 << 20  # bytes; the safetensors library's own limit
 _KEY = re.compile(r"v(\d+)-")
 
 
-# ------------------------------------------------------------------------------------------ tensors
+def version_of(key: str) -> int | None:
+    """Return the version that a key names (`v00000012-…`); None if it names none."""
+    found = _KEY.match(key)
+    return None if found is None else int(found[1])
 
 
-def bytes_of(tensor: Any) -> Bytes:
-    """The memory of a NumPy array or a torch CPU tensor (a copy's where it is not contiguous)."""
-    if isinstance(tensor, np.ndarray):
-        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
-    import torch
-
-    flat: Bytes = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return flat
+# ------------------------------------------------------------------------------------------ writing
 
 
-def tensor_of(data: Bytes, info: TensorInfo) -> Any:
-    """A torch CPU tensor over these bytes; it shares their memory."""
-    import torch  # a coordinator reads manifests only
+def file_order(info: TensorInfo) -> tuple[bool, int]:
+    """Sort key of tensors in a file: wider elements first, as safetensors does, so that every tensor is aligned.
 
-    dtype = getattr(torch, _DTYPES[info.dtype])
-    if not len(data):
-        return torch.empty(info.shape, dtype=dtype)
-    return torch.from_numpy(data).view(dtype).reshape(info.shape)
+    Tensors that are not in the file (`patch` 0) come last.
+    """
+    return info.patch == 0, 0 if info.patch else -itemsize(info.dtype)
 
 
-def code_of(tensor: Any) -> str:
-    """Safetensors' name of the dtype of a NumPy array (`float32`) or a torch tensor (`torch.float32`).
+def write_version(
+    transport: Transport, draft: WeightManifest, pieces: Iterable[tuple[TensorInfo, Bytes]]
+) -> WeightManifest:
+    """Write a version and return its manifest; durable on return. One piece is held at a time.
+
+    Args:
+        transport: where to write it.
+        draft: the manifest, whose tensors are in file order; it need not have digests yet.
+        pieces: for each of these tensors its info with its digest, and the bytes to store.
 
     Raises:
-        JobFailed: it has none.
+        StorageRefused: the storage accepts no more bytes; earlier versions are unchanged.
+        StoreUnavailable: the storage does not answer.
     """
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _CODES:
-        raise JobFailed(f"weights of dtype {name} cannot be stored")
-    return _CODES[name]
+    infos = []
+    try:
+        with transport.writer(draft.key) as writer:
+            writer.write(_header(draft))
+            for info, data in pieces:
+                infos.append(info)
+                writer.write(data.data)
+                del data  # its memory is free before the next piece is made
+            manifest = signed(replace(draft, tensors=tuple(infos)))
+            writer.commit(_MANIFEST.dump_json(manifest, indent=1))
+    except StorageRefused as error:
+        raise StorageRefused(f"cannot write the weights of version {draft.version}: {error}") from error
+    return manifest
 
 
-def itemsize(code: str) -> int:
-    """Bytes of an element."""
-    return 2 if code == "BF16" else np.dtype(_DTYPES[code]).itemsize
+def write_stream(transport: Transport, draft: WeightManifest, tensors: TensorStream) -> WeightManifest:
+    """Write a whole version while its tensors are made; one tensor is held at a time.
 
-
-def size_of(info: TensorInfo) -> int:
-    """Bytes of a tensor.
+    Args:
+        transport: where to write it.
+        draft: the manifest without tensors.
+        tensors: the tensors, in file order.
 
     Raises:
-        WeightsRejected: its dtype is unknown.
+        StorageRefused, StoreUnavailable: see `write_version`.
+        ProtocolViolation: the tensors are in another order.
     """
-    if info.dtype not in _DTYPES:
-        raise WeightsRejected(f"tensor {info.name} has the unknown dtype {info.dtype}")
-    return itemsize(info.dtype) * math.prod(info.shape)
+    infos = tuple(TensorInfo(layout.name, layout.dtype, layout.shape, "") for layout in tensors.layouts)
+    if list(infos) != sorted(infos, key=file_order):
+        raise ProtocolViolation(
+            f"the tensors of {draft.key} are not in the order of a file: widest dtype first"
+        )
+
+    def pieces() -> Iterator[tuple[TensorInfo, Bytes]]:
+        coming = bytes_in_order(tensors.layouts, tensors)
+        for info in infos:
+            data = next(coming)
+            yield replace(info, digest=digest_of(data)), data
+            del data  # its memory is free before the next tensor is made
+
+    return write_version(transport, replace(draft, tensors=infos), pieces())
 
 
-def digest_of(data: Bytes) -> str:
-    """Xxh3-128."""
-    return xxhash.xxh3_128_hexdigest(data.data)
+def signed(manifest: WeightManifest) -> WeightManifest:
+    """Return the manifest with its digest: xxh3-128 of the canonical JSON (sorted keys, no spaces, no digest)."""
+    content = _MANIFEST.dump_python(manifest, mode="json")
+    del content["digest"]
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return replace(manifest, digest=xxhash.xxh3_128_hexdigest(canonical))
 
 
-# ------------------------------------------------------------------------------------------ the file
-
-
-def in_file_order(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
-    """Wider elements first, as safetensors does: every tensor is then aligned. Those without bytes come last."""
-    return sorted(tensors, key=lambda info: (info.patch == 0, 0 if info.patch else -itemsize(info.dtype)))
-
-
-def header_of(manifest: WeightManifest) -> bytes:
-    """What stands before the first tensor: u64 length, JSON, padding."""
+def _header(manifest: WeightManifest) -> bytes:
+    """The bytes before the first tensor: u64 length, JSON, padding."""
     head: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     if manifest.base is not None:
         head["__metadata__"]["base"] = manifest.base.digest
@@ -117,16 +122,51 @@ def header_of(manifest: WeightManifest) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def skip_header(reader: VersionReader, manifest: WeightManifest) -> None:
-    """Leave the reader at the first tensor.
+# ------------------------------------------------------------------------------------------ reading
+
+
+def parse_manifest(content: bytes, key: str) -> WeightManifest:
+    """Parse the manifest stored under a key; its digest is not verified.
 
     Raises:
-        WeightsRejected: the header is not the manifest's, or the file has not the size that this says.
+        WeightsRejected: the bytes are not a manifest.
     """
+    try:
+        return _MANIFEST.validate_json(content)
+    except ValidationError as error:
+        raise WeightsRejected(f"the manifest of {key} cannot be parsed: {error}") from error
+
+
+def read_pieces(transport: Transport, manifest: WeightManifest) -> Generator[tuple[TensorInfo, Bytes]]:
+    """Read what is stored of each tensor of a version: the whole tensor, a patch, or nothing. Nothing is verified.
+
+    Raises:
+        WeightsRejected: the stored header does not match the manifest, or bytes are missing.
+        StoreUnavailable: the storage does not answer.
+    """
+    with transport.reader(manifest.key) as reader:
+        _check_header(reader, manifest)
+        for info in manifest.tensors:
+            yield info, reader.take(whole_size(info) if info.patch is None else info.patch)
+
+
+def whole_size(info: TensorInfo) -> int:
+    """Return the bytes of a whole tensor.
+
+    Raises:
+        WeightsRejected: its dtype is unknown.
+    """
+    if not is_known(info.dtype):
+        raise WeightsRejected(f"tensor {info.name} has the unknown dtype {info.dtype}")
+    return size_of(info.dtype, info.shape)
+
+
+def _check_header(reader: VersionReader, manifest: WeightManifest) -> None:
+    """Read the header, so that the reader is at the first tensor, and compare it with the manifest."""
     key, layout = manifest.key, _layout(manifest)
     length = int.from_bytes(reader.take(8).tobytes(), "little") if reader.size >= 8 else 0
     if not 0 < length <= min(_HEADER_LIMIT, reader.size - 8):
-        raise WeightsRejected(f"the tensors of {key} are no safetensors file")
+        raise WeightsRejected(f"the tensors of {key} are not a safetensors file")
     try:
         head = json.loads(reader.take(length).tobytes())
         found = [
@@ -137,9 +177,11 @@ def skip_header(reader: VersionReader, manifest: WeightManifest) -> None:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise WeightsRejected(f"the tensors of {key} have no readable header") from error
     if found != layout:
-        raise WeightsRejected(f"stored under {key} are other tensors than its manifest names")
+        raise WeightsRejected(f"{key} stores other tensors than its manifest names")
     if reader.size != 8 + length + (layout[-1][-1] if layout else 0):
-        raise WeightsRejected(f"the tensors of {key} are torn: they have not the size that their header says")
+        raise WeightsRejected(
+            f"the tensors of {key} are incomplete: their size is not what their header says"
+        )
 
 
 def _layout(manifest: WeightManifest) -> list[tuple[str, str, tuple[int, ...], int, int]]:
@@ -149,43 +191,6 @@ def _layout(manifest: WeightManifest) -> list[tuple[str, str, tuple[int, ...], i
         if info.patch == 0:
             continue
         dtype, shape = (info.dtype, info.shape) if info.patch is None else ("U8", (info.patch,))
-        start, offset = offset, offset + (size_of(info) if info.patch is None else info.patch)
+        start, offset = offset, offset + (whole_size(info) if info.patch is None else info.patch)
         found.append((info.name, dtype, shape, start, offset))
     return found
-
-
-# ------------------------------------------------------------------------------------------ manifests
-
-
-def signed(manifest: WeightManifest) -> WeightManifest:
-    """The manifest with the digest of its canonical JSON (sorted keys, no spaces, no digest)."""
-    content = _MANIFEST.dump_python(manifest, mode="json")
-    del content["digest"]
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    return replace(manifest, digest=xxhash.xxh3_128_hexdigest(canonical))
-
-
-def encode_manifest(manifest: WeightManifest) -> bytes:
-    """A manifest as JSON."""
-    return _MANIFEST.dump_json(manifest, indent=1)
-
-
-def decode_manifest(content: bytes, key: str) -> WeightManifest:
-    """The manifest stored under a key.
-
-    Raises:
-        WeightsRejected: it was altered, or belongs to another key.
-    """
-    try:
-        manifest = _MANIFEST.validate_json(content)
-    except ValidationError as error:
-        raise WeightsRejected(f"what is stored as the manifest of {key} is none: {error}") from error
-    if manifest.digest != signed(manifest).digest or manifest.key != key:
-        raise WeightsRejected(f"the manifest of {key} was altered: its digest does not match")
-    return manifest
-
-
-def version_of(key: str) -> int | None:
-    """The version that a key names (`v00000012-…`); None if it names none."""
-    found = _KEY.match(key)
-    return None if found is None else int(found[1])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rljob_core.errors import WeightsRejected
-from rljob_runtime.weights.transport import Bytes
+from rljob_runtime.model.tensor_bytes import Bytes
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_core.errors import WeightsRejected
-from rljob_runtime.weights.transport import Bytes
+from rljob_runtime.model.tensor_bytes import Bytes
 
 Places = NDArray[np.int64]
 BLOCK = 1 << 20

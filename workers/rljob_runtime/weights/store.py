@@ -1,61 +1,60 @@
-"""The weight store over any transport: what a version is made of, what is verified, what a delta rests on.
+"""The weight store: writes, reads, lists and deletes versions of the policy's weights over any transport.
 
-Without deltas, a version whose tensors are announced (`TensorStream`) is written tensor by tensor and never
-whole in memory. With deltas on, the store holds one version's bytes in host memory: the writer the last that it
-published, so that the next can be told as what changed; a reader the one that it read last, so that it need not fetch
-the anchor again. That is never the memory of a model, which changes while it is trained.
+A call goes down through these modules and never up again:
+
+| module | task |
+|---|---|
+| `store` | the port `WeightStore`; keeps one version in memory when deltas are on |
+| `verified` | reads a version by way of those that it depends on, and verifies every digest |
+| `delta`, `patch` | the changes between two versions of a tensor, bit by bit |
+| `format` | header, tensors and manifest of a version as bytes |
+| `transport` | the bytes under a key: in files, objects, messages or memory |
+
+Without deltas, a version that comes as a `TensorStream` is written tensor by tensor and is never whole in memory. With
+deltas, the store holds one version's bytes in host memory. The writer holds the version that it published last, to
+compute the next delta from. A reader holds the version that it read last, so that it reads one delta instead of the
+anchor and all deltas after it. These bytes are a copy: the memory of a model changes while it is trained.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from rljob_core.errors import ProtocolViolation, StorageRefused, WeightsRejected
-from rljob_core.ports import DeltaBase, TensorInfo, WeightManifest
+from rljob_core.errors import ProtocolViolation, WeightsRejected
+from rljob_core.ports import DeltaBase, WeightManifest
 from rljob_core.records import StepCommitted
-from rljob_runtime.model.tensor_files import TensorStream, in_turn
+from rljob_runtime.model.tensor_bytes import Bytes, tensor_of
+from rljob_runtime.model.tensor_files import TensorStream
 from rljob_runtime.weights.delta import (
     DeltaEntry,
-    Version,
+    VersionBytes,
     delta_entries,
-    depth_of,
-    rebuilt,
     whole_entries,
     worth_it,
 )
-from rljob_runtime.weights.format import (
-    decode_manifest,
-    digest_of,
-    encode_manifest,
-    header_of,
-    in_file_order,
-    signed,
-    size_of,
-    skip_header,
-    tensor_of,
-    version_of,
-)
-from rljob_runtime.weights.transport import Bytes, Transport
+from rljob_runtime.weights.format import file_order, version_of, write_stream, write_version
+from rljob_runtime.weights.transport import Transport
+from rljob_runtime.weights.verified import read_manifest, read_tensors
 
-_KEY = re.compile(r"[A-Za-z0-9_-]+")  # what a file, an object and a subject may be called
+_KEY = re.compile(r"[A-Za-z0-9_-]+")  # characters that file names, object names and NATS subjects all allow
 
 
 class StoredWeights:
-    """A `WeightStore`.
+    """A `WeightStore` over a transport.
 
     Args:
         transport: where the bytes are kept.
-        anchor_every: with n, every n-th version is written whole, and those between as what changed since the one
-            before; with None, every version is whole. Both are read either way.
+        anchor_every: with n, every n-th version is written whole, and the others as deltas of the version before;
+            with None, every version is written whole. Either store reads both.
     """
 
     def __init__(self, transport: Transport, *, anchor_every: int | None = None) -> None:
         self._transport = transport
         self._anchor_every = anchor_every
-        self._held: Version | None = None
+        self._held: VersionBytes | None = None
 
     # ------------------------------------------------------------------------------------------ writing
 
@@ -70,58 +69,35 @@ class StoredWeights:
     ) -> WeightManifest:
         """Store tensors (NumPy arrays or torch CPU tensors), then the manifest; durable on return.
 
-        It is a delta of `parent`, if that is what this store wrote or read last. The same again changes nothing.
+        The version is stored as a delta of `parent` if this store wrote or read that last. Writing the same version
+        again changes nothing.
 
         Raises:
-            StorageRefused: the storage takes no more; earlier versions are as they were.
+            StorageRefused: the storage accepts no more bytes; earlier versions are unchanged.
             StoreUnavailable: the storage does not answer.
-            ProtocolViolation: the key is taken by other weights: no version is ever overwritten.
+            ProtocolViolation: other weights are stored under the key: no version is ever overwritten.
         """
         _check_key(key)
+        draft = WeightManifest(key, version, parent, (), proposal, "")
         if self._transport.manifest(key) is not None:
-            return self._same(WeightManifest(key, version, parent, (), proposal, ""), tensors)
+            return self._existing(draft, tensors)
         if isinstance(tensors, TensorStream) and self._anchor_every is None:
-            return self._stream(WeightManifest(key, version, parent, (), proposal, ""), tensors)
+            return write_stream(self._transport, draft, tensors)
         base, entries = self._entries(parent, tensors)
-        infos = tuple(in_file_order([entry.info for entry in entries]))
-        manifest = signed(WeightManifest(key, version, parent, infos, proposal, "", base))
-        stored = {entry.info.name: entry.stored for entry in entries}
-        try:
-            with self._transport.writer(key) as writer:
-                writer.write(header_of(manifest))
-                for info in infos:
-                    writer.write(stored[info.name].data)
-                writer.commit(encode_manifest(manifest))
-        except StorageRefused as error:
-            raise StorageRefused(f"cannot write the weights of version {version}: {error}") from error
+        entries.sort(key=lambda entry: file_order(entry.info))
+        infos = tuple(entry.info for entry in entries)
+        pieces = ((entry.info, entry.stored) for entry in entries)
+        manifest = write_version(self._transport, replace(draft, tensors=infos, base=base), pieces)
         if self._anchor_every is not None:
-            self._held = Version(manifest, {entry.info.name: entry.whole for entry in entries})
-        return manifest
-
-    def _stream(self, empty: WeightManifest, tensors: TensorStream) -> WeightManifest:
-        """Store tensors as they come, in their order; no more than one of them is held."""
-        infos = [TensorInfo(e.name, e.dtype, e.shape, "") for e in tensors.layouts]
-        if infos != in_file_order(infos):
-            raise ProtocolViolation(f"the tensors of {empty.key} do not come in the order of a file")
-        try:
-            with self._transport.writer(empty.key) as writer:
-                writer.write(header_of(replace(empty, tensors=tuple(infos))))
-                for index, data in enumerate(in_turn(tensors.layouts, tensors)):
-                    infos[index] = replace(infos[index], digest=digest_of(data))
-                    writer.write(data.data)
-                    del data
-                manifest = signed(replace(empty, tensors=tuple(infos)))
-                writer.commit(encode_manifest(manifest))
-        except StorageRefused as error:
-            raise StorageRefused(f"cannot write the weights of version {empty.version}: {error}") from error
+            self._held = VersionBytes(manifest, {entry.info.name: entry.whole for entry in entries})
         return manifest
 
     def _entries(
         self, parent: str, tensors: Iterable[tuple[str, Any]]
     ) -> tuple[DeltaBase | None, list[DeltaEntry]]:
-        """What the version is a delta of, if it is one, and its tensors."""
+        """The base of the version, if it is stored as a delta, and its tensors."""
         every, held = self._anchor_every, self._held
-        # It is taken apart: an error on the way leaves none, and the next version is an anchor.
+        # Making the delta frees the held version piece by piece: after an error the next version is an anchor.
         self._held = None
         if every is None or held is None or held.manifest.digest != parent or held.depth + 1 >= every:
             held = None  # its memory is free before the copies are made
@@ -131,93 +107,52 @@ class StoredWeights:
             return held.as_base(), entries
         return None, [entry.as_whole() for entry in entries]
 
-    def _same(self, asked: WeightManifest, tensors: Iterable[tuple[str, Any]]) -> WeightManifest:
-        """What is stored under the key already, if it is the same."""
-        there = self.manifest(asked.key)
-        told = {e.info.name: e.info for e in whole_entries(tensors, copied=False)}
-        found = {info.name: replace(info, patch=None) for info in there.tensors}
-        same = replace(asked, tensors=there.tensors, digest=there.digest, base=there.base)
-        if same != there or told != found:
-            raise ProtocolViolation(f"weights {asked.key} exist already, and are others")
-        return there
+    def _existing(self, draft: WeightManifest, tensors: Iterable[tuple[str, Any]]) -> WeightManifest:
+        """The manifest that is stored under the key already, if the weights are the same."""
+        stored = self.manifest(draft.key)
+        given = {e.info.name: e.info for e in whole_entries(tensors, copied=False)}
+        found = {info.name: replace(info, patch=None) for info in stored.tensors}
+        same = replace(draft, tensors=stored.tensors, digest=stored.digest, base=stored.base)
+        if same != stored or given != found:
+            raise ProtocolViolation(f"other weights are stored under the key {draft.key} already")
+        return stored
 
     # ------------------------------------------------------------------------------------------ reading
 
     def manifest(self, key: str) -> WeightManifest:
-        """A stored manifest, verified against its own digest.
+        """Return a stored manifest, verified against its own digest.
 
         Raises:
             WeightsRejected: it is missing or altered.
         """
         _check_key(key)
-        content = self._transport.manifest(key)
-        if content is None:
-            raise WeightsRejected(f"there is no manifest of {key}")
-        return decode_manifest(content, key)
+        return read_manifest(self._transport, key)
 
     def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
-        """Tensors of a version as torch CPU tensors, each verified before it is given out; not to be changed.
+        """Yield a version's tensors as torch CPU tensors, each verified; they must not be changed.
 
-        A reader that must not stop half-way takes them all before it uses the first.
+        A reader that cannot use half a version takes all tensors before it uses the first.
 
         Raises:
-            WeightsRejected: a digest does not match, tensors are missing, torn or of another layout, or what a delta
-                rests on is missing.
+            WeightsRejected: a digest does not match, tensors are missing, incomplete or have another layout, or a
+                version that this one depends on is missing.
         """
-        base, links = self._chain(manifest)
-        for link in links[:-1]:
-            try:
-                base = {info.name: data for info, data in self._applied(link, base)}
-            except WeightsRejected as error:
-                raise WeightsRejected(f"{manifest.key} rests on {link.key}: {error}") from error
         tensors: dict[str, Bytes] = {}
-        for info, data in self._applied(links[-1], base) if links else _held(manifest, base):
+        for info, data in read_tensors(self._transport, manifest, self._held):
             if self._anchor_every is not None:
                 tensors[info.name] = data
-            yield info.name, tensor_of(data, info)
+            yield info.name, tensor_of(data, dtype=info.dtype, shape=info.shape)
         if self._anchor_every is not None:
-            self._held = Version(manifest, tensors)
+            self._held = VersionBytes(manifest, tensors)
 
-    def _chain(self, manifest: WeightManifest) -> tuple[Mapping[str, Bytes], list[WeightManifest]]:
-        """The bytes that are there to begin with, and what is to be read after them, in order."""
-        held, links, link = self._held, [], manifest
-        while held is None or held.manifest.digest != link.digest:
-            links.append(link)
-            if link.base is None:
-                return {}, links[::-1]
-            link = self._applied_to(link.base, asked=manifest.key)
-        return held.tensors, links[::-1]
-
-    def _applied_to(self, base: DeltaBase, *, asked: str) -> WeightManifest:
-        try:
-            found = self.manifest(base.key)
-        except WeightsRejected as error:
-            raise WeightsRejected(f"{asked} rests on {base.key}, which is missing: {error}") from error
-        if found.digest != base.digest or depth_of(found) != base.depth - 1:
-            raise WeightsRejected(
-                f"{asked} rests on {base.key} with digest {base.digest}; the one there has {found.digest}"
-            )
-        return found
-
-    def _applied(self, link: WeightManifest, base: Mapping[str, Bytes]) -> Iterator[tuple[TensorInfo, Bytes]]:
-        """The tensors of a version, each verified; a delta's are made of its base's."""
-        with self._transport.reader(link.key) as reader:
-            skip_header(reader, link)
-            for info in link.tensors:
-                stored = reader.take(size_of(info) if info.patch is None else info.patch)
-                try:
-                    yield info, rebuilt(info, stored, base)
-                except WeightsRejected as error:
-                    raise WeightsRejected(f"{link.key}: {error}") from error
-
-    # ------------------------------------------------------------------------------------------ all of them
+    # ------------------------------------------------------------------------------------------ all versions
 
     def manifests(self) -> list[WeightManifest]:
-        """All versions whose tensors are there and whose manifests verify, by version."""
-        return self._intact(key for key, there in self._transport.listing().items() if there)
+        """Return the manifests that verify of all versions whose tensors exist, by version."""
+        return self._intact(key for key, has_tensors in self._transport.listing().items() if has_tensors)
 
     def proposals(self, after: int) -> list[WeightManifest]:
-        """All manifests of versions above `after` that verify, by version and key; tensors may be deleted."""
+        """Return the manifests that verify of versions above `after`, by version and key; tensors may be deleted."""
         keys = self._transport.listing()
         return self._intact(k for k in keys if (version := version_of(k)) is not None and version > after)
 
@@ -227,33 +162,27 @@ class StoredWeights:
             try:
                 found.append(self.manifest(key))
             except WeightsRejected:
-                continue  # not a version; it stays for whoever wants to know why
+                continue  # it is not a version; it is left in place, so that its cause can be looked for
         return sorted(found, key=lambda m: (m.version, m.key))
 
     def delete(self, key: str) -> None:
-        """Remove a version's tensors; its manifest stays for the audit."""
+        """Delete a version's tensors; its manifest stays for the audit."""
         _check_key(key)
         self._transport.delete(key)
 
     def sweep(self, up_to: int) -> None:
-        """Remove what writers that died have left of versions up to `up_to`."""
+        """Delete what writers that died have left of versions up to `up_to`."""
         for key in self._transport.unfinished():
             version = version_of(key)
             if version is not None and version <= up_to:
                 self._transport.delete(key)
 
     def close(self) -> None:
-        """Let go of connections and memory."""
+        """Close connections and free the version in memory."""
         self._held = None
         self._transport.close()
 
 
-def _held(manifest: WeightManifest, tensors: Mapping[str, Bytes]) -> Iterator[tuple[TensorInfo, Bytes]]:
-    """A version that is in memory, verified like any other."""
-    for info in manifest.tensors:
-        yield info, rebuilt(replace(info, patch=0), tensors[info.name][:0], tensors)
-
-
 def _check_key(key: str) -> None:
     if _KEY.fullmatch(key) is None:
-        raise WeightsRejected(f"{key!r} is no name of a version")
+        raise WeightsRejected(f"{key!r} is not the key of a version: write letters, digits, - and _")

@@ -21,13 +21,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rljob_core.errors import WeightsRejected
 from rljob_core.ports import MessageStore
-
-Bytes = NDArray[np.uint8]
-"""Memory, contiguous: [bytes]."""
+from rljob_runtime.model.tensor_bytes import Bytes
 
 
 @dataclass(frozen=True, slots=True)

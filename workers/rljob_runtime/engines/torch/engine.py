@@ -189,7 +189,6 @@ class TorchEngine:
     def _decoder(self) -> Decode:
         if self._decode is not None:
             return self._decode
-        from transformers import AutoTokenizer
+        from rljob_runtime.model.tokenizer import Tokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(self._path, local_files_only=True)
-        return lambda tokens: str(tokenizer.decode(tokens))
+        return Tokenizer(self._path).decode

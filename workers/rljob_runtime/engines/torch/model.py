@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rljob_core.errors import SpecError
 from rljob_runtime.engines.torch.cache import SlotCache
-from rljob_runtime.model.causal import check_weights, copy_weights, load_model
+from rljob_runtime.model.causal import check_published, copy_weights, load_model
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 #: Tokens, and entries of an attention mask, of one prefill forward at most: they bound its memory.
@@ -98,7 +98,7 @@ class SlotModel:
         Raises:
             WeightsRejected: one is unknown, missing or of another shape.
         """
-        check_weights(self._model, tensors)
+        check_published(self._model, tensors)
 
     def apply(self, tensors: Mapping[str, Any]) -> None:
         """Copy checked weights into the model."""

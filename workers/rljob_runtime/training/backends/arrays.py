@@ -18,7 +18,7 @@ import numpy as np
 from rljob_core.errors import JobFailed, SpecError, WeightsRejected
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
-from rljob_runtime.model.arrays import Arrays, taken
+from rljob_runtime.model.arrays import Arrays, checked_copies
 from rljob_runtime.training.step_count import StepCount
 
 _STATE = "state.npz"
@@ -79,7 +79,7 @@ class ArrayBackend(ABC):
             WeightsRejected: they are not this model's; the old ones stay.
         """
         given = self._initial.items() if tensors is None else tensors
-        self.weights = taken(given, like=self._initial)
+        self.weights = checked_copies(given, like=self._initial)
         self.begin_step(0)
 
     def load_state(self, folder: str | None) -> None:
@@ -94,7 +94,7 @@ class ArrayBackend(ABC):
         try:
             with (Path(folder) / _STATE).open("rb") as file, np.load(file) as saved:
                 named = [(name.removeprefix(_PREFIX), array) for name, array in saved.items()]
-            self.state = taken(named, like=self._fresh)
+            self.state = checked_copies(named, like=self._fresh)
         except (OSError, ValueError, EOFError, BadZipFile, WeightsRejected) as error:
             raise JobFailed(f"checkpoint {folder} does not load: {error}") from error
 

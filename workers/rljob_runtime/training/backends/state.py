@@ -18,11 +18,12 @@ import torch
 import xxhash
 from torch import Tensor
 
-from rljob_core.errors import WeightsRejected
 from rljob_core.spec import LoraSpec
 from rljob_runtime.model.causal import checkpoint_activations, load_model, published, write_settings
+from rljob_runtime.model.identity import WeightsCheck, tied_names
 from rljob_runtime.model.lora import add_adapters, write_adapter_config
 from rljob_runtime.model.lora_weights import initial_adapter, published_name
+from rljob_runtime.model.tensor_bytes import code_of
 from rljob_runtime.model.tensor_files import Layout, TensorStream, write_model
 from rljob_runtime.training.broadcast import broadcast_tensors
 from rljob_runtime.training.forward import precision
@@ -30,7 +31,6 @@ from rljob_runtime.training.optimizer_state import Elements, SavedState, write_s
 from rljob_runtime.training.packing.rows import PADDED, Packing
 from rljob_runtime.training.packing.shared import choose_packing
 from rljob_runtime.training.registry import TrainingOptions
-from rljob_runtime.weights.format import code_of
 
 
 class BackendState(ABC):
@@ -175,21 +175,13 @@ class BackendState(ABC):
 
     def _take(self, tensors: Iterable[tuple[str, Any]]) -> None:
         self._pristine = False
-        missing = {id(tensor): name for name, tensor in self._published.items()}
+        shapes = {name: self._shape(tensor) for name, tensor in self._named.items()}
+        check = WeightsCheck(shapes, required=self._published, tied=tied_names(self._named))
         with torch.no_grad():
             for name, value in tensors:
-                own = self._named.get(name)
-                if own is None:
-                    raise WeightsRejected(f"tensor {name}: the model has none of that name")
-                if self._shape(own) != tuple(value.shape):
-                    raise WeightsRejected(
-                        f"tensor {name}: shape {tuple(value.shape)}, but the model's is {self._shape(own)}"
-                    )
-                self._put(own, torch.as_tensor(value))
-                missing.pop(id(own), None)
-        if missing:
-            names = sorted(missing.values())
-            raise WeightsRejected(f"tensor {names[0]}: missing, as are {len(names) - 1} others")
+                check.add(name, value.shape)
+                self._put(self._named[name], torch.as_tensor(value))
+        check.finish()
 
     def layout(self) -> list[Layout]:
         """What `tensors` gives, before it does: names, dtypes and shapes in the same order."""
