@@ -1,4 +1,4 @@
-"""Which versions may be deleted: never one that a needed version rests on."""
+"""Which versions may be deleted: never one that a needed version depends on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_whole_versions_go_as_soon_as_they_are_not_needed() -> None:
     assert deletable([], needed_from=9) == []
 
 
-def test_what_a_needed_delta_rests_on_stays_down_to_its_anchor() -> None:
+def test_the_versions_that_a_needed_delta_depends_on_stay_down_to_its_anchor() -> None:
     versions = history(12, 5)  # anchors 0, 5, 10
     assert deletable(versions, needed_from=9) == [f"v{v}-a" for v in range(5)]
     assert deletable(versions, needed_from=10) == [f"v{v}-a" for v in range(10)]
@@ -37,7 +37,7 @@ def test_what_a_needed_delta_rests_on_stays_down_to_its_anchor() -> None:
 
 
 def test_the_base_that_is_named_stays_and_not_its_rival() -> None:
-    """Version 2 was proposed by two attempts; 3 rests on the second's."""
+    """Version 2 was proposed by two attempts; 3 depends on the second's."""
     first = manifest(1)
     lost, kept = manifest(2, base=first), manifest(2, base=first, key="b")
     after = manifest(3, base=kept, key="b")

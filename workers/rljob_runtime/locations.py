@@ -1,4 +1,4 @@
-"""Where things are: URIs of the spec as local folders."""
+"""Resolves URIs of the specification to local folders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from rljob_core.errors import ResourceMissing, SpecError
 
 
 def local_path(uri: str, *, field: str = "") -> Path:
-    """The folder that a `file://` URI or a plain path names.
+    """Return the folder that a `file://` URI or a plain path names.
+
+    Args:
+        uri: the URI or path.
+        field: the manifest's field that gives it, for errors.
 
     Raises:
-        SpecError: another scheme, which needs a store that this release does not have.
+        SpecError: the URI has another scheme.
     """
     parsed = urlparse(uri)
     if parsed.scheme == "file":
@@ -24,10 +28,10 @@ def local_path(uri: str, *, field: str = "") -> Path:
 
 
 def model_folder(config: JobConfig) -> Path:
-    """The folder of the model to train.
+    """Return the folder of the model to train.
 
     Raises:
-        NotThere: it holds no model.
+        ResourceMissing: the folder holds no model.
     """
     path = local_path(config.spec.model.uri, field="spec.model.uri")
     if not (path / "config.json").is_file():

@@ -196,7 +196,7 @@ def test_every_epoch_of_a_file_is_another_permutation(tmp_path: Path, kind: str)
         (None, "there is no file"),
         ("", "is empty"),
         ("\n\n", "no rows"),
-        ("{oops", "does not read as jsonl"),
+        ("{oops", "cannot be read as jsonl"),
     ],
 )
 def test_a_file_that_gives_no_items_is_refused(tmp_path: Path, content: str | None, message: str) -> None:

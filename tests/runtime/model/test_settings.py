@@ -111,7 +111,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path, copied: Path) -> No
     with pytest.raises(SpecError, match=r"spec\.model\.uri: .*gives no vocab_size"):
         model_settings(copied)
     (copied / "config.json").write_text("{")
-    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*does not read"):
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: .*cannot be read"):
         model_settings(copied)
 
 

@@ -11,9 +11,14 @@ from rljob_core.records import StepCommitted
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a manifest: its dtype as safetensors writes it (`F32`, `BF16`), shape and xxh3-128 digest.
+    """One tensor in a manifest.
 
-    `patch` are the bytes of what turns the base's tensor into this one; 0: it is the same, None: it is stored whole.
+    Attributes:
+        name: of the tensor.
+        dtype: as safetensors writes it (`F32`, `BF16`).
+        shape: of the tensor.
+        digest: xxh3-128 of the whole tensor's bytes.
+        patch: bytes of the patch that makes this tensor from the base's; 0: both are equal, None: it is stored whole.
     """
 
     name: str
@@ -25,9 +30,12 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeltaBase:
-    """The version that a delta applies to, by its manifest's key and digest.
+    """The version that a delta applies to.
 
-    `depth` counts the deltas from here to the version that is stored whole, the anchor: 1 applies to an anchor.
+    Attributes:
+        key: of that version.
+        digest: of that version's manifest.
+        depth: number of deltas from this version down to the anchor, which is stored whole; 1 if the base is one.
     """
 
     key: str
@@ -37,16 +45,16 @@ class DeltaBase:
 
 @dataclass(frozen=True, slots=True)
 class WeightManifest:
-    """A version's weights.
+    """The manifest of one version's weights.
 
     Attributes:
-        key: name of the version's folder in the store; carries version, attempt and epoch.
+        key: name of the version in the store; contains version, attempt and epoch.
         version: policy version.
         parent: digest of the manifest of version - 1 ("" for none).
         tensors: in file order.
-        proposal: the commit record, so that the store alone can restore it; None for the initial model.
+        proposal: the commit record, which the coordinator can restore from here; None for the initial model.
         digest: xxh3-128 of the canonical manifest without this field.
-        base: what it applies to, if it is a delta; None if it is an anchor, stored whole.
+        base: the version that this delta applies to; None for an anchor, which is stored whole.
     """
 
     key: str
@@ -59,10 +67,10 @@ class WeightManifest:
 
 
 class WeightStore(Protocol):
-    """Versions of the policy's weights. One thread at a time.
+    """Stores versions of the policy's weights. One thread at a time.
 
-    Blocking: whatever carries the bytes, to compare, digest and copy gigabytes keeps a thread busy, and belongs off
-    the event loop. All methods raise `StoreUnavailable` when the storage cannot be reached.
+    All methods block, since comparing, digesting and copying gigabytes keeps a thread busy: call them outside the event
+    loop. All methods raise `StoreUnavailable` when the storage cannot be reached.
     """
 
     def write(
@@ -76,42 +84,42 @@ class WeightStore(Protocol):
     ) -> WeightManifest:
         """Store tensors (NumPy arrays or torch CPU tensors), then the manifest; durable on return.
 
-        `proposal.manifest` is "" on the way in; commit records elsewhere carry the manifest's digest. The same
-        weights written again change nothing.
+        The caller passes `proposal` with an empty `manifest`; commit records elsewhere have the manifest's digest
+        there. Writing the same version again changes nothing.
 
         Raises:
-            StorageRefused: the storage takes no more; earlier versions are as they were.
-            ProtocolViolation: the key is taken by other weights: no version is ever overwritten.
+            StorageRefused: the storage accepts no more bytes; earlier versions are unchanged.
+            ProtocolViolation: other weights are stored under the key: no version is ever overwritten.
         """
 
     def manifest(self, key: str) -> WeightManifest:
-        """A stored manifest, verified against its own digest.
+        """Return a stored manifest, verified against its own digest.
 
         Raises:
             WeightsRejected: it is missing or altered.
         """
 
     def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
-        """Tensors of a version as torch CPU tensors, each verified before it is given out; not to be changed.
+        """Yield a version's tensors as torch CPU tensors, each verified; they must not be changed.
 
         Raises:
-            WeightsRejected: a digest does not match, or tensors, or what a delta rests on, are missing.
+            WeightsRejected: a digest does not match, or tensors or a version that this one depends on are missing.
         """
 
     def manifests(self) -> list[WeightManifest]:
-        """All versions whose tensors are there and whose manifests verify, by version."""
+        """Return the manifests that verify of all versions whose tensors exist, by version."""
 
     def proposals(self, after: int) -> list[WeightManifest]:
-        """All manifests of versions above `after` that verify, by version and key; tensors may be deleted.
+        """Return the manifests that verify of versions above `after`, by version and key; tensors may be deleted.
 
-        Those of older versions are not opened: a key begins with its version, as in `v00000012-`.
+        Manifests of older versions are not opened: a key begins with its version, as in `v00000012-`.
         """
 
     def delete(self, key: str) -> None:
-        """Remove a version's tensors; its manifest stays for the audit."""
+        """Delete a version's tensors; its manifest stays for the audit."""
 
     def sweep(self, up_to: int) -> None:
-        """Remove what writers that died have left of versions up to `up_to`, which nobody writes any more."""
+        """Delete what writers that died have left of versions up to `up_to`; no live writer may be at work on those."""
 
     def close(self) -> None:
-        """Let go of connections and memory."""
+        """Close connections and free memory."""

@@ -1,1 +1,1 @@
-"""Prompts: reasoning-gym tasks, JSONL and Parquet files, each an endless deterministic sequence of items."""
+"""Prompts: endless, deterministic sequences of items from reasoning-gym tasks and from JSONL and Parquet files."""

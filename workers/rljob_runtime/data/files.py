@@ -1,4 +1,4 @@
-"""JSONL and Parquet files as an endless sequence of items: a new permutation of the rows in each epoch."""
+"""Reads JSONL and Parquet files as an endless sequence of items: each epoch has another permutation of the rows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rljob_core.errors import SpecError
 
 
 class FileSource:
-    """Rows of a file, memory-mapped in Arrow format.
+    """An `ItemSource` of a file's rows, memory-mapped in Arrow format.
 
     Args:
-        file: a JSON Lines or a Parquet file.
+        file: path of a JSON Lines or a Parquet file.
         kind: `jsonl` or `parquet`.
         options: must be empty.
         seed: of the order of rows.
-        path: of the data in the manifest, for errors.
+        path: the manifest's field that describes the data, for errors.
 
     Raises:
-        SpecError: no such file, one that cannot be read or has no rows, or options.
+        SpecError: the file does not exist, cannot be read or has no rows, or there are options.
     """
 
     def __init__(self, file: str, *, kind: str, options: Mapping[str, Any], seed: int, path: str) -> None:
@@ -39,11 +39,11 @@ class FileSource:
             raise SpecError(f"{path}.dataset", f"{source} is empty")
         self._rows = _load(source, kind=kind, path=path)
         self._seed = seed
-        # Two epochs at once: groups of the next one start before the last of this one are rewarded.
+        # Two permutations: groups of the next epoch start before the last groups of this one are rewarded.
         self._order = lru_cache(maxsize=2)(self._permutation)
 
     def item(self, index: int) -> dict[str, Any]:
-        """The item at `index`: the row's columns."""
+        """Return the item at `index`: the row's columns."""
         epoch, offset = divmod(index, len(self._rows))
         row: dict[str, Any] = self._rows[int(self._order(epoch)[offset])]
         return row
@@ -53,22 +53,23 @@ class FileSource:
 
 
 def _load(file: Path, *, kind: str, path: str) -> datasets.Dataset:
-    """The rows of a file.
+    """Read the rows of a file.
 
-    The Arrow file that `datasets` makes of it stays mapped when its folder is removed: no cache is left behind.
+    `datasets` converts it to an Arrow file in a temporary folder. That file stays mapped after the folder is removed,
+    so no cache is left behind.
     """
     bars = datasets.utils.logging.is_progress_bar_enabled()
     datasets.disable_progress_bars()
     read = datasets.Dataset.from_json if kind == "jsonl" else datasets.Dataset.from_parquet
     try:
-        # Its reader takes the size of the first row group for that of its batches, and stumbles over 0.
+        # The reader takes its batch size from the first row group, and fails where that is empty.
         size = {"batch_size": 1024} if kind == "parquet" else {}
         with tempfile.TemporaryDirectory(prefix="rljob-data-") as folder:
             return read(str(file), cache_dir=folder, **size)
     except Exception as error:  # pyarrow's and the library's errors have no common class
         cause = error.__cause__ or error
         empty = "corresponds to no data" in str(error)
-        message = "has no rows" if empty else f"does not read as {kind}: {cause}"
+        message = "has no rows" if empty else f"cannot be read as {kind}: {cause}"
         raise SpecError(f"{path}.dataset", f"{file} {message}") from error
     finally:
         if bars:

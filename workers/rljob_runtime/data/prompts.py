@@ -1,7 +1,7 @@
-"""Where prompts come from: an endless, deterministic sequence of items and their rendered texts, by index.
+"""Prompts of a job: an endless, deterministic sequence of items and of prompts rendered from them, by index.
 
-Whoever knows the index knows the item: the coordinator renders it, a reward worker looks it up again, and a
-restart of either goes on where it was. Sources import their libraries only when they are opened.
+An index gives the same item in every process: the coordinator renders it, a reward worker looks it up, and both get
+the same item again after a restart. Each source imports its library when it is opened.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from rljob_runtime.model.tokenizer import Tokenizer
 
 
 class ItemSource(Protocol):
-    """Data items by index; the same index gives an equal item in every process."""
+    """Returns data items by index; the same index gives an equal item in every process."""
 
     def item(self, index: int) -> dict[str, Any]:
-        """The item's fields."""
+        """Return the item's fields."""
 
 
 class PromptSource:
-    """The job's prompts, by index from 0 without end.
+    """Returns a job's prompts by index, from 0 without end.
 
     Args:
-        data: what to read, and the template.
-        model_uri: of the model whose chat template renders prompts if `data.prompt_template` is null.
-        path: of `data` in the manifest, for errors.
+        data: the data set and the template.
+        model_uri: folder of the model whose chat template renders prompts if `data.prompt_template` is null.
+        path: the manifest's field that holds `data`, for errors.
 
     Raises:
-        SpecError: unknown data set, refused options, a missing or empty file, a template that does not compile or
-            asks for a field that the first item has not, a model without a chat template.
+        SpecError: the data set is unknown, missing or empty, or refuses the options; the template does not compile or
+            uses a field that the first item lacks; or the model has no chat template.
     """
 
     def __init__(self, data: DataSpec, *, model_uri: str, path: str = "spec.data") -> None:
@@ -46,23 +46,23 @@ class PromptSource:
         self._tokenizer: Tokenizer | None = None
         if self._template is None:
             self._tokenizer = Tokenizer(local_path(model_uri, field="spec.model.uri"))
-        # A template that does not fit the data is told at start-up, not in the middle of the job.
+        # A template that does not fit the data must fail at start-up, not in the middle of the job.
         self.text(0)
 
     def item(self, index: int) -> dict[str, Any]:
-        """The item's fields."""
+        """Return the item's fields."""
         return self.items.item(index)
 
     def text(self, index: int) -> str:
-        """The prompt as the model reads it.
+        """Return the prompt as the model reads it.
 
         Raises:
-            SpecError: the template needs a field that this item has not.
+            SpecError: the template uses a field that this item lacks.
         """
         item = self.item(index)
         if self._tokenizer is not None:
             return self._tokenizer.render_chat(_messages(item, path=self.path))
-        assert self._template is not None  # noqa: S101  one of both was set
+        assert self._template is not None  # noqa: S101  without a tokenizer there is a template
         try:
             return self._template.render({"metadata": {}, **item})
         except jinja2.UndefinedError as error:
@@ -74,10 +74,10 @@ class PromptSource:
 
 
 def open_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
-    """The prompts of `spec.data`, and the held-out ones of `spec.evaluation` (without it, the former again).
+    """Open the prompts of `spec.data` and the held-out ones of `spec.evaluation`; without it, both are the same.
 
     Raises:
-        SpecError: as `PromptSource`; or the held-out prompts would be rows of the very file that is trained on.
+        SpecError: see `PromptSource`; or the held-out prompts would be rows of the file that is trained on.
     """
     spec = config.spec
     training = PromptSource(spec.data, model_uri=spec.model.uri)
@@ -93,7 +93,7 @@ def open_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
 
 
 def evaluation_data(data: DataSpec, given: EvaluationDataSpec) -> DataSpec:
-    """`spec.data` with what `spec.evaluation.data` gives laid over it."""
+    """Return `spec.data` with the fields that `spec.evaluation.data` gives replaced."""
     return data.model_copy(update=given.model_dump(exclude_none=True))
 
 
@@ -118,7 +118,7 @@ def _compile(template: str | None) -> jinja2.Template | None:
 
 
 def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:
-    """The chat that an item starts with: its `messages`, or its question as the user's."""
+    """The chat before the response: the item's `messages`, or its `question` as the user's message."""
     if "messages" in item:
         return list(item["messages"])
     if "question" in item:
@@ -130,7 +130,7 @@ def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:
 
 
 def _names(item: Mapping[str, Any]) -> str:
-    """An item's fields and those of its metadata, for people."""
+    """Names of an item's fields and of its metadata's, for messages."""
     metadata = item.get("metadata")
     inner = [f"metadata.{name}" for name in metadata] if isinstance(metadata, Mapping) else []
     return ", ".join([*item, *inner])

@@ -1,4 +1,4 @@
-"""Hugging Face causal models, as engines and trainer backends hold them: loading, published names, taking weights."""
+"""Loads Hugging Face causal models for engines and trainer backends, and copies published weights into them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from transformers.utils.logging import disable_progress_bar
 from rljob_core.errors import SpecError
 from rljob_runtime.model.identity import check_weights, tied_names
 
-#: Of these, transformers before 5.23 leaves the soft cap of attention scores out of everything but eager attention.
+#: Model types for which transformers before 5.23 applies the soft cap of attention scores in eager attention only.
 _EAGER = ("gemma2",)
-#: While transformers loads or makes a model it has functions of its own replaced, such as the one that ties embeddings:
-#: if two threads load at once, the second may leave them so.
+#: transformers replaces functions of its own, such as the one that ties embeddings, while it loads or makes a model. If
+#: two threads load at once, the second may leave them replaced.
 _LOADING = Lock()
 
 
 def load_model(path: Path, *, dtype: torch.dtype, device: torch.device) -> Any:
-    """The model in a folder, with dropout off.
+    """Load the model in a folder, with dropout off.
 
     Raises:
         SpecError: the folder holds no causal language model.
@@ -42,9 +42,9 @@ def load_model(path: Path, *, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def empty_model(path: Path, *, dtype: torch.dtype) -> Any:
-    """A model as `load_model` makes it, on the CPU, with weights of no particular value.
+    """Make a model like `load_model` on the CPU, with uninitialized weights.
 
-    Their memory is not touched: what a rank drops before it writes to it has cost none.
+    Their memory is not touched, so weights that a rank drops before it writes to them occupy none.
 
     Raises:
         SpecError: the folder holds no causal language model.
@@ -58,10 +58,10 @@ def empty_model(path: Path, *, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def _of_folder(path: Path) -> Iterator[dict[str, str]]:
-    """What to load a folder's model with; what is wrong with the folder becomes our error."""
+    """Yield the arguments to load a folder's model with, and turn errors of loading into SpecError."""
     if not (path / "config.json").is_file():
         raise SpecError("spec.model.uri", f"{path} holds no config.json: name a model's folder")
-    disable_progress_bar()  # a role loads models in the middle of its log
+    disable_progress_bar()  # it would be in the middle of a role's log
     try:
         with _LOADING:
             config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
@@ -71,7 +71,7 @@ def _of_folder(path: Path) -> Iterator[dict[str, str]]:
 
 
 def write_settings(path: Path, folder: Path, *, dtype: torch.dtype) -> None:
-    """Write a model's config.json, and how it generates, to another folder, for weights of this dtype."""
+    """Write a model's config.json and generation_config.json to another folder, for weights of this dtype."""
     config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     config.dtype = dtype
     config.save_pretrained(folder)
@@ -80,10 +80,10 @@ def write_settings(path: Path, folder: Path, *, dtype: torch.dtype) -> None:
 
 
 def decoder_layers(model: Any) -> list[tuple[str, nn.Module]]:
-    """The decoder layers in order, by name.
+    """Return the decoder layers in order, with their names.
 
     Raises:
-        SpecError: the model has no list of as many layers as its configuration says.
+        SpecError: no list of modules in the model has as many layers as its configuration says.
     """
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     for name, module in model.named_modules():
@@ -95,11 +95,11 @@ def decoder_layers(model: Any) -> list[tuple[str, nn.Module]]:
 
 
 def checkpoint_activations(model: Any, *, again: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Keep each decoder layer's input only, and compute the layer again in the backward.
+    """Make each decoder layer keep only its input, and recompute the layer in the backward pass.
 
     Args:
-        model: in place.
-        again: what to compute it in then, which is outside of whatever the forward was in.
+        model: changed in place.
+        again: makes the context (such as autocast) to recompute in; the forward's own context has ended by then.
     """
 
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
@@ -110,7 +110,7 @@ def checkpoint_activations(model: Any, *, again: Callable[[], AbstractContextMan
 
 
 def published(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Weights and persistent buffers by name, each tensor once (tied ones under the first name)."""
+    """Yield weights and persistent buffers by name, each tensor once (tied ones under their first name)."""
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
@@ -130,7 +130,7 @@ def check_published(model: Any, tensors: Mapping[str, Any]) -> None:
 
 
 def copy_weights(model: Any, tensors: Mapping[str, Any]) -> None:
-    """Copy checked weights into a model."""
+    """Copy weights into a model; `check_published` has checked them."""
     own = model.state_dict(keep_vars=True)
     with torch.no_grad():
         for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Adapters in a model that is trained, by `peft`: only they have gradients; without them it is the base model."""
+"""Adds LoRA adapters to a model that is trained, with `peft`: only the adapters have gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from rljob_runtime.model.lora_weights import LORA_A, LORA_B, published_name
 
 
 def add_adapters(model: Any, lora: LoraSpec) -> None:
-    """Put adapters on every projection of every decoder layer, and freeze all else. Their values are to be loaded.
+    """Add adapters to every projection of every decoder layer, and freeze all other weights.
+
+    The caller loads the adapters' values.
 
     Raises:
         SpecError: `peft` is not installed.
@@ -36,11 +38,11 @@ def add_adapters(model: Any, lora: LoraSpec) -> None:
 
 @contextmanager
 def without_adapters(model: Any) -> Iterator[Any]:
-    """The model, computing as the base model alone."""
+    """Yield the model with its adapters switched off, so that it computes as the base model."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    # peft's own switch turns `requires_grad` off and on too, which FSDP and DeepSpeed would remember.
+    # peft's own switch also turns `requires_grad` off and on, which FSDP and DeepSpeed do not expect.
     for layer in layers:
         layer._disable_adapters = True
     try:
@@ -51,13 +53,13 @@ def without_adapters(model: Any) -> Iterator[Any]:
 
 
 def write_adapter_config(folder: Path, lora: LoraSpec, names: list[str], *, base: str) -> None:
-    """Write what `peft.PeftModel.from_pretrained` reads beside `adapter_model.safetensors`.
+    """Write the `adapter_config.json` that `peft.PeftModel.from_pretrained` reads beside the adapters.
 
     Args:
-        folder: of the checkpoint.
-        lora: the adapters.
-        names: of the published adapters.
-        base: where the base model is.
+        folder: the checkpoint's folder.
+        lora: rank and scale of the adapters.
+        names: names of the published adapters.
+        base: folder of the base model.
     """
     targets = sorted(
         {name.removesuffix(LORA_A).rpartition(".")[2] for name in names if name.endswith(LORA_A)}

@@ -1,4 +1,4 @@
-"""Low-rank adapters as they are published: their names, their first values, and a base model's weights with them.
+"""Published LoRA adapters: their names, their first values, and how they are added to a base model's weights.
 
 An adapter of a projection W [out, in] is two matrices, `<projection>.lora_A.weight` [rank, in] and
 `<projection>.lora_B.weight` [out, rank]; with it the projection is W + alpha / rank · B·A (LoRA, arXiv 2106.09685).
@@ -21,14 +21,14 @@ _WRAPPED = re.compile(r"\.base_layer(?=\.)|(?<=\.lora_[AB])\.default")
 
 
 def published_name(name: str) -> str:
-    """The name of a weight of a model with adapters, as it is published: a base weight's is the base model's."""
+    """Return the published name of a weight in a model with adapters; a base weight has its name in the base model."""
     return _WRAPPED.sub("", name)
 
 
 def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
-    """An adapter's first values, float32: A uniform within ±1/√in, as `peft` draws it, and B zero.
+    """Return an adapter's first values, float32: A uniform within ±1/√in, as `peft` draws it, and B zero.
 
-    They depend on seed and name only, so that every rank and every attempt makes the same.
+    They depend on seed and name only, so every rank and every attempt makes the same values.
     """
     if name.endswith(LORA_B):
         return torch.zeros(shape)
@@ -42,7 +42,9 @@ def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
 def merged(
     base: Iterable[tuple[str, Any]], adapters: Mapping[str, Any], *, alpha: float
 ) -> Iterator[tuple[str, Any]]:
-    """A base model's weights, one at a time, those that have an adapter with it added, in the wider dtype of both.
+    """Yield a base model's weights one at a time, with adapters added where there are any.
+
+    A weight with an adapter has the wider dtype of both.
 
     Args:
         base: the model's weights by published name; not changed.
@@ -50,7 +52,8 @@ def merged(
         alpha: spec.model.lora.alpha.
 
     Raises:
-        WeightsRejected: an adapter has only one half, or is of no projection of this model; at the end.
+        WeightsRejected: an adapter has only one half or another shape; or, after the last weight, an adapter belongs
+            to no projection of this model.
     """
     left = dict(adapters)
     for name, weight in base:
@@ -60,7 +63,7 @@ def merged(
             yield name, weight
             continue
         if down is None or up is None or (up.shape[0], down.shape[1]) != tuple(weight.shape):
-            raise WeightsRejected(f"the adapter of {name} is incomplete, or of another shape")
+            raise WeightsRejected(f"the adapter of {name} is incomplete, or has another shape")
         change = (up.float() @ down.float()) * (alpha / down.shape[0])
         yield name, (weight.float() + change).to(torch.promote_types(weight.dtype, up.dtype))
     if left:

@@ -1,4 +1,4 @@
-"""What a model's folder says about the model, read without loading it (nor torch, nor transformers)."""
+"""Reads a model's sizes, files and tensor shapes from its Hugging Face folder, without torch or transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from rljob_core.errors import SpecError
 
-#: Context of a model that names none.
+#: Positions of a model whose settings give no limit.
 _UNBOUNDED = 1 << 20
 
 
@@ -19,14 +19,14 @@ class ModelSettings:
     """Sizes of a causal language model.
 
     Attributes:
-        folder: where it lies.
+        folder: the model's folder.
         architecture: the class that `config.json` names, or its model type.
-        heads: attention heads; 0 if `config.json` does not say.
-        key_heads: heads of keys and values; likewise.
-        vocabulary: token ids that it has embeddings for.
-        context: positions.
+        heads: number of attention heads; 0 if `config.json` does not say.
+        key_heads: number of heads of keys and values; 0 likewise.
+        vocabulary: number of token ids that it has embeddings for.
+        context: number of positions.
         tied: whether input and output embeddings are one tensor.
-        dtype: of its weights, as torch calls it.
+        dtype: of its weights, by torch's name.
     """
 
     folder: Path
@@ -40,13 +40,13 @@ class ModelSettings:
 
 
 def model_settings(folder: Path) -> ModelSettings:
-    """The settings of the model in a folder.
+    """Read the settings of the model in a folder.
 
     Raises:
-        SpecError: its `config.json` is missing, does not read, or lacks a size.
+        SpecError: its `config.json` is missing, cannot be read, or lacks a size.
     """
     whole = read_settings(folder / "config.json")
-    # Of a model of several modalities, the one that writes text.
+    # A model of several modalities has separate settings for the part that writes text.
     text = whole.get("text_config")
     settings = text if isinstance(text, dict) else whole
 
@@ -60,34 +60,34 @@ def model_settings(folder: Path) -> ModelSettings:
     return ModelSettings(
         folder=folder,
         architecture=str(architectures[0]),
-        # The second names are those of GPT-2 and its like.
+        # The second names are those of GPT-2 and similar models.
         heads=size("num_attention_heads", "n_head"),
         key_heads=size("num_key_value_heads", "num_attention_heads", "n_head"),
         vocabulary=vocabulary,
         context=size("max_position_embeddings", "n_positions") or _UNBOUNDED,
         tied=bool(whole.get("tie_word_embeddings", settings.get("tie_word_embeddings", False))),
-        # The older name is `torch_dtype`; a model that says nothing has what torch makes by itself.
+        # The older name is `torch_dtype`; without either, transformers loads torch's default dtype.
         dtype=str(settings.get("dtype") or settings.get("torch_dtype") or whole.get("dtype") or "float32"),
     )
 
 
 def check_tokenizer(model: ModelSettings) -> None:
-    """Whether every token that the tokenizer writes has an embedding.
+    """Check that every token of the tokenizer has an embedding.
 
-    Some tokenizers are shared with a larger model and have special tokens for its pictures, say. Those count only if
-    they have a role, or the chat template writes them.
+    Some tokenizers are shared with a larger model and have special tokens that this one lacks, for images for example.
+    Those are checked only if they have a role, or the chat template writes them.
 
     Raises:
-        SpecError: it has more tokens than the model, or does not read.
+        SpecError: the tokenizer has tokens that the model lacks, or cannot be read.
     """
     file = model.folder / "tokenizer.json"
     if not file.is_file():
-        return  # who needs one says so
+        return  # a job that needs a tokenizer fails where it loads it
     settings = read_settings(file)
     added = settings.get("added_tokens") or ()
     special = {token["id"]: str(token["content"]) for token in added if token.get("special")}
     vocabulary = (settings.get("model") or {}).get("vocab") or {}
-    # A unigram model lists its pieces; all others map them to ids.
+    # A unigram model lists its tokens; all other models map them to ids.
     known = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
     ids = {*known, *(token["id"] for token in added)}
     beyond = [number for number in ids if number >= model.vocabulary]
@@ -104,14 +104,14 @@ def check_tokenizer(model: ModelSettings) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that hold a model's weights, sorted; none if it has none.
+    """Return the safetensors files that hold a model's weights, sorted; empty if there are none.
 
-    A folder may hold a second set, such as Mistral's `consolidated.safetensors`, under other names. What counts is what
-    transformers loads, in its order, since that is what is trained: `model.safetensors`, or what its index names. A
-    folder with neither has all its files count.
+    A folder may hold a second set under other names, such as Mistral's `consolidated.safetensors`. This function
+    chooses as transformers does, because that set is trained: `model.safetensors`, or the files that its index names.
+    Without either it returns all safetensors files.
 
     Raises:
-        SpecError: the index does not read, or names a file that is missing.
+        SpecError: the index cannot be read, or names a file that is missing.
     """
     whole = folder / "model.safetensors"
     if whole.is_file():
@@ -130,12 +130,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a model's tensors, by its `weight_files`; empty if it has none.
+    """Return the names and shapes of the tensors in a model's `weight_files`; empty if it has none.
 
-    The format: eight bytes with the header's length, little-endian, then the header as JSON.
+    A file starts with eight bytes, the header's length (little-endian), and the header as JSON.
 
     Raises:
-        SpecError: a file does not read.
+        SpecError: a file cannot be read.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for file in weight_files(folder):
@@ -146,22 +146,22 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
                 (name, tuple(entry["shape"])) for name, entry in header.items() if name != "__metadata__"
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _wrong(f"{file} does not read: {error}") from error
+            raise _wrong(f"{file} cannot be read: {error}") from error
     return shapes
 
 
 def read_settings(file: Path) -> Mapping[str, Any]:
-    """What a JSON file in a model's folder holds.
+    """Read a JSON object from a file in a model's folder.
 
     Raises:
-        SpecError: it is missing, or does not read.
+        SpecError: the file is missing, cannot be read, or holds something else.
     """
     try:
         value = json.loads(file.read_bytes())
     except FileNotFoundError as error:
         raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
     except (OSError, ValueError) as error:
-        raise _wrong(f"{file} does not read: {error}") from error
+        raise _wrong(f"{file} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise _wrong(f"{file} holds no settings")
     return value

@@ -1,7 +1,7 @@
-"""A model's tokenizer, read from its Hugging Face folder without importing transformers or torch.
+"""A model's tokenizer and chat template, read from its Hugging Face folder without transformers or torch.
 
-Loading takes milliseconds and a few megabytes, so the coordinator, rollout and reward processes can all have
-one. Encoding and decoding are the `tokenizers` library's, as in `transformers.AutoTokenizer`'s fast tokenizers.
+Loading takes milliseconds and a few megabytes, so the coordinator, rollout and reward processes each load their own.
+The `tokenizers` library encodes and decodes, as in the fast tokenizers of `transformers.AutoTokenizer`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ _ROLES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_
 
 
 class Tokenizer:
-    """Text to token ids and back.
+    """Turns text into token ids and back, and chats into prompts.
 
     Args:
-        folder: a model's, with `tokenizer.json` and what lies beside it.
+        folder: the model's folder, with `tokenizer.json` and the files beside it.
 
     Attributes:
-        special_tokens: by role (`bos_token`, `eos_token`, …), as the chat template sees them.
-        stop_tokens: ids that end a response: the end-of-sequence token, and those that the model's own
-            generation settings add.
+        special_tokens: texts by role (`bos_token`, `eos_token`, …), which the chat template can use.
+        stop_tokens: ids that end a response: the end-of-sequence token, and those in the model's generation settings.
 
     Raises:
         SpecError: the folder has no `tokenizer.json`, or a file in it cannot be read.
@@ -49,7 +48,7 @@ class Tokenizer:
             self._backend = FastTokenizer.from_file(str(source))
         except Exception as error:  # the library raises bare Exception
             raise SpecError("spec.model.uri", f"{source} does not load: {error}") from error
-        # Engines pad, and a prompt is never cut silently.
+        # Engines pad by themselves, and a prompt must not be cut silently.
         self._backend.no_padding()
         self._backend.no_truncation()
         settings = _read_json(folder / "tokenizer_config.json")
@@ -58,9 +57,9 @@ class Tokenizer:
         self._chat_source = _chat_template(folder, settings)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with the special tokens that the model's tokenizer puts around a text.
+        """Return the token ids of a prompt, with the special tokens that the model's tokenizer puts around a text.
 
-        A text that already starts with the begin-of-sequence token (chat templates write it) gets no second one.
+        A text that starts with the begin-of-sequence token already (chat templates write it) gets no second one.
         """
         begin = self.special_tokens.get("bos_token")
         written = bool(begin) and text.startswith(str(begin))
@@ -68,14 +67,14 @@ class Tokenizer:
         return ids
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text of token ids (any integers, also NumPy arrays), without special tokens."""
+        """Return the text of token ids (any integers, also a NumPy array), without special tokens."""
         ids = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
         text: str = self._backend.decode(ids, skip_special_tokens=True)
         return text
 
     @property
     def end_token(self) -> int | None:
-        """Id of the end-of-sequence token."""
+        """Id of the end-of-sequence token; None if there is none."""
         text = self.special_tokens.get("eos_token")
         return None if text is None else self._backend.token_to_id(text)
 
@@ -84,10 +83,10 @@ class Tokenizer:
         return special in self.special_tokens.values() or special in (self._chat_source or "")
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt for the assistant's next turn after `messages` (each with `role` and `content`).
+        """Render the prompt for the assistant's next turn after `messages` (each with `role` and `content`).
 
         Raises:
-            SpecError: the model has no chat template, or it refuses the messages.
+            SpecError: the model has no chat template, or the template refuses the messages.
         """
         if self._chat is None:
             raise SpecError(
@@ -109,7 +108,7 @@ class Tokenizer:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
-        # Jinja's own filter escapes HTML characters.
+        # Jinja's own filter would escape HTML characters.
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         return environment.from_string(self._chat_source)
@@ -126,7 +125,7 @@ class Tokenizer:
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template's source: its own file, or the settings' entry (one, or several of which `default` counts)."""
+    """Source of the chat template: its own file, or the settings' entry (one template, or several with a `default`)."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")

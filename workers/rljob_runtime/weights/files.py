@@ -1,6 +1,8 @@
-"""Weight versions as files that trainer and engines share: `<root>/<key>/{weights.safetensors, manifest.json}`.
+"""The weight transport `Files`: versions as files that trainer and engines share.
 
-On a file system a folder is written under a hidden name, synced and renamed: a version is there whole or not at all.
+A version is the folder `<root>/<key>` with `weights.safetensors` and `manifest.json`. The writer writes it under a
+hidden name, syncs it and renames it, so that readers see all of a version or nothing. At `s3://` and `gs://` URIs
+`ObjectTransport` keeps the same files as objects.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ def open_files(storage: JobStorage) -> FolderTransport | ObjectTransport:
 
 
 class FolderTransport:
-    """A folder of folders.
+    """Keeps each version in a folder below a root folder.
 
-    A version's file is never written again once it has its name, and deleting it takes only the name: on this machine's
-    own file systems it is mapped, which costs neither copies nor memory. On others, whose files can go while they are
-    mapped (and take the process with them), and on those that are not known here, it is read.
+    A version's file is never changed after the rename, and deleting it removes only its name. So on the file systems
+    of this machine readers map it, which copies nothing. On network file systems a mapped file can vanish, and the
+    kernel then kills the process that reads it; there, and on unknown file systems, readers copy the file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,7 +55,7 @@ class FolderTransport:
 
     @contextmanager
     def writer(self, key: str) -> Iterator[FolderWriter]:
-        """Write the version of a key that has none."""
+        """Open a new version for writing."""
         folder = self._root / key
         aside = self._aside(key)
         try:
@@ -68,7 +70,7 @@ class FolderTransport:
 
     @contextmanager
     def reader(self, key: str) -> Iterator[FolderReader | MappedReader]:
-        """Read a version's tensors."""
+        """Open a version's tensors for reading."""
         path = self._root / key / TENSORS
         try:
             with _reading(path):
@@ -81,7 +83,7 @@ class FolderTransport:
             yield (MappedReader if mapped else FolderReader)(file, path)
 
     def manifest(self, key: str) -> bytes | None:
-        """A version's manifest as it was written; None if there is none."""
+        """Return a version's manifest as it was written; None if there is none."""
         path = self._root / key / MANIFEST
         try:
             with _reading(path):
@@ -90,7 +92,7 @@ class FolderTransport:
             return None
 
     def listing(self) -> dict[str, bool]:
-        """Keys that may have a manifest, and whether their tensors are there."""
+        """Return the keys that may have a manifest, and whether their tensors exist."""
         try:
             with _reading(self._root), os.scandir(self._root) as entries:
                 names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
@@ -99,19 +101,19 @@ class FolderTransport:
         return {name: (self._root / name / TENSORS).exists() for name in names}
 
     def unfinished(self) -> list[str]:
-        """Keys of which something is there but no manifest."""
+        """Return the keys whose writer is at work or has died."""
         names = (path.name for path in self._root.glob(f".*{_WRITING}"))
         return [name.removeprefix(".").removesuffix(_WRITING) for name in names]
 
     def delete(self, key: str) -> None:
-        """Delete a version's tensors, if they are there; its manifest stays."""
+        """Delete a version's tensors, if there are any; its manifest stays."""
         path = self._root / key / TENSORS
         shutil.rmtree(self._aside(key), ignore_errors=True)
         with suppress(FileNotFoundError), _reading(path):
             path.unlink()
 
     def _aside(self, key: str) -> Path:
-        """Where a version is written."""
+        """The folder in which a version is written before the rename."""
         return self._root / f".{key}{_WRITING}"
 
     def close(self) -> None:
@@ -119,20 +121,20 @@ class FolderTransport:
 
 
 class FolderWriter:
-    """Writes a folder under a hidden name, and renames it."""
+    """Writes a version in a hidden folder and renames it on commit."""
 
     def __init__(self, file: FileIO, aside: Path, folder: Path) -> None:
         self._file, self._aside, self._folder = file, aside, folder
 
     def write(self, data: bytes | memoryview) -> None:
-        """The next bytes."""
+        """Append bytes to the tensors."""
         left = memoryview(data)
         with _writing(self._folder):
             while left:  # the kernel writes 2 GB at a time
                 left = left[self._file.write(left) :]
 
     def commit(self, manifest: bytes) -> None:
-        """Make the version count; durable on return."""
+        """Store the manifest and rename the folder; durable on return."""
         with _writing(self._folder):
             self._file.close()
             (self._aside / MANIFEST).write_bytes(manifest)
@@ -142,49 +144,49 @@ class FolderWriter:
 
 
 class FolderReader:
-    """Reads a file from its beginning."""
+    """Reads a file from the beginning into new memory."""
 
     def __init__(self, file: FileIO, path: Path) -> None:
         self._file, self._path = file, path
         self.size = os.fstat(file.fileno()).st_size
 
     def take(self, count: int) -> Bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         data = np.empty(count, np.uint8)
         buffer = data.data
         with _reading(self._path):
             while buffer:
                 read = self._file.readinto(buffer)
                 if not read:
-                    raise _torn(self._path)
+                    raise _incomplete(self._path)
                 buffer = buffer[read:]
         return data
 
 
 class MappedReader:
-    """Maps a file that is not empty; what was taken keeps the mapping alive."""
+    """Maps a file that is not empty; the bytes that it returns keep the mapping alive."""
 
     def __init__(self, file: FileIO, path: Path) -> None:
         with _reading(path):
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # tensors want it writable
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch takes writable memory only
         mapped.madvise(mmap.MADV_WILLNEED)
         self._path, self._left = path, np.frombuffer(mapped, np.uint8)
         self.size = len(mapped)
 
     def take(self, count: int) -> Bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         if count > len(self._left):
-            raise _torn(self._path)
+            raise _incomplete(self._path)
         data, self._left = self._left[:count], self._left[count:]
         return data
 
 
-def _torn(path: Path) -> WeightsRejected:
-    return WeightsRejected(f"{path} is torn: it ends too early")
+def _incomplete(path: Path) -> WeightsRejected:
+    return WeightsRejected(f"{path} is incomplete: it ends too early")
 
 
 def file_system(device: int) -> str:
-    """What kind of file system a device number (`st_dev`) is of, as proc(5) names it; "" if that is not known."""
+    """Return the type of the file system with this device number (`st_dev`), as proc(5) names it; "" if unknown."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -204,7 +206,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """A file that is not there is one thing, a file system that does not let us look is another."""
+    """Raise StoreUnavailable for all errors but a missing file, which is no fault of the file system."""
     try:
         yield
     except FileNotFoundError:

@@ -1,16 +1,16 @@
-"""Weight versions as messages of the job's stream `weights`: where trainer and engines share nothing but NATS.
+"""The weight transport `Nats`: versions as messages of the job's stream `weights`.
 
 | subject's suffix | message |
 |---|---|
 | `chunk.<key>` | a part of the tensors' bytes; deleted with them |
 | `part.<key>` | the beginning of a manifest that is too long for one message |
-| `manifest.<key>` | its end, or all of it; its first line says which sequences hold the chunks |
+| `manifest.<key>` | the rest of the manifest, or all of it; its first line names the sequences of the chunks |
 
-The last is published once all others are acknowledged: a version is there whole or not at all. A few megabytes are in
-flight at a time, either way.
+The writer publishes the last message once the server has acknowledged all others, so readers see all of a version or
+nothing. Writers and readers keep 15 MB in flight.
 
-The port is blocking, the message store is not: this one has a connection of its own on an event loop of its own, so
-that gigabytes stand before no heartbeat, neither in a socket nor in a loop.
+The port blocks, the message store does not. So this transport has its own connection on its own event loop: a version
+of several gigabytes delays no heartbeat, neither in a socket nor in a loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ def open_messages(storage: JobStorage) -> MessageTransport:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What a manifest's message says of the chunks: bytes in all, and ranges of sequences, both ends included."""
+    """Where a version's chunks are: the first line of its manifest's message.
+
+    Attributes:
+        size: bytes of all chunks.
+        ranges: sequences of the chunks' messages, first and last of each range.
+    """
 
     size: int
     ranges: list[tuple[int, int]]
@@ -69,7 +74,9 @@ class _Index:
             found = json.loads(line)
             return cls(int(found["size"]), [(int(first), int(last)) for first, last in found["chunks"]])
         except (ValueError, LookupError, TypeError) as error:
-            raise WeightsRejected(f"the manifest of {key} does not say where its tensors are") from error
+            raise WeightsRejected(
+                f"the manifest of {key} does not name the messages of its tensors"
+            ) from error
 
     def encode(self) -> bytes:
         return json.dumps({"size": self.size, "chunks": self.ranges}, separators=(",", ":")).encode()
@@ -80,10 +87,10 @@ class _Index:
 
 
 class MessageTransport:
-    """Messages of the channel `WEIGHTS`.
+    """Keeps versions as messages of the channel `WEIGHTS`. It connects when it is first used.
 
     Args:
-        connect: makes a message store, not yet open, for this transport alone.
+        connect: makes a message store, not yet open, that this transport alone uses.
         chunk_bytes: payload of a message.
     """
 
@@ -107,20 +114,20 @@ class MessageTransport:
 
     @contextmanager
     def writer(self, key: str) -> Iterator[MessageWriter]:
-        """Write the version of a key that has none; what an earlier writer left unfinished is replaced."""
+        """Open a new version for writing; what a writer that died has left under the key is deleted first."""
         for suffix in self._loop.run(self._store.suffixes(Channel.WEIGHTS, f"*.{key}")):
             self._loop.run(self._store.purge(Channel.WEIGHTS, suffix))
         writer = MessageWriter(self._loop, self._store, key, self._chunk_bytes)
         try:
             yield writer
         except StoreFull as error:
-            raise StorageRefused(f"the stream of weights takes no more: {error}") from error
+            raise StorageRefused(f"the stream of weights is full: {error}") from error
         finally:
             writer.cancel()
 
     @contextmanager
     def reader(self, key: str) -> Iterator[ReadAhead]:
-        """Read a version's tensors."""
+        """Open a version's tensors for reading."""
         found = self._stored(key)
         if found is None:
             raise WeightsRejected(f"there is no manifest of {key}")
@@ -146,12 +153,12 @@ class MessageTransport:
         return (partial(start, sequence) for sequence in index.sequences())
 
     def manifest(self, key: str) -> bytes | None:
-        """A version's manifest as it was written; None if there is none."""
+        """Return a version's manifest as it was written; None if there is none."""
         found = self._stored(key)
         return None if found is None else found[1]
 
     def _stored(self, key: str) -> tuple[_Index, bytes] | None:
-        """Where a version's chunks are, and its manifest."""
+        """Where a version's chunks are, and its manifest; None if it has no manifest."""
         message = self._loop.run(self._store.last(Channel.WEIGHTS, f"{_MANIFEST}.{key}"))
         if message is None:
             return None
@@ -164,23 +171,23 @@ class MessageTransport:
         return _Index.decode(line, key), manifest
 
     def listing(self) -> dict[str, bool]:
-        """Keys of all manifests, and whether their tensors are there."""
+        """Return the keys of all manifests, and whether their tensors exist."""
         found = self._loop.run(self._store.suffixes(Channel.WEIGHTS, ">"))
         keys = (suffix.partition(".")[2] for suffix in found if suffix.startswith(f"{_MANIFEST}."))
         return {key: f"{_CHUNK}.{key}" in found for key in keys}
 
     def unfinished(self) -> list[str]:
-        """Keys of which something is there but no manifest."""
+        """Return the keys with chunks and no manifest."""
         found = self._loop.run(self._store.suffixes(Channel.WEIGHTS, ">"))
         chunks = (suffix.partition(".")[2] for suffix in found if suffix.startswith(f"{_CHUNK}."))
         return [key for key in chunks if f"{_MANIFEST}.{key}" not in found]
 
     def delete(self, key: str) -> None:
-        """Delete a version's tensors, if they are there; its manifest stays."""
+        """Delete a version's tensors, if there are any; its manifest stays."""
         self._loop.run(self._store.purge(Channel.WEIGHTS, f"{_CHUNK}.{key}"))
 
     def close(self) -> None:
-        """Disconnect; what another thread waits for here ends with an error."""
+        """Disconnect; a call that another thread waits in ends with an error."""
         if self._open is not None:
             store, self._open = self._open, None
             self._loop.run(store.close())
@@ -188,17 +195,17 @@ class MessageTransport:
 
 
 class MessageWriter:
-    """Publishes chunks as they fill up, then the manifest."""
+    """Publishes each chunk when it is full, then the manifest."""
 
     def __init__(self, loop: LoopThread, store: MessageStore, key: str, chunk_bytes: int) -> None:
         self._loop, self._store, self._key, self._chunk_bytes = loop, store, key, chunk_bytes
-        self._rest = bytearray()  # of a chunk that is not full
-        self._flying: deque[Future[int]] = deque()
+        self._rest = bytearray()  # bytes of the chunk that is not full yet
+        self._in_flight: deque[Future[int]] = deque()
         self._sequences: list[int] = []
         self._size = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """The next bytes."""
+        """Append bytes to the tensors."""
         view = memoryview(data)
         self._size += len(view)
         if self._rest:
@@ -213,7 +220,7 @@ class MessageWriter:
         self._rest += view
 
     def commit(self, manifest: bytes) -> None:
-        """Make the version count; acknowledged on return."""
+        """Publish the manifest; acknowledged on return."""
         if self._rest:
             self._flush()
         self._settle(0)
@@ -225,10 +232,10 @@ class MessageWriter:
         self._loop.run(publish(f"{_MANIFEST}.{self._key}", pieces[-1], headers=headers))
 
     def cancel(self) -> None:
-        """Give up on what is in flight."""
-        for future in self._flying:
+        """Stop waiting for the chunks in flight."""
+        for future in self._in_flight:
             future.cancel()
-        self._flying.clear()
+        self._in_flight.clear()
 
     def _flush(self) -> None:
         self._publish(bytes(self._rest))
@@ -237,9 +244,9 @@ class MessageWriter:
     def _publish(self, chunk: bytes) -> None:
         self._settle(_WINDOW - 1)
         sent = self._store.publish(Channel.WEIGHTS, f"{_CHUNK}.{self._key}", chunk)
-        self._flying.append(self._loop.start(sent))
+        self._in_flight.append(self._loop.start(sent))
 
     def _settle(self, left: int) -> None:
-        """Wait for acknowledgements until at most so many are left."""
-        while len(self._flying) > left:
-            self._sequences.append(self._flying.popleft().result())
+        """Wait for acknowledgements until at most `left` chunks are in flight."""
+        while len(self._in_flight) > left:
+            self._sequences.append(self._in_flight.popleft().result())

@@ -1,7 +1,7 @@
-"""Weight versions on an object store: `<root>/<key>/weights.safetensors`, and after it `<root>/<key>/manifest.json`.
+"""The weight transport `Files` on an object store: two objects per version, through fsspec.
 
-fsspec's file systems carry the bytes. An object appears whole or not at all, and the manifest is put last; so a version
-counts only with its manifest, whatever a writer that died has left beside.
+The writer puts `<root>/<key>/weights.safetensors` first and `<root>/<key>/manifest.json` last. An object becomes
+visible as a whole, so a version with a manifest is complete, whatever a writer that died has left beside it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, Weigh
 from rljob_runtime.weights.transport import Part, ReadAhead
 
 TENSORS, MANIFEST = "weights.safetensors", "manifest.json"
-#: Schemes, the package that knows each, and our extra that installs it.
+#: By scheme of a URI: the package that implements it for fsspec, and the extra of rljob that installs the package.
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
 _PART_BYTES = 16 << 20
 _PARTS_AHEAD = 4
 
 
 def is_object_store(uri: str) -> bool:
-    """Whether a URI is another's than a file system's."""
+    """Whether a URI names an object store rather than a path."""
     scheme, separator, _ = uri.partition("://")
     return bool(separator) and scheme != "file"
 
 
 class ObjectTransport:
-    """Objects below a root.
+    """Keeps each version as two objects below a prefix.
 
     Args:
         filesystem: an `fsspec.AbstractFileSystem`.
@@ -44,10 +44,14 @@ class ObjectTransport:
 
     @classmethod
     def of(cls, uri: str, *, field: str) -> Self:
-        """The transport behind `s3://bucket/prefix` or `gs://bucket/prefix`.
+        """Open the transport at `s3://bucket/prefix` or `gs://bucket/prefix`.
+
+        Args:
+            uri: the URI.
+            field: the manifest's field that gives it, for errors.
 
         Raises:
-            SpecError: another scheme, or its package is not installed.
+            SpecError: the URI has another scheme, or its package is not installed.
         """
         scheme, _, root = uri.partition("://")
         if scheme not in _PACKAGES:
@@ -65,21 +69,21 @@ class ObjectTransport:
 
     @contextmanager
     def writer(self, key: str) -> Iterator[ObjectWriter]:
-        """Write the version of a key that has none."""
+        """Open a new version for writing."""
         folder = f"{self._root}/{key}"
         with _writing(folder):
             file = self._files.open(f"{folder}/{TENSORS}", "wb", block_size=_PART_BYTES)
         try:
             yield ObjectWriter(self._files, file, folder)
         except BaseException:
-            with suppress(Exception):  # of a file system that has no such thing, or that is gone
+            with suppress(Exception):  # some file systems have no `discard`, and the store may be unreachable
                 file.discard()
-                file.closed = True  # or it is completed when its memory is freed
+                file.closed = True  # otherwise fsspec completes the object when its memory is freed
             raise
 
     @contextmanager
     def reader(self, key: str) -> Iterator[ReadAhead]:
-        """Read a version's tensors."""
+        """Open a version's tensors for reading."""
         path = f"{self._root}/{key}/{TENSORS}"
         try:
             with _reading(path):
@@ -104,7 +108,7 @@ class ObjectTransport:
             parts.close()
 
     def manifest(self, key: str) -> bytes | None:
-        """A version's manifest as it was written; None if there is none."""
+        """Return a version's manifest as it was written; None if there is none."""
         path = f"{self._root}/{key}/{MANIFEST}"
         try:
             with _reading(path):
@@ -113,18 +117,18 @@ class ObjectTransport:
             return None
 
     def listing(self) -> dict[str, bool]:
-        """Keys that have a manifest, and whether their tensors are there."""
+        """Return the keys that have a manifest, and whether their tensors exist."""
         return {key: TENSORS in found for key, found in self._objects().items() if MANIFEST in found}
 
     def unfinished(self) -> list[str]:
-        """Keys of which something is there but no manifest."""
+        """Return the keys with tensors and no manifest."""
         return [key for key, found in self._objects().items() if MANIFEST not in found]
 
     def _objects(self) -> dict[str, set[str]]:
-        """The objects of each key."""
+        """Names of the objects of each key."""
         try:
             with _reading(self._root):
-                self._files.invalidate_cache()  # of listings, which others have changed
+                self._files.invalidate_cache()  # other processes have written since the last listing
                 paths = self._files.find(self._root)
         except FileNotFoundError:
             return {}
@@ -135,13 +139,13 @@ class ObjectTransport:
         return found
 
     def delete(self, key: str) -> None:
-        """Delete a version's tensors, if they are there; its manifest stays."""
+        """Delete a version's tensors, if there are any; its manifest stays."""
         path = f"{self._root}/{key}/{TENSORS}"
         with suppress(FileNotFoundError), _reading(path):
             self._files.rm_file(path)
 
     def close(self) -> None:
-        """End the threads that fetch."""
+        """End the threads that fetch objects."""
         self._pool.shutdown(cancel_futures=True)
 
 
@@ -152,21 +156,21 @@ class ObjectWriter:
         self._files, self._file, self._folder = files, file, folder
 
     def write(self, data: bytes | memoryview) -> None:
-        """The next bytes."""
+        """Append bytes to the tensors."""
         left = memoryview(data)
         with _writing(self._folder):
-            # fsspec buffers what it is given before it looks how much that is.
+            # fsspec copies all bytes of a call into its buffer before it uploads a part.
             for start in range(0, len(left), _PART_BYTES):
                 self._file.write(left[start : start + _PART_BYTES])
 
     def commit(self, manifest: bytes) -> None:
-        """Make the version count; durable on return."""
+        """Complete the tensors' object and put the manifest; durable on return."""
         with _writing(self._folder):
             self._file.close()
             self._files.pipe_file(f"{self._folder}/{MANIFEST}", manifest)
 
 
-# The libraries below fsspec let errors of their own through (of HTTP, of credentials), which share no base class.
+# The libraries under fsspec raise their own errors (of HTTP, of credentials), which share no base class.
 
 
 @contextmanager

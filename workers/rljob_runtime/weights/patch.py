@@ -1,22 +1,24 @@
-"""Sparse, bit-exact patches: what turns the bytes of a tensor into those of its next version.
+"""Computes and applies sparse, bit-exact patches between the bytes of two versions of a tensor.
 
-Elements are compared and told as unsigned integers of their size, so that -0.0 and every NaN are exact. A patch holds
-which elements changed, and to what, in blocks of a million elements, each in the shortest of a few forms:
+Elements are compared and stored as unsigned integers of the same size, so that -0.0 and every NaN stay exact. A patch
+has one block for each million elements. A block stores which elements changed (places) and their new values, each in
+the shortest of these encodings:
 
-| places | length |
+| places | content |
 |---|---|
-| bitmap | a bit for each element |
-| gaps, of 8 or 16 bits | elements between one change and the next; all ones: as many, and the count goes on |
+| bitmap | one bit per element |
+| gaps of 8 or 16 bits | number of unchanged elements before each change; a gap of all ones is added to the next gap |
 
-| values | length |
+| values | content |
 |---|---|
 | raw | the new element |
-| steps, of 2, 4, 8 or 16 bits | new integer minus old: -1, 1, -2, … as 0, 1, 2, …; all ones: it follows raw |
+| steps of 2, 4, 8 or 16 bits | new integer minus old: -1, 1, -2, … as 0, 1, 2, …; all ones: the element is raw |
 
-An optimizer's step moves most bf16 weights to a neighbour, if at all, so that a change takes about 12 bits.
+An optimizer step moves a bfloat16 weight to a neighbouring value or not at all, mostly, so a change takes about 12
+bits.
 
-A block: u8 bits of a gap (0: bitmap), u8 bits of a step (0: raw), u16 zero, u32 changes, u32 bytes of places; places;
-steps; raw values. Little-endian.
+A block in bytes, little-endian: u8 bits of a gap (0: bitmap), u8 bits of a step (0: raw), u16 zero, u32 number of
+changes, u32 bytes of places; then places, steps and raw values.
 """
 
 from __future__ import annotations
@@ -37,12 +39,18 @@ _UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint
 _SIGNED: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _GAPS = (8, 16)
 _STEPS = (2, 4, 8, 16)
-#: Where the blocks so far save less than a tenth, a patch is given up.
+#: `make_patch` gives up where the blocks so far are longer than this part of the elements.
 _WORTH_IT = 0.9
 
 
 def make_patch(old: Bytes, new: Bytes, *, itemsize: int) -> Bytes | None:
-    """The patch from `old` to `new`, which are equally long; None if it would save next to nothing."""
+    """Return the patch from `old` to `new`; None if it would save less than a tenth.
+
+    Args:
+        old: [bytes], of one version of a tensor.
+        new: [bytes], of the next; as many.
+        itemsize: bytes of an element: 1, 2, 4 or 8.
+    """
     before, after = old.view(_UNSIGNED[itemsize]), new.view(_UNSIGNED[itemsize])
     parts: list[Bytes] = []
     size = 0
@@ -57,18 +65,18 @@ def make_patch(old: Bytes, new: Bytes, *, itemsize: int) -> Bytes | None:
 
 
 def apply_patch(old: Bytes, patch: Bytes, *, itemsize: int) -> Bytes:
-    """A copy of `old` with the patch applied.
+    """Return a copy of `old` with the patch applied.
 
     Raises:
-        WeightsRejected: the patch is malformed, or of a tensor of another size.
+        WeightsRejected: the patch is malformed, or belongs to a tensor of another size.
     """
     new = old.copy()
     elements = new.view(_UNSIGNED[itemsize])
-    cut = _Cut(patch)
+    unread = _Unread(patch)
     for start in range(0, len(elements), BLOCK):
-        _decode(cut, elements[start : start + BLOCK])
-    if cut.left:
-        raise WeightsRejected("a patch is of a larger tensor")
+        _decode(unread, elements[start : start + BLOCK])
+    if unread.left:
+        raise WeightsRejected("a patch belongs to a larger tensor")
     return new
 
 
@@ -81,26 +89,26 @@ def _encode(before: NDArray[Any], after: NDArray[Any]) -> list[Bytes]:
     return [np.frombuffer(head, np.uint8), places, *values]
 
 
-def _decode(cut: _Cut, elements: NDArray[Any]) -> None:
-    """Change the elements as the next block says."""
-    gap, step, count, size = _HEAD.unpack(cut.take(_HEAD.size))
+def _decode(unread: _Unread, elements: NDArray[Any]) -> None:
+    """Apply the next block to its elements, in place."""
+    gap, step, count, size = _HEAD.unpack(unread.take(_HEAD.size))
     if gap not in {0, *_GAPS} or step not in {0, *_STEPS} or step >= 8 * elements.itemsize:
         raise WeightsRejected("a patch is malformed")
-    where = _decode_places(cut.take(size), gap, len(elements))
+    where = _decode_places(unread.take(size), gap, len(elements))
     if len(where) != count:
-        raise WeightsRejected("a patch has other changes than it says")
-    elements[where] = _decode_values(cut, step, elements[where])
+        raise WeightsRejected("a patch has another number of changes than its header says")
+    elements[where] = _decode_values(unread, step, elements[where])
 
 
-class _Cut:
-    """Takes bytes off the beginning."""
+class _Unread:
+    """The bytes of a patch that are not decoded yet."""
 
     def __init__(self, data: Bytes) -> None:
         self.left = data.data
 
     def take(self, size: int) -> memoryview:
         if size > len(self.left):
-            raise WeightsRejected("a patch is torn")
+            raise WeightsRejected("a patch is incomplete")
         taken, self.left = self.left[:size], self.left[size:]
         return taken
 
@@ -109,14 +117,14 @@ class _Cut:
 
 
 def _encode_places(changed: NDArray[np.bool_], where: Places) -> tuple[int, Bytes]:
-    """Bits of a gap (0: it is a bitmap), and the bytes."""
+    """Encode which elements changed: bits of a gap (0: bitmap), and the bytes."""
     gaps = np.diff(where, prepend=-1) - 1
     sizes = {bits: bits // 8 * (len(gaps) + int(np.sum(gaps // _ones(bits)))) for bits in _GAPS}
     best = min(sizes, key=lambda bits: sizes[bits])
     if sizes[best] >= len(changed) / 8:
         return 0, np.packbits(changed)
     whole, rest = np.divmod(gaps, _ones(best))
-    # Each gap takes a word, and before it one of all ones for each time that it passes the largest.
+    # A gap takes one word, preceded by a word of all ones for each time that it exceeds the largest value.
     ends = np.cumsum(whole + 1)
     words = np.full(int(ends[-1]) if len(ends) else 0, _ones(best), _UNSIGNED[best // 8])
     words[ends - 1] = rest
@@ -126,16 +134,16 @@ def _encode_places(changed: NDArray[np.bool_], where: Places) -> tuple[int, Byte
 def _decode_places(data: memoryview, gap: int, elements: int) -> Places:
     if gap == 0:
         if len(data) != -(-elements // 8):
-            raise WeightsRejected("a patch is of a tensor of another size")
+            raise WeightsRejected("a patch belongs to a tensor of another size")
         return np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8), count=elements))
     if len(data) % (gap // 8):
-        raise WeightsRejected("a patch is torn")
+        raise WeightsRejected("a patch is incomplete")
     words = np.frombuffer(data, _UNSIGNED[gap // 8])
     last = words != _ones(gap)
     where: Places = np.cumsum(words, dtype=np.int64)[last]
     where += np.arange(len(where))
     if len(words) and (not last[-1] or where[-1] >= elements):
-        raise WeightsRejected("a patch is of a tensor of another size")
+        raise WeightsRejected("a patch belongs to a tensor of another size")
     return where
 
 
@@ -143,10 +151,10 @@ def _decode_places(data: memoryview, gap: int, elements: int) -> Places:
 
 
 def _encode_values(before: NDArray[Any], after: NDArray[Any]) -> tuple[int, list[Bytes]]:
-    """Bits of a step (0: all are raw), and the bytes of steps and raw values."""
+    """Encode new values: bits of a step (0: all raw), and the bytes of steps and of raw values."""
     width = 8 * after.itemsize
     steps = after - before
-    # Zigzag, less one: nothing that changed has the step 0.
+    # Zigzag encoding minus one, because a changed element has no step of 0.
     folded = ((steps << 1) ^ (steps.view(_SIGNED[after.itemsize]) >> (width - 1)).view(steps.dtype)) - 1
     sizes = {
         bits: bits / 8 * len(after) + after.itemsize * int(np.count_nonzero(folded >= _ones(bits)))
@@ -160,20 +168,20 @@ def _encode_values(before: NDArray[Any], after: NDArray[Any]) -> tuple[int, list
     return best, [_packed(np.where(far, _ones(best), folded), best), after[far].view(np.uint8)]
 
 
-def _decode_values(cut: _Cut, step: int, before: NDArray[Any]) -> NDArray[Any]:
+def _decode_values(unread: _Unread, step: int, before: NDArray[Any]) -> NDArray[Any]:
     if step == 0:
-        return np.frombuffer(cut.take(before.nbytes), before.dtype)
-    words = _unpacked(cut.take(-(-len(before) * step // 8)), step, len(before))
+        return np.frombuffer(unread.take(before.nbytes), before.dtype)
+    words = _unpacked(unread.take(-(-len(before) * step // 8)), step, len(before))
     far = words == _ones(step)
     folded = words.astype(before.dtype) + 1
     back = -(folded & 1).view(_SIGNED[before.itemsize])
     after: NDArray[Any] = before + ((folded >> 1) ^ back.view(before.dtype))
-    after[far] = np.frombuffer(cut.take(int(np.count_nonzero(far)) * before.itemsize), before.dtype)
+    after[far] = np.frombuffer(unread.take(int(np.count_nonzero(far)) * before.itemsize), before.dtype)
     return after
 
 
 def _packed(words: NDArray[Any], bits: int) -> Bytes:
-    """Words of so many bits, several to a byte below 8, the first in the lowest bits."""
+    """Pack words of so many bits; below 8 bits several to a byte, the first in the lowest bits."""
     if bits >= 8:
         return words.astype(_UNSIGNED[bits // 8]).view(np.uint8)
     per = 8 // bits

@@ -1,14 +1,14 @@
-"""The seam below the weight store: a transport keeps bytes under keys, and knows nothing of what they mean.
+"""The port of a weight transport: it stores two sequences of bytes under each key and does not interpret them.
 
-Under a key are the bytes of a version's tensors, in one sequence, and then its manifest. The manifest is what makes a
-version: it is written last, and stays when the tensors are deleted.
+The first sequence is the version's tensors, the second its manifest. A version exists once its manifest does: a
+transport writes the manifest last, and keeps it when the tensors are deleted.
 
-| transport | tensors | manifest |
+| module | tensors | manifest |
 |---|---|---|
-| `weights_files` | a file | a file beside it; both appear by one rename |
-| `weights_objects` | an object | an object, put after it |
-| `weights_nats` | messages of a stream | a message, published after all those are acknowledged |
-| `weights_memory` | a list of bytes | bytes |
+| `files` | a file | a file beside it; one rename makes both visible |
+| `objects` | an object | an object, put after the tensors |
+| `nats` | messages of a stream | a message, published after the server has acknowledged all of those |
+| `memory` | bytes | bytes; for simulations and tests in one process |
 """
 
 from __future__ import annotations
@@ -41,91 +41,91 @@ class JobStorage:
 
 
 class VersionWriter(Protocol):
-    """Takes one version. Without `commit` nothing of it counts.
+    """Writes one version, which does not exist before `commit`.
 
     Raises:
-        StorageRefused: the storage takes no more.
-        StoreUnavailable: it does not answer.
+        StorageRefused: the storage accepts no more bytes.
+        StoreUnavailable: the storage does not answer.
     """
 
     def write(self, data: bytes | memoryview) -> None:
-        """The next bytes; they may be changed once this has returned."""
+        """Append bytes to the tensors; the caller may change them once this has returned."""
 
     def commit(self, manifest: bytes) -> None:
-        """Make the version count; durable on return."""
+        """Store the manifest, so that the version exists; durable on return."""
 
 
 class VersionReader(Protocol):
-    """The bytes of a version's tensors, from the first to the last."""
+    """Reads the bytes of a version's tensors from the first to the last."""
 
     size: int
-    """Bytes in all."""
+    """Number of bytes of all tensors."""
 
     def take(self, count: int) -> Bytes:
-        """The next bytes, [count]; not to be changed, and there for as long as somebody holds them.
+        """Return the next bytes, [count]. They must not be changed, and stay valid after the reader is closed.
 
         Raises:
-            WeightsRejected: some are missing.
+            WeightsRejected: fewer bytes are left, or some were deleted.
             StoreUnavailable: the storage does not answer.
         """
 
 
 class Transport(Protocol):
-    """Where versions are kept. Blocking; one writer at a time."""
+    """Keeps the versions of one job. All calls block; there is one writer at a time."""
 
     def writer(self, key: str) -> AbstractContextManager[VersionWriter]:
-        """Write the version of a key that has none; what an earlier writer left unfinished is replaced."""
+        """Open a new version for writing; what a writer that died has left under the key is replaced."""
 
     def reader(self, key: str) -> AbstractContextManager[VersionReader]:
-        """Read a version's tensors.
+        """Open a version's tensors for reading.
 
         Raises:
-            WeightsRejected: they are not there.
+            WeightsRejected: they do not exist.
             StoreUnavailable: the storage does not answer.
         """
 
     def manifest(self, key: str) -> bytes | None:
-        """A version's manifest as it was written; None if there is none.
+        """Return a version's manifest as it was written; None if there is none.
 
         Raises:
             StoreUnavailable: the storage does not answer.
         """
 
     def listing(self) -> Mapping[str, bool]:
-        """Keys that may have a manifest, and for each whether their tensors are there; found without opening any.
+        """Return the keys that may have a manifest, and for each whether its tensors exist; opens no manifest.
 
         Raises:
             StoreUnavailable: the storage does not answer.
         """
 
     def unfinished(self) -> list[str]:
-        """Keys of which something is there but no manifest: they are being written, or their writer has died.
+        """Return the keys with some tensor bytes and no manifest: a writer is at work there, or has died.
 
         Raises:
             StoreUnavailable: the storage does not answer.
         """
 
     def delete(self, key: str) -> None:
-        """Delete a version's tensors, if they are there, finished or not; its manifest stays.
+        """Delete a version's tensors, complete or not, if there are any; its manifest stays.
 
         Raises:
             StoreUnavailable: the storage does not answer.
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 Part = bytes | memoryview
 
 
 class ReadAhead:
-    """A `VersionReader` of parts that are fetched elsewhere, a few ahead of what is asked for.
+    """A `VersionReader` that fetches a few parts in the background before they are read.
 
     Args:
         size: bytes of all parts.
-        fetches: start fetching the parts, in order.
-        ahead: parts being fetched, or fetched and not yet read, at once.
+        fetches: functions that each start fetching one part, in order.
+        ahead: how many parts may be in flight, or fetched and not yet read, at once.
     """
 
     def __init__(self, size: int, fetches: Iterable[Callable[[], Future[Part]]], *, ahead: int) -> None:
@@ -136,7 +136,7 @@ class ReadAhead:
         self._part = memoryview(b"")
 
     def take(self, count: int) -> Bytes:
-        """The next bytes."""
+        """Return the next bytes; see `VersionReader.take`."""
         data = np.empty(count, np.uint8)
         filled, buffer = 0, data.data
         while filled < count:
@@ -158,5 +158,5 @@ class ReadAhead:
         while len(self._coming) < self._ahead and (fetch := next(self._fetches, None)) is not None:
             self._coming.append(fetch())
         if not self._coming:
-            raise WeightsRejected("the tensors end too early")
+            raise WeightsRejected("the stored tensors end too early")
         return self._coming.popleft().result()
