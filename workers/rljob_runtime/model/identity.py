@@ -63,7 +63,8 @@ class WeightsCheck:
         """
         if self._missing:
             first, *others = sorted(self._missing)
-            raise WeightsRejected(f"tensor {first}: missing, as are {len(others)} others")
+            more = f", as are {len(others)} others" if others else ""
+            raise WeightsRejected(f"tensor {first}: missing{more}")
 
     def _first(self, name: str) -> str:
         return self._tied.get(name, name)
