@@ -36,7 +36,7 @@ def test_tied_weights_may_have_any_of_their_names() -> None:
     assert tied == {"head": "embed"}
     for name in ("embed", "head"):
         check_weights({name: shared, "norm": WEIGHTS["norm"]}, SHAPES, tied=tied)
-    with pytest.raises(WeightsRejected, match="tensor embed: missing$"):
+    with pytest.raises(WeightsRejected, match=r"tensor embed: missing$"):
         check_weights({"norm": WEIGHTS["norm"]}, SHAPES, tied=tied)
 
 
