@@ -36,7 +36,7 @@ from observed_messages import Sighting  # noqa: E402
 from watcher import names_of  # noqa: E402
 
 from rljob_core.records import EpochClaimed, FedMicroBatch  # noqa: E402
-from rljob_runtime.messaging.wire import PayloadSummary  # noqa: E402
+from rljob_runtime.messaging.summaries import PayloadSummary  # noqa: E402
 
 PER_RUN = 2
 """Kills of each role in one run."""

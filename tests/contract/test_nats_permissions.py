@@ -35,7 +35,8 @@ from rljob_operator.nats.credentials import job_credentials, operator_credential
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import NatsConnection
-from rljob_runtime.messaging.nats.connection import Connection, JetStreamError
+from rljob_runtime.messaging.nats.answers import JetStreamError
+from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 

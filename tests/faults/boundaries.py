@@ -18,7 +18,7 @@ from tests import draw
 from rljob_core.messages import EngineSignal, RewardResult, StepProposed, VersionAnnounced
 from rljob_core.records import FedMicroBatch, MicroBatchAssigned, StepCommitted
 from rljob_core.trajectory import is_evaluation
-from rljob_runtime.messaging.wire import PayloadSummary
+from rljob_runtime.messaging.summaries import PayloadSummary
 
 ROLES = ("nats-server", "coordinator", "trainer", "reward", "rollout")
 

@@ -30,9 +30,8 @@ from rljob_core.records import (
     StepRestored,
     decode_batch,
 )
-from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
 from rljob_runtime.messaging.trajectories import SUMMARY_HEADER
-from rljob_runtime.messaging.wire import PayloadSummary
 
 Attempt = tuple[str, int]  # a trajectory, and which time it is generated
 Part = tuple[int, int, int, int]  # step, micro-batch, the trainer's attempt, the writer epoch
@@ -118,7 +117,7 @@ def sightings(channel: str, suffix: str, data: bytes, headers: dict[str, str]) -
         case Channel.LEDGER if suffix in {"claim", "records"}:
             return list(decode_batch(data).records)
         case Channel.TRAJECTORIES if SUMMARY_HEADER in headers:
-            return list(wire.decode_summaries(headers[SUMMARY_HEADER]))
+            return list(decode_summaries(headers[SUMMARY_HEADER]))
         case Channel.REWARDS if data:
             return list(REWARD_BATCH.validate_json(data).results)
         case Channel.TRAINING:

@@ -18,7 +18,7 @@ from watcher import names_of
 
 from rljob_cli.embedded_nats import running_url
 from rljob_core.ports import Channel
-from rljob_runtime.messaging.wire import PayloadSummary
+from rljob_runtime.messaging.summaries import PayloadSummary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

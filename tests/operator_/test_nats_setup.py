@@ -23,7 +23,8 @@ from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.nats.accounts import ISSUER_SECRET, SEEDS_SECRET, SERVER_SECRET, Seeds
 from rljob_operator.nats.setup import SetupError, set_up
-from rljob_runtime.messaging.nats.connection import Connection, Interrupted
+from rljob_runtime.messaging.nats.answers import Interrupted
+from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import command, read_ports
 
 SECRETS = (SEEDS_SECRET, SERVER_SECRET, ISSUER_SECRET)

@@ -15,10 +15,10 @@ from rljob_cli.audit.evidence import LedgerMessage, PayloadLeft
 from rljob_core.errors import CorruptLedger, CorruptPayload, StreamCut
 from rljob_core.messages import MARK, REWARD_BATCH, RewardResult
 from rljob_core.ports import Channel, Message, MessageStore
-from rljob_runtime.messaging import ledger, wire
+from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.ledger import Chain
+from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
 from rljob_runtime.messaging.trajectories import SUMMARY_HEADER, Location, TrajectoryStore
-from rljob_runtime.messaging.wire import PayloadSummary
 
 _SILENCE_SECONDS = 2.0
 _READINGS = 3
@@ -106,7 +106,7 @@ async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[Payl
         if SUMMARY_HEADER not in message.headers:
             continue  # a chunk: the message that completes it has the summary
         try:
-            found = wire.decode_summaries(message.headers[SUMMARY_HEADER])
+            found = decode_summaries(message.headers[SUMMARY_HEADER])
         except CorruptPayload as error:
             unreadable.append(f"payload message {message.sequence} has no readable header: {error}")
             continue
@@ -139,5 +139,5 @@ def _lists(message: Message | None, summary: PayloadSummary) -> bool:
     if message is None or SUMMARY_HEADER not in message.headers:
         return False
     with suppress(CorruptPayload):
-        return summary in wire.decode_summaries(message.headers[SUMMARY_HEADER])
+        return summary in decode_summaries(message.headers[SUMMARY_HEADER])
     return False

@@ -17,6 +17,7 @@ from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.summaries import encode_summaries, summarize
 from rljob_runtime.messaging.trajectories import LocatedSummary, Location, TrajectoryStore
 
 LIMIT = 8 << 20
@@ -78,7 +79,7 @@ async def test_what_is_put_is_summarized_and_got(store: MessageStore) -> None:
     trajectories = TrajectoryStore(store)
     await trajectories.put(several)
     found = await located(trajectories, 10)
-    assert [one.summary for one in found] == [wire.summarize(wire.pack(value)) for value in several]
+    assert [one.summary for one in found] == [summarize(wire.pack(value)) for value in several]
     got = await trajectories.get(list(reversed(locations(found))))
     assert all(equal(one, other) for one, other in zip(got, reversed(several), strict=True))
 
@@ -199,7 +200,7 @@ async def corrupt(store: MessageStore, number: int) -> None:
     packed = wire.pack(trajectory(number))
     data = bytearray(wire.join([packed]))
     data[-5] ^= 1
-    header = wire.encode_summaries([wire.summarize(packed)])
+    header = encode_summaries([summarize(packed)])
     await store.publish(Channel.TRAJECTORIES, "payload", bytes(data), headers={"Rljob-Summary": header})
 
 

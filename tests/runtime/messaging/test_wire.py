@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rljob_core.errors import CorruptPayload, UnknownVersion
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries, summarize
 
 _COLUMNS = (("tokens", np.int32), ("loss_mask", np.uint8), ("logprobs", np.float32), ("versions", np.int32))
 
@@ -327,8 +328,8 @@ def test_any_meta_with_a_digest_that_holds_decodes_or_is_refused(patch: object, 
 
 def test_a_summary_says_what_its_trajectory_is() -> None:
     value = trajectory(length=40)
-    summary = wire.summarize(wire.pack(value))
-    assert summary == wire.PayloadSummary(
+    summary = summarize(wire.pack(value))
+    assert summary == PayloadSummary(
         trajectory="g7.2",
         attempt=2,
         prompt=7,
@@ -344,14 +345,14 @@ def test_a_summary_says_what_its_trajectory_is() -> None:
 
 @given(st.lists(trajectories, max_size=3))
 def test_summaries_fit_a_header_and_come_back(several: list[Trajectory]) -> None:
-    summaries = tuple(wire.summarize(wire.pack(value)) for value in several)
-    header = wire.encode_summaries(summaries)
+    summaries = tuple(summarize(wire.pack(value)) for value in several)
+    header = encode_summaries(summaries)
     assert header.isascii()
     assert not set(header) & {"\r", "\n"}
-    assert wire.decode_summaries(header) == summaries
+    assert decode_summaries(header) == summaries
 
 
 @pytest.mark.parametrize("value", ["", "{}", "[[]]", '[{"trajectory": "g1.0"}]', "\x00"])
 def test_what_is_no_summary_is_refused(value: str) -> None:
     with pytest.raises(CorruptPayload):
-        wire.decode_summaries(value)
+        decode_summaries(value)

@@ -1,7 +1,7 @@
-"""Payloads larger than a message may be: cut into chunks, which the message that makes them visible names.
+"""Payloads that are larger than one message: cut into chunks, and named by the message that makes them visible.
 
-The chunks are stored first; that message has their sequences in a header, and carries the last chunk. So what was cut
-is there whole, or not at all.
+The chunks are stored first. The message that carries the last chunk has the sequences of the others in a header, so
+readers see the payload as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PAYLOAD_BYTES = (1 << 20) - (64 << 10)
 
 
 def cut(data: bytes, size: int) -> tuple[list[bytes], bytes]:
-    """Chunks of `size` bytes that are stored first, and the rest, of at most so many."""
+    """The chunks of `size` bytes that are stored first, and the rest, of at most `size` bytes."""
     *chunks, rest = (data[start : start + size] for start in range(0, max(len(data), 1), size))
     return chunks, rest
 
 
 def chunk_headers(sequences: list[int]) -> dict[str, str]:
-    """The header of a message that carries the rest of what these messages hold; none if there are none."""
+    """The header for the message that carries the rest: the sequences of the chunks; empty if there are none."""
     return {CHUNKS_HEADER: ",".join(map(str, sequences))} if sequences else {}
 
 
@@ -30,7 +30,7 @@ def named(message: Message) -> list[int]:
     """Sequences of a message's chunks.
 
     Raises:
-        CorruptPayload: there is no telling.
+        CorruptPayload: the header does not list sequences.
     """
     listed = message.headers.get(CHUNKS_HEADER, "")
     try:
@@ -40,10 +40,10 @@ def named(message: Message) -> list[int]:
 
 
 async def whole(store: MessageStore, channel: Channel, message: Message) -> bytes:
-    """What was cut; the message's own payload if nothing was.
+    """The payload that a message completes; the message's own if it names no chunks.
 
     Raises:
-        CorruptPayload: chunks are gone, or there is no telling which they are.
+        CorruptPayload: a chunk is gone, or the header does not list sequences.
     """
     sequences = named(message)
     if not sequences:

@@ -1,4 +1,4 @@
-"""The job's message store, as a role's environment says how to reach it."""
+"""Opens a role's connection to its job's streams, with the address and credentials in its environment."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def message_store(
     """A message store on the server of `RLJOB_NATS_URL` with the credentials of `RLJOB_NATS_CREDENTIALS`, not yet open.
 
     Args:
+        config: of the job.
+        role: whose inbox the answers come to.
         create: see `NatsStore`.
         connect: see `NatsStore`.
         attempt: see `NatsStore`.

@@ -1,8 +1,8 @@
-"""The ledger on a message store: appended to by one writer, read back from its newest snapshot.
+"""The ledger on a message store: one writer appends records, readers replay them from the newest snapshot.
 
-A writer's append is stored only right after its own last message (expected sequence and message id), so that whoever
-was replaced can append nothing, not even when a lost tail makes sequence numbers meet again. Each message names the
-one before it; readers pass over one that does not, whatever the server let in.
+The server stores a writer's append only directly after the writer's own last message (expected sequence and message
+id), so a coordinator that was replaced can append nothing, not even when the server has lost the ledger's end and the
+sequences are equal again by coincidence. Each message names the one before it; readers ignore a message that does not.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rljob_core.records import EpochClaimed, Record, RecordBatch, Writer, decode
 log = logging.getLogger(__name__)
 
 CLAIM, RECORDS, SNAPSHOT, PART = "claim", "records", "snapshot", "part"
-"""Suffixes of the ledger's messages: records that claim an epoch, and others; a snapshot, and the parts before it."""
+"""Suffixes of the ledger's messages: records that claim an epoch, other records, a snapshot's last part, its others."""
 RECORDS_PER_MESSAGE = 256
 SNAPSHOT_RECORDS, RECORDS_PER_GROUP = 50_000, 4
 """Records after which a snapshot is due; the more groups are open, the larger it is, and the rarer."""
 PART_BYTES = 900_000
 
 SILENCE_SECONDS = 60.0
-"""For so long a reader waits for a message that was there: longer than any connection is mended."""
+"""Seconds that a reader waits for the next message it knows to be stored: longer than any reconnection takes."""
 
 _AFTER = "Rljob-After"
 _PARTS = "Rljob-Parts"
@@ -37,7 +37,7 @@ _PARTS = "Rljob-Parts"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A message of the ledger, by sequence and message id; (0, "") before the first."""
+    """The position of a message in the ledger: sequence and message id; (0, "") before the first."""
 
     sequence: int = 0
     id: str = ""
@@ -61,14 +61,14 @@ class Ledger:
         self._since_snapshot = 0
 
     async def replay(self, whole: JobState | None = None) -> JobState:
-        """The state that the ledger tells, up to the message that is its last now.
+        """The state after all records up to the message that is the last one now.
 
         Args:
-            whole: a fresh state that all records are folded into; from the newest snapshot on if it is not given.
+            whole: a fresh state to which all records are applied; if not given, reading starts at the newest snapshot.
 
         Raises:
-            Fenced: its end, which was there, does not come.
-            CorruptLedger: a message does not decode, or is of another job; it names the sequence.
+            Fenced: the last message did not arrive: the server has lost the ledger's end meanwhile.
+            CorruptLedger: a message does not decode, or belongs to another job; the error names its sequence.
         """
         last = await self._store.last(Channel.LEDGER)
         state, start = (whole, 1) if whole is not None else await self._newest_snapshot()
@@ -87,7 +87,7 @@ class Ledger:
                         break
         except TimeoutError as error:
             raise Fenced(f"the ledger was cut before message {last.sequence} was read") from error
-        # A zombie may have appended since; the claim then fails as it must.
+        # A coordinator that was replaced may have appended since; the claim then fails, as it must.
         self._end = _place(last)
         return state
 
@@ -104,10 +104,10 @@ class Ledger:
             self._since_snapshot += len(batch.records)
 
     async def append(self, writer: Writer, records: Sequence[Record]) -> None:
-        """Store records, in order; none: an empty message, by which a writer learns whether it still is one.
+        """Store records, in order. Without records it stores an empty message, which fails if the writer was replaced.
 
         Raises:
-            Fenced: somebody else has appended.
+            Fenced: another coordinator has appended.
         """
         for start in range(0, max(len(records), 1), RECORDS_PER_MESSAGE):
             for data in _encoded(writer, records[start : start + RECORDS_PER_MESSAGE]):
@@ -115,15 +115,15 @@ class Ledger:
         self._since_snapshot += len(records)
 
     async def claim(self, writer: Writer, records: Sequence[Record]) -> None:
-        """Store the records that claim an epoch, right after what was replayed.
+        """Store the records that claim an epoch, directly after the message that was replayed last.
 
         Raises:
-            Fenced: somebody else has appended, or what was replayed is not what is there.
+            Fenced: another coordinator has appended, or the server has replaced the message that was replayed last.
         """
         replayed = self._end
         batch = RecordBatch(writer, tuple(records))
-        # The server may have forgotten the id of its last message (they last as long as its duplicate window), so it
-        # is not asked for it here: it is compared once nobody else can append any more.
+        # The server forgets ids after its duplicate window, so the claim does not name the id of the last message. That
+        # message is compared after the claim, when no other coordinator can append any more.
         await self._publish(CLAIM, encode_batch(batch), {}, compare=False)
         if replayed.sequence:
             (before,) = await self._store.get(Channel.LEDGER, [replayed.sequence])
@@ -131,7 +131,7 @@ class Ledger:
                 raise Fenced("the ledger was cut and written again while it was read")
 
     async def snapshot_if_due(self, state: JobState) -> None:
-        """Store a snapshot if enough was appended since the last: reading from it is then bounded."""
+        """Store a snapshot if enough records were appended since the last one, which bounds the time of a replay."""
         if self._since_snapshot < max(SNAPSHOT_RECORDS, RECORDS_PER_GROUP * len(state.groups)):
             return
         data = snapshot.dump(state)
@@ -161,7 +161,7 @@ class Ledger:
         self._end = Place(sequence, identity)
 
     async def _newest_snapshot(self) -> tuple[JobState, int]:
-        """The state that reading starts from, and the sequence that it starts at."""
+        """The state at which reading starts, and the first sequence to read."""
         message = await self._store.last(Channel.LEDGER, SNAPSHOT)
         if message is None:
             return JobState(), 1
@@ -177,7 +177,7 @@ class Ledger:
         except ValueError as error:
             log.warning("the snapshot at message %d: %s: reading from the start", message.sequence, error)
             return JobState(), 1
-        if state.job != self._job:  # so is what leads to it, which says more
+        if state.job != self._job:  # reading from the start names the foreign record
             return JobState(), 1
         return state, message.sequence
 
@@ -187,12 +187,13 @@ class Ledger:
 
 
 class Chain:
-    """Which of a ledger's messages count, by their headers: those that were appended to the message that they name.
+    """Decides by the headers which messages of a ledger count: those that follow the message that they name.
 
-    After one that was not (a zombie's, which a server that lost a tail let in) nothing counts until the next claim.
+    A message that follows another one was written by a replaced coordinator and admitted by a server that had lost the
+    ledger's end. After it nothing counts until the next claim.
 
     Args:
-        start: sequence of the first message that it is asked about; if it is not 1, that one is known to count.
+        start: sequence of the first message that will be given; if it is not 1, that message is known to count.
     """
 
     def __init__(self, start: int = 1) -> None:
@@ -200,16 +201,16 @@ class Chain:
         self._broken = False
 
     def admits(self, message: Message) -> bool:
-        """Whether the next message counts."""
+        """Whether the next message, in the order of sequences, counts."""
         chained = self._before is None or message.headers.get(_AFTER) == self._before
-        # Whatever is there, the next claim is appended to it.
+        # The next claim follows this message, whether the message counts or not.
         self._before = message.headers.get(MESSAGE_ID, "")
         self._broken = not chained or (self._broken and message.suffix != CLAIM)
         return not self._broken
 
 
 def parts_before(message: Message) -> list[int]:
-    """Sequences of the messages that a snapshot's first parts are in, in order; the message itself has the last."""
+    """Sequences of the messages that hold a snapshot's parts, in order; the last part is in `message` itself."""
     return [int(sequence) for sequence in message.headers.get(_PARTS, "").split(",") if sequence]
 
 
@@ -217,7 +218,7 @@ def read_batch(message: Message) -> RecordBatch:
     """The records of a message.
 
     Raises:
-        CorruptLedger: it does not decode.
+        CorruptLedger: it does not decode; the message says what the user can do.
     """
     try:
         return decode_batch(message.data)
@@ -235,7 +236,7 @@ def read_batch(message: Message) -> RecordBatch:
 
 
 def _encoded(writer: Writer, records: Sequence[Record]) -> list[bytes]:
-    """Records as payloads of messages, of one where that is not too large."""
+    """Records as the payload of one message, or of several where one would be too large."""
     data = encode_batch(RecordBatch(writer, tuple(records)))
     if len(data) <= PART_BYTES or len(records) < 2:
         return [data]

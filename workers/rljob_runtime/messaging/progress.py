@@ -1,9 +1,9 @@
-"""Progress of trajectories on a message store: tokens so far as a payload, what a coordinator needs of it as a header.
+"""Stores unfinished trajectories: their tokens as payloads, what the coordinator needs of them in headers.
 
-The channel keeps the newest message of a subject, and a trajectory has one subject, whatever its attempt: progress of
-an engine that was taken for dead may replace that of its successor. It is known by its digest, so nobody goes on from
-other tokens than the ledger says. Progress above the payload limit is cut (`chunks`); its chunks have subjects under
-the trajectory's, which nobody else writes to.
+The channel keeps the newest message of each subject, and all attempts of a trajectory share a subject, so an engine
+that was wrongly taken for dead may replace the progress of its successor. The ledger names progress by its digest: no
+engine continues from other tokens than the ledger says. Progress above the payload limit is cut (`chunks`); the chunks
+have subjects below that of the trajectory, one per attempt and length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ _STORED = TypeAdapter(StoredProgress)
 
 @dataclass(frozen=True, slots=True)
 class PartialTrajectory:
-    """What was generated of a trajectory, and by which weights: (version, manifest's digest)."""
+    """An unfinished trajectory.
+
+    Attributes:
+        trajectory: the tokens so far.
+        weights: version and manifest digest of all weights that generated them.
+    """
 
     trajectory: Trajectory
     weights: tuple[tuple[int, str], ...]
@@ -48,34 +53,34 @@ class ProgressStore:
         self._store = store
         self._payload_bytes = payload_bytes
         self._chunks: dict[int, list[int]] = {}
-        """Of messages that were put or gotten here, by their sequence."""
+        """Sequences of the chunks of each message that this object put or got, by the message's sequence."""
         self._reading = asyncio.Semaphore(_LOOKUPS)
 
-    async def put(self, made: PartialTrajectory, *, seed: int, replaces: int = 0) -> int:
-        """Store how far a trajectory has come, in the place of what was stored of it; the message's sequence.
+    async def put(self, partial: PartialTrajectory, *, seed: int, replaces: int = 0) -> int:
+        """Store the progress of a trajectory, which replaces its earlier progress; returns the message's sequence.
 
         Args:
-            made: what there is of it.
-            seed: of its sample.
-            replaces: the message that this one takes the place of, whose chunks go.
+            partial: the tokens so far.
+            seed: of the trajectory's sample.
+            replaces: sequence of the message that this one replaces, whose chunks are deleted.
 
         Raises:
             StoreFull: the server has no room.
         """
-        trajectory = made.trajectory
+        trajectory = partial.trajectory
         packed = wire.pack(trajectory)
-        # Its sequence is known to whoever reads it.
+        # The sequence is not known yet; readers set it.
         inherited = Inherited(
             trajectory.attempt, trajectory.response_tokens, trajectory.span, seed, 0, packed.digest
         )
         pieces, data = chunks.cut(wire.join([packed]), self._payload_bytes)
-        # Until the new message is there, the old one's chunks stay.
+        # The chunks of the earlier progress are kept until the new message is stored.
         under = f"{trajectory.id}.{trajectory.attempt}-{trajectory.response_tokens}"
         puts = (
             self._store.publish(Channel.PROGRESS, f"{under}.{n}", piece) for n, piece in enumerate(pieces)
         )
         cut = await asyncio.gather(*puts)
-        header = _STORED.dump_json(StoredProgress(inherited, made.weights), ensure_ascii=True).decode()
+        header = _STORED.dump_json(StoredProgress(inherited, partial.weights), ensure_ascii=True).decode()
         headers = {PROGRESS_HEADER: header} | chunks.chunk_headers(cut)
         sequence = await self._store.publish(Channel.PROGRESS, trajectory.id, data, headers=headers)
         if cut:
@@ -85,14 +90,14 @@ class ProgressStore:
         return sequence
 
     async def newest(self, trajectory: str) -> StoredProgress | None:
-        """How far a trajectory has come; None if nothing is stored of it that is whole."""
+        """The newest progress of a trajectory, without its tokens; None if none is stored, or if it does not decode."""
         async with self._reading:
             message = await self._store.last(Channel.PROGRESS, trajectory)
         found = None if message is None else await self._read(message)
         return None if found is None else found[0]
 
     async def get(self, trajectory: str, inherited: Inherited) -> PartialTrajectory | None:
-        """What is to be gone on from; None if it is gone."""
+        """The progress that an assignment continues; None if it is no longer stored."""
         async with self._reading:
             (message,) = await self._store.get(Channel.PROGRESS, [inherited.sequence])
         if message is None or (found := await self._read(message)) is None:
@@ -104,35 +109,35 @@ class ProgressStore:
         return PartialTrajectory(found[1], found[0].weights)
 
     async def trajectories(self) -> tuple[str, ...]:
-        """Of which trajectories there is any."""
+        """The trajectories of which progress is stored."""
         return tuple(dict.fromkeys(map(_owner, await self._store.suffixes(Channel.PROGRESS, ">"))))
 
     async def drop(self, trajectories: Sequence[str]) -> None:
-        """Delete all that is stored of these."""
+        """Delete all progress of these trajectories."""
         dropped = set(trajectories)
         for suffix in await self._store.suffixes(Channel.PROGRESS, ">"):
             if _owner(suffix) in dropped:
                 await self._store.purge(Channel.PROGRESS, suffix)
 
     async def delete(self, sequences: Sequence[int]) -> None:
-        """Delete messages that were put or gotten here, with their chunks; those that were replaced are passed over."""
+        """Delete messages that this object put or got, with their chunks; messages that were replaced are ignored."""
         cut = [chunk for sequence in sequences for chunk in self._chunks.pop(sequence, ())]
         await self._store.delete(Channel.PROGRESS, [*sequences, *cut])
 
     async def _read(self, message: Message) -> tuple[StoredProgress, Trajectory] | None:
-        """What a message holds, verified; None if it does not decode."""
+        """The header and the trajectory of a message, verified; None if it does not decode."""
         try:
-            said = _STORED.validate_json(message.headers.get(PROGRESS_HEADER, ""))
+            header = _STORED.validate_json(message.headers.get(PROGRESS_HEADER, ""))
             ((trajectory, digest),) = wire.decode_verified(
                 await chunks.whole(self._store, Channel.PROGRESS, message)
             )
         except (ValidationError, ValueError, CorruptPayload):
             return None
-        if digest != said.inherited.digest:
+        if digest != header.inherited.digest:
             return None
-        return replace(said, inherited=replace(said.inherited, sequence=message.sequence)), trajectory
+        return replace(header, inherited=replace(header.inherited, sequence=message.sequence)), trajectory
 
 
 def _owner(suffix: str) -> str:
-    """The trajectory of a message or of a chunk."""
+    """The trajectory that a message or a chunk with this suffix belongs to."""
     return ".".join(suffix.split(".")[:2])

@@ -1,7 +1,7 @@
-"""Trajectories on a message store: batching, chunking, summaries in headers, dead letters.
+"""Stores trajectories on a message store: several per message, large ones in chunks, with summaries in headers.
 
-A message holds one or more trajectories and, in its header `Rljob-Summary`, what the coordinator needs of each.
-A trajectory above the payload limit is cut (`chunks`).
+The header `Rljob-Summary` of a message holds what the coordinator needs of each trajectory in it: the coordinator reads
+no payloads. A trajectory above the payload limit is cut (`chunks`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rljob_core.ports import Channel, Delivery, Message, MessageStore, Queue
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import chunks, wire
 from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
-from rljob_runtime.messaging.wire import Packed, PayloadSummary
+from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries, summarize
+from rljob_runtime.messaging.wire import Packed
 
 SUMMARY_HEADER = "Rljob-Summary"
 _OWNER_HEADER = "Rljob-Trajectory"
@@ -34,7 +35,7 @@ _MESSAGE_TRAJECTORIES = 128
 
 @dataclass(frozen=True, slots=True)
 class LocatedSummary:
-    """A summary and where its payload is: the `index`-th trajectory of message `sequence`."""
+    """A summary and the position of its payload: the `index`-th trajectory of message `sequence`."""
 
     summary: PayloadSummary
     sequence: int
@@ -43,7 +44,7 @@ class LocatedSummary:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """An engine says that it has nothing (more) of this; what it has stored of it came before."""
+    """An engine's answer that it has no payload of an assignment, except those that it stored before this message."""
 
     trajectory: str
     attempt: int
@@ -53,7 +54,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A payload that is asked for: its message, its place in it and the digest that it must have."""
+    """The position of a payload: its message, its index in the message and the digest that it must have."""
 
     sequence: int
     index: int
@@ -62,7 +63,14 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryDelivery:
-    """A message of trajectories taken from a queue; `lost` is what it should hold, if it does not decode."""
+    """A message of trajectories from a queue.
+
+    Attributes:
+        trajectories: in the message; empty if its payload does not decode.
+        digests: of the trajectories.
+        delivery: acknowledges the message.
+        lost: summaries of the trajectories in a payload that does not decode.
+    """
 
     trajectories: tuple[Trajectory, ...]
     digests: tuple[str, ...]
@@ -70,15 +78,15 @@ class TrajectoryDelivery:
     lost: tuple[PayloadSummary, ...] = ()
 
     async def ack(self) -> None:
-        """All of them are dealt with."""
+        """Acknowledge the message: it is not delivered again."""
         await self.delivery.ack()
 
     async def retry(self, delay: float) -> None:
-        """Deliver them again after `delay` seconds."""
+        """Ask for the message to be delivered again after `delay` seconds."""
         await self.delivery.retry(delay)
 
     async def in_progress(self) -> None:
-        """Restart their acknowledgement timer."""
+        """Restart the message's acknowledgement timer."""
         await self.delivery.in_progress()
 
 
@@ -90,7 +98,7 @@ class TrajectoryStore:
         payload_bytes: largest payload of one message.
 
     Attributes:
-        dead_letters: messages that did not decode, or lacked what they point to, since this object was made.
+        dead_letters: number of messages that did not decode, or whose chunks were gone, since this object was created.
     """
 
     def __init__(self, store: MessageStore, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
@@ -98,13 +106,13 @@ class TrajectoryStore:
         self._payload_bytes = payload_bytes
         self._members: dict[int, tuple[PayloadSummary, ...]] = {}
         self._chunks: dict[str, dict[int, int]] = {}
-        """Per trajectory: attempt by sequence."""
+        """Of each trajectory, the attempt of every chunk, by the chunk's sequence."""
         self.dead_letters = 0
 
     async def put(self, trajectories: Sequence[Trajectory]) -> int:
-        """Store trajectories, as few messages as the payload limit allows; all are acknowledged on return.
+        """Store trajectories in as few messages as the payload limit allows; all are acknowledged on return.
 
-        Returns the last sequence. The same trajectories and attempts put again are stored once.
+        Returns the last sequence. Payloads that are put again are stored once.
 
         Raises:
             StoreFull: the stream is at its limit; some may have been stored.
@@ -117,7 +125,7 @@ class TrajectoryStore:
         return max(await asyncio.gather(*map(self._put, batches)), default=0)
 
     async def put_absence(self, trajectory: str, attempt: int, *, engine: str) -> None:
-        """Store, after all that was stored before, that an engine has nothing (more) of this.
+        """Store the message that an engine has no (further) payload of an assignment; it follows all its payloads.
 
         Raises:
             StoreFull: the stream is at its limit.
@@ -127,17 +135,17 @@ class TrajectoryStore:
         await self._store.publish(Channel.TRAJECTORIES, _ABSENT, b"", headers=headers)
 
     async def summaries(self, start: int = 1) -> AsyncIterator[list[LocatedSummary | Absence]]:
-        """What is stored from sequence `start` and then what comes, in order, from headers alone.
+        """Summaries from sequence `start` on, in order and without end; only headers are read.
 
-        Messages without a readable header are counted as dead letters.
+        Messages whose header does not decode are counted as dead letters.
         """
         async for messages in self._store.read(Channel.TRAJECTORIES, start=start, headers_only=True):
             located: list[LocatedSummary | Absence] = []
             for message in messages:
                 if message.suffix != _PAYLOAD:
                     owner = message.headers.get(_OWNER_HEADER, "")
-                    said = message.headers.get(_ATTEMPT_HEADER, "")
-                    attempt = int(said) if said.isdecimal() else 0
+                    number = message.headers.get(_ATTEMPT_HEADER, "")
+                    attempt = int(number) if number.isdecimal() else 0
                     if message.suffix == _CHUNK:
                         self._chunks.setdefault(owner, {})[message.sequence] = attempt
                     else:
@@ -145,7 +153,7 @@ class TrajectoryStore:
                         located.append(Absence(owner, attempt, engine, message.sequence))
                     continue
                 try:
-                    found = wire.decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
+                    found = decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
                 except CorruptPayload:
                     self.dead_letters += 1
                     continue
@@ -159,14 +167,14 @@ class TrajectoryStore:
     async def get(self, locations: Sequence[Location]) -> list[Trajectory | None]:
         """Trajectories by location.
 
-        None for one that is gone, does not decode (a dead letter), or is not the one that was asked for.
+        None for a payload that is gone, does not decode (a dead letter), or has another digest.
         """
         sequences = list(dict.fromkeys(location.sequence for location in locations))
         messages = await self._store.get(Channel.TRAJECTORIES, sequences)
         decoded = {}
         for sequence, message in zip(sequences, messages, strict=True):
             if message is not None:
-                decoded[sequence] = await self._decode(message)
+                decoded[sequence] = await self.decode(message)
         found: list[Trajectory | None] = []
         for location in locations:
             payloads = decoded.get(location.sequence) or []
@@ -182,10 +190,10 @@ class TrajectoryStore:
         return TrajectoryQueue(self, queue)
 
     async def delete(self, sequences: Sequence[int]) -> None:
-        """Delete messages, each once all trajectories in it are done with.
+        """Delete messages whose trajectories are no longer needed, with their chunks.
 
-        Goes with them: the chunks of their attempts that `summaries` has seen, and of earlier ones, some of which
-        may never have become whole.
+        Chunks are those that `summaries` has read: of the messages' attempts and of all earlier ones, whose payloads
+        may never have been completed.
         """
         cut = []
         for summary in (summary for sequence in sequences for summary in self._members.pop(sequence, ())):
@@ -213,8 +221,8 @@ class TrajectoryStore:
 
     async def _put(self, batch: Sequence[Packed]) -> int:
         data = wire.join(batch)
-        headers = {SUMMARY_HEADER: wire.encode_summaries([wire.summarize(item) for item in batch])}
-        # With digests: the same attempt generated again, under other weights, is another payload.
+        headers = {SUMMARY_HEADER: encode_summaries([summarize(item) for item in batch])}
+        # With digests: an attempt that was generated again with other weights is another payload.
         names = "/".join(f"{i.trajectory.id}@{i.trajectory.attempt}:{i.digest}" for i in batch)
         identity = xxhash.xxh3_128_hexdigest(names.encode())
         pieces, data = chunks.cut(data, self._payload_bytes)
@@ -228,8 +236,8 @@ class TrajectoryStore:
             Channel.TRAJECTORIES, _PAYLOAD, data, headers=headers, message_id=identity
         )
 
-    async def _decode(self, message: Message) -> list[tuple[Trajectory, str]] | None:
-        """Trajectories and digests of a message; None, and a dead letter counted, if there is no telling."""
+    async def decode(self, message: Message) -> list[tuple[Trajectory, str]] | None:
+        """Trajectories and digests of a message; None if it does not decode, which is counted as a dead letter."""
         try:
             return wire.decode_verified(await chunks.whole(self._store, Channel.TRAJECTORIES, message))
         except CorruptPayload:
@@ -238,7 +246,7 @@ class TrajectoryStore:
 
 
 class TrajectoryQueue:
-    """A queue that gives out decoded trajectories."""
+    """A durable queue whose messages are delivered decoded."""
 
     def __init__(self, store: TrajectoryStore, queue: Queue) -> None:
         self._store = store
@@ -247,17 +255,18 @@ class TrajectoryQueue:
     async def fetch(
         self, *, messages: int, max_bytes: int = 8 << 20, timeout: float = 1.0
     ) -> list[TrajectoryDelivery]:
-        """Messages of trajectories as soon as there is one; none after `timeout` seconds.
+        """At least one message of trajectories as soon as there is one; none after `timeout` seconds.
 
-        One that does not decode is counted as a dead letter; without a readable header it is acknowledged as well.
+        A message that does not decode is counted as a dead letter; if its header does not decode either, it is
+        acknowledged and not returned.
         """
         deliveries = await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=timeout)
         fetched = []
         for delivery in deliveries:
-            payloads = await self._store._decode(delivery.message)
+            payloads = await self._store.decode(delivery.message)
             if payloads is None:
                 try:
-                    lost = wire.decode_summaries(delivery.message.headers.get(SUMMARY_HEADER, ""))
+                    lost = decode_summaries(delivery.message.headers.get(SUMMARY_HEADER, ""))
                 except CorruptPayload:
                     await delivery.ack()
                 else:

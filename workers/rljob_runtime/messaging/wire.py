@@ -11,10 +11,10 @@ column    raw: the array                                   (view of the buffer)
 ```
 
 Everything starts at a multiple of 8 bytes. The checksum (xxh3-64) covers prefix and table, the digests cover the
-rest, so that no altered byte goes unnoticed. A block holds all of a trajectory and nothing of its surroundings:
+rest, so that no altered byte goes unnoticed. A block depends on its trajectory alone, so
 its digest names the trajectory wherever it is stored. Loss masks and versions are long runs of one value: stored
-as runs a trajectory of 16,384 tokens takes 131 KB instead of 213 KB, which is worth far more on the way than the
-few microseconds that looking for the runs costs. Log-probabilities of tokens that no model produced are one run of 0.
+as runs, a trajectory of 16,384 tokens takes 131 KB instead of 213 KB, which saves far more time in transfer than the
+few microseconds that the search for runs takes. Log-probabilities of tokens that no model generated are one run of 0.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Packed:
 
     @property
     def size(self) -> int:
-        """Bytes that it adds to a message."""
+        """Bytes that the trajectory adds to a message."""
         return len(self.block) + _ENTRY.size
 
 
@@ -107,7 +107,7 @@ def pack(trajectory: Trajectory) -> Packed:
         versions = _column(segment.versions, _INT)
         if not len(tokens) == len(mask) == len(logprobs) == len(versions):
             raise ValueError(f"trajectory {trajectory.id}: the columns of a segment differ in length")
-        # Nothing repeats in what a model samples: looking for runs would be in vain.
+        # Log-probabilities of sampled tokens do not repeat: a search for runs would find none.
         sampled = segment.source is Source.MODEL
         columns += _raw(tokens)
         segments.append(
@@ -167,7 +167,7 @@ def decode(data: bytes) -> list[Trajectory]:
 
     Raises:
         UnknownVersion: a newer release wrote it.
-        CorruptPayload: truncated, altered, or no message of ours.
+        CorruptPayload: it is truncated or altered, or rljob did not write it.
     """
     return [trajectory for trajectory, _ in decode_verified(data)]
 
@@ -220,7 +220,7 @@ def _unpack(data: bytes, offset: int, length: int) -> Trajectory:
         raise CorruptPayload(f"the meta of the block at byte {offset} is not ours: {error}") from error
     segments = []
     for source, count, mask_runs, logprob_runs, version_runs in meta.segments:
-        # Raw, so that the bytes there are bound what runs can make of them.
+        # Tokens are always raw, so a segment's length is bounded by the bytes that are there, also where runs follow.
         tokens, position = _read(data, position, end, dtype=_INT, count=count, runs=0)
         mask, position = _read(data, position, end, dtype=_BYTE, count=count, runs=mask_runs)
         logprobs, position = _read(data, position, end, dtype=_FLOAT, count=count, runs=logprob_runs)
@@ -264,7 +264,11 @@ def _read(
 
 
 def _column(values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Values as a contiguous array of the column's type, refused where they would change."""
+    """Values as a contiguous array of the column's type.
+
+    Raises:
+        ValueError: a value would change, or there is not exactly one dimension.
+    """
     array = np.ascontiguousarray(values)
     if array.ndim != 1:
         raise ValueError(f"a column has one dimension, not {array.ndim}")
@@ -290,7 +294,7 @@ def _add_runs(array: np.ndarray[Any, Any], columns: list[Any]) -> int:
     """Add a column as runs of equal bits, or raw where that is shorter; how many runs."""
     raw = array.tobytes()
     first = raw[: array.itemsize]
-    # Most columns are one value throughout, and comparing bytes tells in a fifth of the time.
+    # Most columns have one value throughout; comparing bytes finds that out in a fifth of the time.
     if first and raw.endswith(first) and raw == first * len(array):
         columns.append(_ONE_RUN.pack(first.ljust(4, b"\0"), len(array)))
         return 1
@@ -305,62 +309,3 @@ def _add_runs(array: np.ndarray[Any, Any], columns: list[Any]) -> int:
     ends[-1] = len(array) - 1
     columns += [bits[ends[1:]].astype(_INT), ends[1:] - ends[:-1]]
     return runs
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadSummary:
-    """What a message's header says of one of its trajectories, for those that need no tokens.
-
-    Attributes:
-        tokens: of all segments.
-        response_tokens: produced by the model.
-        digest: of its block (see `digest`).
-    """
-
-    trajectory: str
-    attempt: int
-    prompt: int
-    span: VersionSpan
-    tokens: int
-    response_tokens: int
-    digest: str
-    finish: FinishReason
-    sample: str
-    engine: str
-
-
-def summarize(packed: Packed) -> PayloadSummary:
-    """The summary of a packed trajectory."""
-    trajectory = packed.trajectory
-    return PayloadSummary(
-        trajectory=trajectory.id,
-        attempt=trajectory.attempt,
-        prompt=trajectory.prompt,
-        span=trajectory.span,
-        tokens=sum(len(segment.tokens) for segment in trajectory.segments),
-        response_tokens=trajectory.response_tokens,
-        digest=packed.digest,
-        finish=trajectory.finish,
-        sample=trajectory.sample,
-        engine=trajectory.engine,
-    )
-
-
-_SUMMARIES = TypeAdapter(tuple[PayloadSummary, ...])
-
-
-def encode_summaries(summaries: Sequence[PayloadSummary]) -> str:
-    """Summaries as one header value (JSON in ASCII, about 220 bytes each)."""
-    return _SUMMARIES.dump_json(tuple(summaries), ensure_ascii=True).decode()
-
-
-def decode_summaries(value: str) -> tuple[PayloadSummary, ...]:
-    """Summaries from a header value.
-
-    Raises:
-        CorruptPayload: it is none.
-    """
-    try:
-        return _SUMMARIES.validate_json(value)
-    except ValidationError as error:
-        raise CorruptPayload(f"not a payload summary: {error}") from error

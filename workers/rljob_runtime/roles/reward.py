@@ -24,8 +24,8 @@ from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
 from rljob_runtime.messaging.backpressure import retry_while_full
+from rljob_runtime.messaging.summaries import PayloadSummary
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
-from rljob_runtime.messaging.wire import PayloadSummary
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.pool import RewardPool
 from rljob_runtime.rewards.process import ScoringJob, ScoringOutcome

@@ -1,17 +1,17 @@
-"""The message store in one process, on asyncio alone: for tests under a virtual clock, with the same contract.
+"""A message store in one process, on asyncio alone, with the contract of the real one: for tests and simulations.
 
-Time is the event loop's (`loop.time()`), so that acknowledgement timers run on whatever clock drives the loop. Every
-call costs what is new for it, and the same calls have the same effects in the same order: jobs are simulated on it.
+Time is that of the event loop (`loop.time()`), so acknowledgement timers also run under a virtual clock. It is
+deterministic: the same calls have the same effects in the same order.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from rljob_core.errors import Fenced, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, NEWEST_ONLY, WORK_QUEUES, Channel, Message, first_sequence
+from rljob_runtime.messaging.memory.queue import MemoryQueue
 from rljob_runtime.messaging.memory.streams import Consumer, StoredStream, matches
 
 _REMOVED = "KV-Operation"
@@ -36,7 +36,7 @@ class MemoryServer:
 
 
 class MemoryJob:
-    """One job's streams, and what the death of their server's machine does to them."""
+    """One job's streams, and the losses that they suffer when the server's machine dies."""
 
     def __init__(self, trajectory_bytes: int | None) -> None:
         self.streams = {
@@ -52,23 +52,25 @@ class MemoryJob:
         self.signals = StoredStream("signals", last_per_suffix=True)
 
     def restart(self) -> None:
-        """The server dies and comes back, and forgets what it does not write down: ids of messages that are gone."""
+        """Restart the server, which forgets what it does not write to disk: ids of messages that are gone."""
         for stream in (*self.streams.values(), self.signals):
             stream.restart()
 
     def cut(self, channel: Channel, last: int, *, undone: int = 0, queues: bool = False) -> None:
-        """The server comes back on files whose ends are lost, so that a channel ends at sequence `last`.
+        """Restart the server with files whose ends are lost, so that a channel ends at sequence `last`.
 
-        What was deleted or acknowledged after message `last + 1` was stored, or was replaced then, is back.
+        Messages that were deleted, acknowledged or replaced after message `last + 1` was stored are back.
 
         Args:
-            undone: so many more of the newest deletions and acknowledgements are lost.
-            queues: whether the state of the channel's queues is lost as well, so that they give out all anew.
+            channel: the channel.
+            last: its last sequence then.
+            undone: number of the newest deletions and acknowledgements that are lost in addition.
+            queues: whether the state of the channel's queues is lost, so that they deliver everything again.
         """
         self.streams[channel].cut(last, undone=undone, queues=queues)
 
     def cut_signals(self, last: int) -> None:
-        """The same for the bucket of signals."""
+        """Restart the server with a bucket of signals that ends at sequence `last`."""
         self.signals.cut(last)
 
 
@@ -76,7 +78,8 @@ class MemoryStore:
     """A job's streams on a `MemoryServer`.
 
     Args:
-        subject: tells jobs apart.
+        server: may be shared by any number of stores.
+        subject: of the job.
     """
 
     def __init__(self, server: MemoryServer, *, subject: str) -> None:
@@ -125,14 +128,14 @@ class MemoryStore:
             wrong = f"wrong last message id: {stream.last_id}, not {expected_id}"
         if wrong:
             before = stream.newest(">") if expected_sequence is None else stream.get(expected_sequence + 1)
-            # Its first acknowledgement was lost, and its id is forgotten.
+            # It was stored before: its acknowledgement was lost, and the server has forgotten its id.
             if message_id is not None and before and before.headers[MESSAGE_ID] == message_id:
                 return before.sequence
             raise Fenced(f"{channel.value}: {wrong}")
         return stream.add(suffix, bytes(data), headers or {}, message_id)
 
     async def grow(self, channel: Channel, size: int) -> None:
-        """Let a channel hold that many bytes, if it holds less as yet."""
+        """Let a channel hold `size` bytes, if its limit is lower now."""
         stream = self._stream(channel)
         if stream.limit is not None:
             stream.limit = max(stream.limit, size)
@@ -158,7 +161,7 @@ class MemoryStore:
             if batch:
                 passed = batch[-1].sequence
                 yield [_without_data(message) for message in batch] if headers_only else batch
-            self._check()
+            self._open_job()
             if following > stream.last and len(stream.cuts) == cuts:
                 await stream.changes.wait(suffix)
 
@@ -175,7 +178,9 @@ class MemoryStore:
         self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
     ) -> MemoryQueue:
         """The durable queue `name` over the messages of `suffix` (created if it does not exist)."""
-        return MemoryQueue(self, self._stream(channel), name, lambda: Consumer(suffix, ack_wait, max_pending))
+        return MemoryQueue(
+            self._open_job, self._stream(channel), name, lambda: Consumer(suffix, ack_wait, max_pending)
+        )
 
     async def unacknowledged(self, channel: Channel, name: str) -> int:
         """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
@@ -206,15 +211,15 @@ class MemoryStore:
 
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket."""
-        self._check().signals.add(key, value, {})
+        self._open_job().signals.add(key, value, {})
 
     async def delete_signal(self, key: str) -> None:
         """Remove a key of the signal bucket."""
-        self._check().signals.add(key, b"", {_REMOVED: "DEL"})
+        self._open_job().signals.add(key, b"", {_REMOVED: "DEL"})
 
     async def watch_signals(self) -> AsyncGenerator[tuple[str, bytes | None], None]:
         """All keys with their values, then every change as it comes (None: removed), without end."""
-        stream = self._check().signals
+        stream = self._open_job().signals
         following, cuts = 1, len(stream.cuts)
         while True:
             if len(stream.cuts) > cuts:
@@ -224,89 +229,27 @@ class MemoryStore:
                 following = message.sequence + 1
                 if stream.get(message.sequence) is message:
                     yield message.suffix, None if _REMOVED in message.headers else message.data
-            self._check()
+            self._open_job()
             if not fresh and len(stream.cuts) == cuts:
                 await stream.changes.wait(">")
 
     async def depths(self) -> dict[str, int]:
         """Messages stored per channel."""
-        return {channel.value: len(stream) for channel, stream in self._check().streams.items()}
+        return {channel.value: len(stream) for channel, stream in self._open_job().streams.items()}
 
-    def _check(self) -> MemoryJob:
+    def _open_job(self) -> MemoryJob:
+        """The job's streams.
+
+        Raises:
+            StoreUnavailable: this store is closed.
+        """
         if self._closed:
             raise StoreUnavailable("this store is closed")
         return self._job
 
     def _stream(self, channel: Channel) -> StoredStream:
-        return self._check().streams[channel]
+        return self._open_job().streams[channel]
 
 
 def _without_data(message: Message) -> Message:
     return Message(message.sequence, message.suffix, b"", message.headers, message.size)
-
-
-class MemoryDelivery:
-    """A message of a queue. Of one that a server gave out before it was cut, the sequence may be another's now."""
-
-    __slots__ = ("_cuts", "_queue", "deliveries", "message")
-
-    def __init__(self, queue: MemoryQueue, message: Message, *, deliveries: int, cuts: int) -> None:
-        self._queue = queue
-        self._cuts = cuts
-        self.message = message
-        self.deliveries = deliveries
-
-    async def ack(self) -> None:
-        """It is dealt with."""
-        self._queue.settle(self.message.sequence, self._cuts)
-
-    async def retry(self, delay: float) -> None:
-        """Deliver it again after `delay` seconds."""
-        self._queue.postpone(self.message.sequence, self._cuts, delay)
-
-    async def in_progress(self) -> None:
-        """Restart its acknowledgement timer."""
-        self._queue.postpone(self.message.sequence, self._cuts, None)
-
-
-class MemoryQueue:
-    """A durable queue over a stream."""
-
-    def __init__(
-        self, store: MemoryStore, stream: StoredStream, name: str, create: Callable[[], Consumer]
-    ) -> None:
-        self._store = store
-        self._stream = stream
-        self._name = name
-        self._create = create
-        self._consumer()
-
-    async def fetch(self, *, messages: int, max_bytes: int, timeout: float) -> Sequence[MemoryDelivery]:
-        """At least one message as soon as there is one; none after `timeout` seconds."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while True:
-            self._store._check()
-            consumer, now, cuts = self._consumer(), loop.time(), len(self._stream.cuts)
-            taken = consumer.take(self._stream, messages, max_bytes, now)
-            if taken or now >= deadline:
-                return [
-                    MemoryDelivery(self, message, deliveries=count, cuts=cuts) for message, count in taken
-                ]
-            await self._stream.changes.wait(consumer.suffix, min(deadline, consumer.next_due()))
-
-    def settle(self, sequence: int, cuts: int) -> None:
-        """An acknowledgement; a late one counts too."""
-        if cuts == len(self._stream.cuts):
-            self._consumer().settle(self._stream, sequence)
-
-    def postpone(self, sequence: int, cuts: int, delay: float | None) -> None:
-        """Deliver a message again after `delay` seconds (None: after its acknowledgement time)."""
-        if cuts == len(self._stream.cuts):
-            self._consumer().postpone(self._stream, sequence, delay, asyncio.get_running_loop().time())
-
-    def _consumer(self) -> Consumer:
-        """The queue's state, made again after a purge."""
-        if self._name not in self._stream.consumers:
-            self._stream.consumers[self._name] = self._create()
-        return self._stream.consumers[self._name]

@@ -1,4 +1,4 @@
-"""The streams under `memory_store`: messages by sequence, ids of the last minutes, queues' states, cuts."""
+"""The streams of the memory store: messages by sequence, ids of the last minutes, states of queues, cuts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljob_core.errors import StoreFull
 from rljob_core.ports import MESSAGE_ID, Message
 
 _DUPLICATE_WINDOW = 300.0
-#: Removals that a cut may undo, per stream.
+#: Number of removals per stream that a cut can undo.
 _REMEMBERED = 4096
 
 
@@ -31,13 +31,13 @@ def matches(pattern: str, suffix: str) -> bool:
 
 
 class Changes:
-    """Wakes those who wait for a suffix, first come first served."""
+    """Wakes tasks that wait for a message of a suffix, in the order in which they began to wait."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], str] = {}
 
     def notify(self, suffix: str | None = None) -> None:
-        """Wake those whose pattern the suffix falls under; None: everybody."""
+        """Wake the tasks whose pattern matches the suffix; None: all."""
         for future, pattern in self._waiting.items():
             if suffix is None or matches(pattern, suffix):
                 _wake(future)
@@ -65,7 +65,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 class _Removed:
     message: Message
     after: int
-    """The stream's last sequence when it went."""
+    """The stream's last sequence when the message was removed."""
 
 
 class StoredStream:
@@ -74,8 +74,8 @@ class StoredStream:
     Args:
         first: sequence of the first one.
         limit: bytes of all messages.
-        work_queue: whether an acknowledged message goes.
-        last_per_suffix: whether a message makes the one before it, of its suffix, go.
+        work_queue: whether a message is removed when it is acknowledged.
+        last_per_suffix: whether only the newest message of a suffix is kept.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class StoredStream:
         return None
 
     def add(self, suffix: str, data: bytes, headers: Mapping[str, str], identity: str | None = None) -> int:
-        """Store a message; its sequence.
+        """Store a message; returns its sequence.
 
         Raises:
-            StoreFull: it does not fit.
+            StoreFull: the stream has no room for it.
         """
         size = _stored_size(data, headers)
         if self.limit is not None and self._size + size > self.limit:
@@ -153,7 +153,7 @@ class StoredStream:
         return self.last
 
     def duplicate_of(self, identity: str) -> int:
-        """Sequence of the message that was stored under that id not long ago; 0 if none was."""
+        """Sequence of the message that was stored under that id within the duplicate window; 0 if none was."""
         now = asyncio.get_running_loop().time()
         while self._identities:
             oldest, (_, stored) = next(iter(self._identities.items()))
@@ -163,10 +163,11 @@ class StoredStream:
         return self._identities.get(identity, (0, 0.0))[0]
 
     def remove(self, sequences: Sequence[int], *, after: int | None = None) -> None:
-        """Take messages out.
+        """Remove messages.
 
         Args:
-            after: the last sequence by whose loss they come back.
+            sequences: of the messages; those that are gone are ignored.
+            after: the messages are back if the stream is cut to an earlier sequence; by default its last one.
         """
         for sequence in sequences:
             message = self._messages.pop(sequence, None)
@@ -176,7 +177,7 @@ class StoredStream:
             self._removed.append(_Removed(message, self.last if after is None else after))
             for consumer in self.consumers.values():
                 if consumer.pending.pop(sequence, None) is not None:
-                    self.changes.notify(consumer.suffix)  # there is room in it again
+                    self.changes.notify(consumer.suffix)  # the queue has room for another delivery again
 
     def restart(self) -> None:
         """Forget ids of messages that are no longer stored."""
@@ -219,7 +220,7 @@ def _stored_size(data: bytes, headers: Mapping[str, str]) -> int:
 
 @dataclass(slots=True)
 class _Pending:
-    """A message that was given to a reader: when it comes again, and how often it was given out."""
+    """A message that was delivered and not acknowledged: when it is delivered again, and how often it was."""
 
     due: float
     deliveries: int
@@ -233,13 +234,13 @@ class Consumer:
     ack_wait: float
     max_pending: int
     following: int = 1
-    """The first sequence that was not looked at for a first delivery."""
+    """The first sequence that was not considered for a first delivery."""
     pending: dict[int, _Pending] = field(default_factory=dict)
     _timers: list[tuple[float, int]] = field(default_factory=list)
     """(due, sequence), a heap; some are out of date."""
 
     def next_due(self) -> float:
-        """When the next message comes again."""
+        """When the next unacknowledged message is delivered again."""
         while self._timers:
             due, sequence = self._timers[0]
             if (pending := self.pending.get(sequence)) is not None and pending.due == due:
@@ -250,7 +251,7 @@ class Consumer:
     def take(
         self, stream: StoredStream, messages: int, max_bytes: int, now: float
     ) -> list[tuple[Message, int]]:
-        """What is given out now, with how often it was: messages whose time is over, then new ones."""
+        """Deliver messages, each with its number of deliveries: first those whose timer has run out, then new ones."""
         taken: list[tuple[Message, int]] = []
         room = max_bytes
         while len(taken) < messages:
@@ -282,20 +283,20 @@ class Consumer:
         heapq.heappush(self._timers, (due, sequence))
 
     def settle(self, stream: StoredStream, sequence: int) -> None:
-        """A message is dealt with."""
+        """Acknowledge a message."""
         if self.pending.pop(sequence, None) is not None:
             stream.changes.notify(self.suffix)
         if stream.work_queue:
             stream.remove([sequence])
 
     def postpone(self, stream: StoredStream, sequence: int, delay: float | None, now: float) -> None:
-        """A message comes again after `delay` seconds, or `ack_wait`."""
+        """Deliver a message again after `delay` seconds; None: after `ack_wait`."""
         if (pending := self.pending.get(sequence)) is not None:
             self._give(sequence, now + (self.ack_wait if delay is None else delay), pending.deliveries)
             stream.changes.notify(self.suffix)
 
     def unacknowledged(self, stream: StoredStream) -> int:
-        """Messages that wait, or are given out."""
+        """Number of messages that wait for delivery, or for their acknowledgement."""
         return len(self.pending) + sum(matches(self.suffix, m.suffix) for m in stream.since(self.following))
 
     def dealt_with(self, message: Message) -> bool:
@@ -307,6 +308,6 @@ class Consumer:
         )
 
     def cut(self, last: int) -> None:
-        """The stream ends at `last` now, and goes on from there with other messages."""
+        """Follow a cut of the stream, which ends at `last` now and continues with other messages."""
         self.pending = {sequence: state for sequence, state in self.pending.items() if sequence <= last}
         self.following = max(self.pending) + 1 if self.pending else min(self.following, last + 1)

@@ -1,7 +1,7 @@
-"""One connection to a nats-server: requests with answers, retried over restarts of the server.
+"""One connection to a nats-server: requests with answers, which are repeated when the server restarts.
 
-nats-py reconnects by itself; what it does not do is tell those who wait for an answer that it will not come.
-Here a lost connection fails them at once, so that they ask again as soon as the server is back.
+nats-py reconnects by itself, but does not fail the requests whose answers will never come. Here a lost connection fails
+every request at once, so that its caller repeats it as soon as the server is back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from nats.aio.client import RawCredentials
 from nats.aio.subscription import Subscription
 
 from rljob_core.errors import StoreUnavailable
+from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed
 from rljob_runtime.messaging.nats.client import EagerClient, Received
 
 T = TypeVar("T")
@@ -31,34 +31,20 @@ _RECONNECT_WAIT = 0.2
 _RETRY_WAIT = 0.05
 _NO_RESPONDERS = "503"
 _CREDENTIALS = "-----BEGIN"
-#: What the server says, in small letters, of a subject that our credentials do not allow.
+#: The server's error for a subject that the credentials do not allow, in lower case.
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(?P<subject>[^"]*)"')
 
 
-class Interrupted(Exception):
-    """No answer: the connection was lost, the server is not ready, or it took too long. Worth another try."""
-
-
-class JetStreamError(Exception):
-    """The server's own error answer."""
-
-    def __init__(self, error: Mapping[str, Any]) -> None:
-        self.code = int(error.get("code", 0))
-        self.err_code = int(error.get("err_code", 0))
-        self.description = str(error.get("description", ""))
-        super().__init__(f"{self.description} ({self.code}, {self.err_code})")
-
-
 class Connection:
-    """A connection that comes back.
+    """A connection that is restored after every loss.
 
     Args:
         url: of the server.
-        patience: seconds that a call goes on trying, and a reader waits, while the server cannot be reached.
+        patience: seconds for which a call is repeated, and a reader waits, while the server cannot be reached.
         attempt: seconds after which an unanswered request is sent again.
-        credentials: a user's JWT and seed, or the path of a file with them, read anew at each connection.
+        credentials: a user's JWT and seed, or the path of a file with them, which is read at each connection.
         inbox: first tokens of the subjects on which answers come.
-        connect: seconds that `open` goes on trying; `patience` if not given.
+        connect: seconds for which `open` tries to connect; `patience` if not given.
     """
 
     def __init__(
@@ -88,7 +74,7 @@ class Connection:
         self._waiting: dict[str, tuple[asyncio.Future[Received], float, str]] = {}
         self._sweeping = False
         self._listeners: set[Callable[[], None]] = set()
-        #: Counts connections: what a server held for an older one may be gone.
+        #: Number of connections so far: a server may have dropped the state of an older one.
         self.generation = 0
 
     async def open(self) -> None:
@@ -125,7 +111,7 @@ class Connection:
         await self._on_connected()
 
     async def close(self) -> None:
-        """Flush what was sent and disconnect; does not wait for a server that is gone."""
+        """Flush what was sent and disconnect; waits two seconds at most for a server that does not answer."""
         self._closing = True
         if self._connected.is_set():
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
@@ -143,10 +129,10 @@ class Connection:
     # ------------------------------------------------------------------------------------ requests
 
     async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The result of `attempt`, tried again while it is interrupted.
+        """The result of `attempt`, which is called again for as long as it raises `Interrupted`.
 
         Raises:
-            StoreUnavailable: still interrupted after `patience` seconds, or the server refuses.
+            StoreUnavailable: it still raises `Interrupted` after `patience` seconds, or the server refuses.
         """
         deadline = asyncio.get_running_loop().time() + self.patience
         while True:
@@ -162,10 +148,10 @@ class Connection:
             await asyncio.sleep(_RETRY_WAIT)
 
     async def request(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> Received:
-        """The answer to one message, asked once.
+        """The answer to one message, which is sent once.
 
         Raises:
-            Interrupted: there is none.
+            Interrupted: no answer arrived.
         """
         answer = await self._ask(subject, data, headers)
         if not answer.data and answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
@@ -173,10 +159,10 @@ class Connection:
         return answer
 
     async def requests(self, subject: str, bodies: Sequence[bytes], *, window: int) -> list[Received]:
-        """The answers to several messages, `window` of them asked at a time, each again while it is interrupted.
+        """The answers to several messages, of which `window` are sent at a time, each repeated until it is answered.
 
         Raises:
-            StoreUnavailable: one was still interrupted after `patience` seconds.
+            StoreUnavailable: one was not answered in `patience` seconds.
         """
         answers: list[Received] = []
         for first in range(0, len(bodies), window):
@@ -188,12 +174,12 @@ class Connection:
                 if isinstance(answer, Received) and (answer.data or "Status" not in (answer.headers or {})):
                     answers.append(answer)
                 else:
-                    # Rare: an error, an empty answer, or none.
+                    # Rare: an error, an empty answer, or no answer.
                     answers.append(await self.retried(partial(self.request, subject, body)))
         return answers
 
     def _ask(self, subject: str, data: bytes, headers: Mapping[str, str] | None) -> asyncio.Future[Received]:
-        """The answer to come; it raises `Interrupted` if none does."""
+        """Send a message; a future of its answer, which raises `Interrupted` if none arrives in time."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Received] = loop.create_future()
         self._asked += 1
@@ -209,33 +195,33 @@ class Connection:
         return future
 
     async def call(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of JetStream's JSON API, asked once.
+        """The answer of JetStream's JSON API to one request, which is sent once.
 
         Raises:
-            Interrupted: there is none, or the server cannot give one now.
-            Refused: the server's error.
+            Interrupted: no answer arrived, or the server cannot give one now.
+            JetStreamError: the server's error.
         """
         answer = await self.request(f"$JS.API.{subject}", json.dumps(body).encode())
         return parsed(answer.data)
 
     def send(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Send a message that has no answer; lost if the connection is."""
+        """Send a message without an answer; it is lost if the connection is lost."""
         with contextlib.suppress(nats.errors.Error):
             self._client.post(subject, data, reply=reply)
 
     async def subscribe(self, handler: Callable[[Received], None]) -> tuple[str, Subscription]:
-        """A subject of our own, and what arrives on `<subject>.<anything>` goes to `handler`."""
+        """Subscribe to a new subject; `handler` receives what is published to `<subject>.<any token>`."""
         inbox = self._client.new_inbox()
         return inbox, await self._client.listen(f"{inbox}.*", handler)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        """End a subscription; one that ended with its connection is passed over."""
+        """End a subscription; without effect if the connection has ended."""
         with contextlib.suppress(nats.errors.Error):
             await self._client.forget(subscription)
 
     @property
     def server(self) -> str:
-        """Id of the server's process: another one's files may lack what this one had acknowledged."""
+        """Id of the server process: the files of another process may lack what this one has acknowledged."""
         return self._client.server_id
 
     @property
@@ -249,7 +235,7 @@ class Connection:
         """Return once connected.
 
         Raises:
-            Interrupted: not before `deadline` (event loop time).
+            Interrupted: it is not connected by `deadline` (event loop time).
             StoreUnavailable: closed.
         """
         if self._connected.is_set():
@@ -263,7 +249,7 @@ class Connection:
             raise Interrupted(f"not connected: {self._last_error!r}") from error
 
     def check_patience(self) -> None:
-        """Raise `StoreUnavailable` if it is closed, or was lost longer ago than `patience`."""
+        """Raise `StoreUnavailable` if the connection is closed, or was lost more than `patience` seconds ago."""
         if self._closing or self._client.is_closed:
             raise StoreUnavailable(f"the connection to {self.url} is closed: {self._last_error!r}")
         if not self._connected.is_set():
@@ -272,7 +258,7 @@ class Connection:
                 raise StoreUnavailable(f"no nats-server at {self.url} for {away:.0f} s: {self._last_error!r}")
 
     def bounded(self, seconds: float) -> float:
-        """`seconds`, or as long as patience with a lost connection lasts."""
+        """`seconds`; while the connection is lost, no more than what remains of `patience`."""
         if self._connected.is_set():
             return seconds
         return min(
@@ -298,9 +284,9 @@ class Connection:
             wake()
 
     def _sweep(self) -> None:
-        """Give up on what was asked too long ago, and come again while anything waits."""
+        """Fail the requests that have waited too long for an answer; repeats itself while any request waits."""
         loop = asyncio.get_running_loop()
-        # They wait equally long, so the oldest come first.
+        # All wait equally long, so the first ones expire first.
         for token, (future, deadline, _) in list(self._waiting.items()):
             if deadline > loop.time():
                 break
@@ -324,7 +310,7 @@ class Connection:
             self._forbid(denied["subject"], str(error))
 
     def _forbid(self, subject: str, reason: str) -> None:
-        """Fail those who wait for an answer from a subject that the server does not let us publish to."""
+        """Fail the requests to a subject to which the server does not let this user publish."""
         for token, (future, _, asked) in list(self._waiting.items()):
             if asked.lower() == subject:
                 del self._waiting[token]
@@ -343,66 +329,3 @@ class Connection:
 
     async def _on_closed(self) -> None:
         self._interrupt()
-
-
-def parsed(data: bytes) -> dict[str, Any]:
-    """JetStream's JSON answer.
-
-    Raises:
-        Interrupted: the server is not ready, or too busy.
-        Refused: its error.
-    """
-    answer: dict[str, Any] = json.loads(data)
-    error = answer.get("error")
-    if error is None:
-        return answer
-    refused = JetStreamError(error)
-    # 10008: JetStream is starting or recovering. 10059: a stream that someone else has yet to create.
-    # 429: more requests in line than the server keeps.
-    if refused.err_code in (10008, 10059) or refused.code == 429:
-        raise Interrupted(str(refused))
-    raise refused
-
-
-class Window:
-    """Bounds what is in flight, by messages and by bytes, first come first served."""
-
-    def __init__(self, *, messages: int, size: int) -> None:
-        self._messages = messages
-        self._size = size
-        self._used_messages = 0
-        self._used_size = 0
-        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    async def enter(self, size: int) -> None:
-        """Wait for room for one message of `size` bytes; one larger than the window goes alone."""
-        if not self._queue and self._fits(size):
-            self._take(size)
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((size, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.leave(size)
-            raise
-
-    def _fits(self, size: int) -> bool:
-        return self._used_messages == 0 or (
-            self._used_messages < self._messages and self._used_size + size <= self._size
-        )
-
-    def _take(self, size: int) -> None:
-        self._used_messages += 1
-        self._used_size += size
-
-    def leave(self, size: int) -> None:
-        """Give the room back."""
-        self._used_messages -= 1
-        self._used_size -= size
-        while self._queue and (self._queue[0][1].cancelled() or self._fits(self._queue[0][0])):
-            waiting, turn = self._queue.popleft()
-            if not turn.cancelled():
-                self._take(waiting)
-                turn.set_result(None)

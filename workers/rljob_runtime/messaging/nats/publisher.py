@@ -1,4 +1,4 @@
-"""Publishing to JetStream: a message is stored once, however often it is sent, and after the one that was meant."""
+"""Publishes to JetStream: a message is stored once, however often it is sent, and directly after an expected one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from rljob_core.errors import Fenced, StoreFull
 from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
+from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed
 from rljob_runtime.messaging.nats.client import Received
-from rljob_runtime.messaging.nats.connection import Connection, Interrupted, JetStreamError, Window, parsed
+from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.streams import JobStreams
+from rljob_runtime.messaging.nats.window import Window
 
 _WRONG_ID = 10070
 _WRONG_SEQUENCE = 10071
@@ -52,7 +54,7 @@ class Publisher:
         if expected_id is not None:
             head["Nats-Expected-Last-Msg-Id"] = expected_id
         size = len(data) + sum(len(key) + len(value) + 4 for key, value in head.items())
-        # The server cuts the connection of a client that passes it.
+        # The server would close the connection.
         if size + _HEADROOM > self._connection.max_payload:
             raise ValueError(f"a message of {size} bytes passes the limit of {self._connection.max_payload}")
         subject = self._streams.subject_of(channel, suffix)
@@ -80,7 +82,7 @@ class Publisher:
             self._window.leave(size)
 
     async def _stored_before(self, channel: Channel, expected: int | None, identity: str) -> int | None:
-        """The sequence of this very message, if it is where it should be: its first acknowledgement was lost."""
+        """The sequence of this message if it is already stored where expected: its acknowledgement was lost."""
         subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
         body = self._newest(channel) if expected is None else get_request(expected + 1)
         headers = (await self._connection.request(subject, body)).headers or {}
@@ -89,10 +91,10 @@ class Publisher:
     async def _forgotten(
         self, channel: Channel, expected_id: str, subject: str, data: bytes, head: Mapping[str, str]
     ) -> int | None:
-        """Publish after a message that is the newest, but whose id a restarted server forgot; else None.
+        """Publish after the expected message if it is the newest, though the server has forgotten its id; else None.
 
-        It forgets what is older than the duplicate window. Nothing but a restart can cut the stream between the two
-        requests, and a restart ends the connection: on the one connection the sequence alone says enough.
+        A server that starts forgets ids that are older than the duplicate window. Only a restart can cut the stream
+        between the two requests, and a restart ends the connection: on one connection the sequence is enough.
         """
         generation = self._connection.generation
         asked = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
@@ -115,15 +117,15 @@ class Publisher:
 
 
 def get_request(sequence: int) -> bytes:
-    """Of `DIRECT.GET`: the message at a sequence."""
+    """A request of `DIRECT.GET` for the message at a sequence."""
     return b'{"seq":%d}' % sequence
 
 
 def last_request(subject: str) -> bytes:
-    """Of `DIRECT.GET`: the newest message of a subject, which may have wildcards."""
+    """A request of `DIRECT.GET` for the newest message of a subject, which may have wildcards."""
     return json.dumps({"last_by_subj": subject}).encode()
 
 
 def _sequence(answer: Received) -> int:
-    """Of the message whose acknowledgement this is."""
+    """The sequence in an acknowledgement."""
     return int(parsed(answer.data)["seq"])

@@ -1,7 +1,7 @@
-"""What comes back when messages are pulled from JetStream, by readers and by queues alike.
+"""Pulls messages from JetStream, for readers and for queues.
 
-A pull is answered by messages and then by a status that ends it; it asks for the answers on a subject of its own
-(`<inbox>.<number>`), so that the status of an older pull is told apart.
+A consumer answers a pull with messages and then with a status that ends the pull. Each pull has a reply subject of its
+own (`<inbox>.<number>`), by which the status of an earlier pull is recognised.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_core.ports import MESSAGE_ID, Message
+from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError
 from rljob_runtime.messaging.nats.client import Received
-from rljob_runtime.messaging.nats.connection import Connection, Interrupted, JetStreamError
+from rljob_runtime.messaging.nats.connection import Connection
 
 #: Bytes of one pull: an eighth of what makes the server cut a slow client off (64 MB).
 PULL_BYTES = 8 << 20
 NANOSECONDS = 1_000_000_000
-#: What the server answers to the creation of a consumer while one of that name is being deleted.
+#: Error codes for the creation of a consumer while a consumer of that name is being deleted.
 _BEING_DELETED = (10012, 10149)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What ended a pull, or said that it goes on."""
+    """The status that ended a pull, or a heartbeat that says that it continues."""
 
     pull: str
     code: str
@@ -34,13 +35,13 @@ class Status:
 
     @property
     def peaceful(self) -> bool:
-        """It only ends the pull: nothing more now, out of time, or as many bytes as asked for."""
+        """Whether the pull ended as asked: no more messages, time over, or as many bytes as asked for."""
         return self.code in {"404", "408"} or "MaxBytes" in self.description
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """What came on a subscription and nobody took yet: each message with the server's process that it came from."""
+    """What has arrived on a subscription and waits to be read: each message with the id of its server process."""
 
     connection: Connection
     messages: deque[tuple[Received, str]] = field(default_factory=deque)
@@ -48,7 +49,7 @@ class Arrivals:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, message: Received) -> None:
-        """Take what came."""
+        """Add a message or a status that has arrived."""
         headers = message.headers
         if headers and not message.data and "Status" in headers:
             number = message.subject.rpartition(".")[2]
@@ -58,7 +59,7 @@ class Arrivals:
         self.changed.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Whether anything came, or the connection changed, in time."""
+        """Wait for an arrival or a change of the connection; False if there was none in time."""
         try:
             async with asyncio.timeout(seconds):
                 await self.changed.wait()
@@ -70,7 +71,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a delivered message comes from, as the subject that acknowledges it says."""
+    """Where a delivered message comes from, read from the subject that acknowledges it."""
 
     consumer: str
     deliveries: int
@@ -89,7 +90,7 @@ class Origin:
 
 
 def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
-    """A stored message without the headers that are JetStream's own, but for its id."""
+    """A stored message, without JetStream's own headers except for the message id."""
     headers = arrived.headers or {}
     size = headers.get("Nats-Msg-Size")
     return Message(
@@ -104,9 +105,9 @@ def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
 
 
 async def create_consumer(connection: Connection, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a consumer, or leave it as it is if there is one like it; what the server says of it.
+    """Create a consumer if it does not exist; returns the server's description of it.
 
-    Asked once: see `Connection.request`.
+    The request is sent once: see `Connection.request`.
     """
     try:
         return await connection.call(

@@ -1,4 +1,4 @@
-"""Durable queues on JetStream: consumers whose messages are each given to one of their readers."""
+"""Durable queues on JetStream: consumers that deliver each message to one of their readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from nats.js.api import ConsumerConfig
 
 from rljob_core.ports import Message
-from rljob_runtime.messaging.nats.connection import Connection, Interrupted
+from rljob_runtime.messaging.nats.answers import Interrupted
+from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import (
     NANOSECONDS,
     PULL_BYTES,
@@ -27,10 +28,11 @@ _SETTLE_SECONDS = 0.2
 
 
 class NatsDelivery:
-    """A message of a queue. Acknowledgements are sent without an answer: one that is lost lets it come again.
+    """A message of a queue.
 
-    They name its sequence. A server that came back may have given that to another message, which would be taken for
-    dealt with; so none is sent to another process than the one that delivered.
+    Acknowledgements are sent without an answer; if one is lost, the message is delivered again. They name the message
+    by its sequence, which a restarted server may have given to another message. Therefore they are sent only to the
+    server process that delivered the message.
     """
 
     __slots__ = ("_connection", "_reply", "_server", "deliveries", "message")
@@ -45,16 +47,16 @@ class NatsDelivery:
         self.deliveries = deliveries
 
     async def ack(self) -> None:
-        """It is dealt with."""
+        """Acknowledge the message: it is not delivered again."""
         self._answer(b"+ACK")
 
     async def retry(self, delay: float) -> None:
-        """Deliver it again after `delay` seconds."""
+        """Ask for the message to be delivered again after `delay` seconds."""
         body = json.dumps({"delay": int(delay * NANOSECONDS)}) if delay > 0 else ""
         self._answer(f"-NAK {body}".rstrip().encode())
 
     async def in_progress(self) -> None:
-        """Restart its acknowledgement timer."""
+        """Restart the message's acknowledgement timer."""
         self._answer(b"+WPI")
 
     def _answer(self, word: bytes) -> None:
@@ -63,7 +65,14 @@ class NatsDelivery:
 
 
 class NatsQueue:
-    """A durable consumer. A fetch asks for no more than it returns, so that readers share the messages fairly."""
+    """A durable consumer. A fetch asks for no more than it returns, so that readers share the messages evenly.
+
+    Args:
+        connection: to the server.
+        stream: name of the stream.
+        config: of the consumer.
+        suffix_of: the suffix of a subject, for `Message.suffix`.
+    """
 
     def __init__(
         self, connection: Connection, stream: str, config: ConsumerConfig, suffix_of: Callable[[str], str]
@@ -90,7 +99,7 @@ class NatsQueue:
             with self._connection.listening(self._arrivals.changed.set):
                 limit = min(max_bytes, PULL_BYTES)
                 while True:
-                    # One that came too late for the fetch before is not lost.
+                    # Messages that arrived too late for the previous fetch.
                     if self._arrivals.messages:
                         return self._take(messages)
                     left = deadline - loop.time()
@@ -134,9 +143,9 @@ class NatsQueue:
                 if status.pull == str(self._pulls):
                     return status
                 if self._arrivals.messages:
-                    # They answered a pull whose fetch was cancelled; this pull's are still to come.
+                    # These messages answered a pull whose fetch was cancelled; those of this pull have not arrived.
                     return None
-            # A consumer at its limit of pending messages ends no pull: do not keep back what is there.
+            # A consumer at its limit of pending messages does not end a pull: return what has arrived.
             patience = _QUIET_SECONDS if self._arrivals.messages else late - loop.time()
             if generation != self._connection.generation or not await self._arrivals.wait(
                 self._connection.bounded(patience)
@@ -163,10 +172,10 @@ class NatsQueue:
         return taken
 
     async def _recreate(self, deadline: float) -> None:
-        """The consumer is gone (its subject was purged), or not there yet on a server that starts."""
+        """Create the consumer again: its subject was purged, or a starting server does not have it yet."""
         try:
             async with asyncio.timeout_at(deadline):
-                # One that is being deleted must be gone first: the server would take the new one for it.
+                # Wait until the old consumer is deleted: before that, the server would take the new one for it.
                 await asyncio.sleep(_SETTLE_SECONDS)
                 await self._connection.retried(self._create)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Reading a stream of JetStream in order: readers that survive reconnects, and notice what a server lost."""
+"""Reads a stream of JetStream in order, through reconnections, and notices when the server has lost messages."""
 
 from __future__ import annotations
 
@@ -39,17 +39,20 @@ async def read_in_order(
     headers_only: bool = False,
     last_per_subject: bool = False,
 ) -> AsyncIterator[Sequence[Message]]:
-    """Messages of a stream in order, then new ones as they come, without end, gaps or repetitions.
+    """Messages of a stream in order, then new ones as they are stored, without end, gaps or repetitions.
 
     Args:
+        connection: to the server.
+        stream: name of the stream.
         subject: filter.
-        suffix_of: what a message's subject is called in `Message.suffix`.
+        suffix_of: the suffix of a subject, for `Message.suffix`.
         start: first sequence.
+        headers_only: whether payloads are left out.
         last_per_subject: begin with the newest message of each subject instead.
 
     Raises:
-        StreamCut: the server came back without messages that were read before.
-        StoreUnavailable: no server for long.
+        StreamCut: the server has restarted without messages that were read before.
+        StoreUnavailable: the server did not answer for too long.
     """
     reader = _Reader(connection, stream, subject, headers_only=headers_only)
     reader.first = start
@@ -78,10 +81,10 @@ class _Seen:
 
 
 class _Reader:
-    """A consumer of the server's, short-lived, and the state that makes an order of what it delivers.
+    """A short-lived consumer on the server, and the position of the reader in the stream.
 
-    What is read next is known here alone: whenever anything is wrong (the connection is another one, the
-    consumer's count has a gap, nothing is heard) the reader is *broken*, and starts a new consumer there.
+    Only the reader knows its position. When the connection is a new one, the consumer's count has a gap, or the
+    consumer is silent, the reader is *broken*, and creates a new consumer at its position.
     """
 
     def __init__(self, connection: Connection, stream: str, subject: str, *, headers_only: bool) -> None:
@@ -104,7 +107,7 @@ class _Reader:
         self._left = 0
 
     async def start(self) -> None:
-        """Start a consumer at the next sequence. Asked once: see `Connection.retried`."""
+        """Create a consumer at the next sequence; to be called by `Connection.retried`."""
         if self._subscription is None:
             self._inbox, self._subscription = await self._connection.subscribe(self.arrivals.add)
         self._generation = self._connection.generation
@@ -117,7 +120,7 @@ class _Reader:
         config = reader_config(
             self._name,
             self._subject,
-            # The newest one that was read comes again, if it is still there, and shows that it is the same.
+            # The last message that was read is delivered again, if it is still stored: its id must be the same.
             start=self._seen.sequence if self._seen else self.first,
             headers_only=self._headers_only,
             last_per_subject=self.last_per_subject and not self._seen,
@@ -126,9 +129,9 @@ class _Reader:
         self.broken = False
 
     async def _look_for_cut(self, seen: _Seen) -> None:
-        """Raise if the stream is shorter than what was read, or its tail was since stored."""
+        """Raise `StreamCut` if the stream ends before the last message read, or stored a message at its place later."""
         last = await self._last_sequence()
-        # What the stream has at sequences that were read must not be newer than what was read.
+        # No message at a sequence that was read may be newer than the newest message that was read.
         probe = probe_config(f"reader-{uuid4().hex}", self._subject, after=seen.time)
         info = await create_consumer(self._connection, self._stream, probe)
         self._connection.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{probe['name']}", b"")
@@ -140,7 +143,7 @@ class _Reader:
         return int(state["last_seq"])
 
     async def next(self) -> list[tuple[Received, int]]:
-        """What arrived and its sequences; empty if the reader broke, or a pull ended."""
+        """The messages that have arrived, with their sequences; empty if the reader is broken or a pull has ended."""
         if self._left <= 0:
             self._pulls += 1
             self._left = _PULL_MESSAGES
@@ -184,7 +187,7 @@ class _Reader:
                     self._replaced = origin.sequence
                     break
                 continue
-            # A clock may have been set back.
+            # The server's clock may have been set back.
             newest = max(origin.time, self._seen.time if self._seen else 0)
             self._seen = _Seen(origin.sequence, identity, newest)
             taken.append((message, origin.sequence))
@@ -200,7 +203,7 @@ class _Reader:
                 self.broken = True
 
     async def close(self) -> None:
-        """Tell the server to forget the consumer."""
+        """Unsubscribe, and delete the consumer on the server."""
         if self._subscription is not None:
             await self._connection.unsubscribe(self._subscription)
         if self._name:

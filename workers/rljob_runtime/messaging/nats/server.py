@@ -1,10 +1,10 @@
-"""The one nats-server configuration that we ship, and a local server that runs on it.
+"""The nats-server configuration that rljob ships, and a local nats-server that uses it.
 
-Demo, tests and benches use the same configuration, rendered by `render_config`.
+`rljob run`, tests and benches all use this configuration, which `render_config` renders.
 
-Durability. A store on one server writes each message to its file before it acknowledges it, so a killed
-nats-server loses nothing: the page cache survives it. What `sync_interval` decides is what a lost *machine*
-takes along; see `SYNC_INTERVAL`.
+Durability: the server writes each message to its file before it acknowledges the message, so a nats-server that is
+killed loses nothing, because the page cache survives it. `sync_interval` decides what is lost with a *machine*; see
+`SYNC_INTERVAL` and docs/design/streams.md.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Self
 
 from rljob_core.errors import StoreUnavailable
 
-#: How often files are synced to disk. A lost machine takes at most what was acknowledged in its last second, where the
-#: server's default of 2 minutes would take minutes of work; commits are in the manifests besides. Measured on files,
-#: put + get of batches of 64 trajectories of 16,384 tokens: no slower than at 2 minutes, while `always`, which loses
-#: nothing, makes a put 1.7 times and a delete 5 times as long.
+#: How often files are synced to disk. A machine that dies loses what was acknowledged in its last second; with the
+#: server's default of 2 minutes it would lose minutes of work (commits are also in the weights' manifests). Measured
+#: with batches of 64 trajectories of 16,384 tokens on files: put and get are no slower than at 2 minutes; `always`,
+#: which loses nothing, makes a put 1.7 times and a delete 5 times as long.
 SYNC_INTERVAL = "1s"
-#: Larger messages are chunked; the server's own default, and what managed servers have.
+#: Larger payloads are cut into chunks. It is the server's default, also that of managed servers.
 MAX_PAYLOAD = 1 << 20
-#: What the server buffers for one client before it cuts it off: every fetch stays well below.
+#: Bytes that the server buffers for one client before it disconnects it: every fetch asks for much less.
 MAX_PENDING = 64 << 20
 
 
@@ -106,16 +106,16 @@ def binary() -> Path:
 
 
 def hold_port(port: int = 0) -> socket.socket:
-    """A port of the loopback interface that the system gives to nobody while the socket is open.
+    """Reserve a port of the loopback interface: the system gives it to no other process while the socket is open.
 
-    A server listens on it all the same, if it reuses addresses as nats-server does, and again after it was killed. A
-    port that is merely free may be another's by then, even that of a client that tries to connect to it.
+    nats-server can listen on it nevertheless, because it reuses addresses, also after it was killed. A port that is
+    merely free may be given to another process first, even to a client that tries to connect to it.
 
     Args:
-        port: which; 0 for any free one.
+        port: the number; 0 for any free one.
 
     Raises:
-        OSError: somebody listens on it.
+        OSError: another process listens on it.
     """
     held = socket.socket()
     try:
@@ -143,13 +143,13 @@ def _spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 class EmbeddedServer:
-    """A nats-server of this process, on files of its own: an async context manager.
+    """A nats-server that this process starts, with its own files; an async context manager.
 
     Args:
         folder: where its configuration, log, ports file and streams go.
         port: 0 for any free one, kept over restarts.
         sync_interval: see `render_config`.
-        accounts: configuration that makes it ask for credentials; without it, whoever reaches it may do anything.
+        accounts: configuration of users; without it, every client that reaches the server may do anything.
     """
 
     def __init__(
@@ -163,21 +163,21 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect to; the same after a restart."""
+        """The URL for clients; the same after a restart."""
         return f"nats://127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int:
-        """The process that runs now."""
+        """Id of the running process."""
         if self._process is None:
             raise StoreUnavailable("this nats-server does not run")
         return self._process.pid
 
     async def start(self, *, timeout: float = 60.0) -> None:
-        """Start it, or start it again on the same files and port, and wait until it listens.
+        """Start the server, or restart it with the same files and port, and wait until it listens.
 
         Raises:
-            StoreUnavailable: it ended, or did not listen in time; the message has its last words.
+            StoreUnavailable: it ended, or did not listen in time; the message has the end of its log.
         """
         if not self._port:
             held = hold_port()
@@ -205,7 +205,7 @@ class EmbeddedServer:
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        """End it in order."""
+        """End it with SIGTERM."""
         await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
@@ -227,7 +227,7 @@ class EmbeddedServer:
             return
         process.send_signal(how)
         await asyncio.to_thread(process.wait)
-        # A killed server leaves it behind, and process ids come again.
+        # A killed server leaves this file behind, and its process id may be used again.
         (self._folder / f"nats-server_{process.pid}.ports").unlink(missing_ok=True)
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The message store on NATS JetStream; see `docs/design/streams.md`."""
+"""The message store on NATS JetStream: a job's streams and signals, through restarts of the server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from uuid import uuid4
 
 from rljob_core.errors import StoreFull, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
+from rljob_runtime.messaging.nats.answers import JetStreamError, parsed
 from rljob_runtime.messaging.nats.client import Received
-from rljob_runtime.messaging.nats.connection import Connection, JetStreamError, Window, parsed
+from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
 from rljob_runtime.messaging.nats.pull import message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.streams import DUPLICATE_WINDOW, TRAJECTORY_BYTES, JobStreams, queue_config
+from rljob_runtime.messaging.nats.window import Window
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class NatsStore:
         trajectory_bytes: limit of the trajectory stream, where `open` creates it.
         replicas: of each stream, where `open` creates it.
         duplicate_window: seconds within which a repeated message id is stored once; longer than `patience`.
-        patience: seconds that a call goes on trying before it raises `StoreUnavailable`.
+        patience: seconds for which a call is repeated before it raises `StoreUnavailable`.
         attempt: seconds after which an unanswered request is sent again. A publish is sent again under the same
             message id, so that it is stored once.
         window: messages in flight at once, per kind of request.
@@ -46,7 +48,8 @@ class NatsStore:
         credentials: the role's credentials or their file's path, where the server asks for any.
         inbox: first tokens of the subjects on which answers come; the credentials allow no other.
         connect: seconds that `open` tries to reach the server; as long as `patience` if not given.
-        create: whether `open` creates the streams. A role that may not do so waits for them at its first use.
+        create: whether `open` creates the streams; a role whose credentials do not allow that waits for them when it
+            first uses them.
     """
 
     def __init__(
@@ -130,10 +133,10 @@ class NatsStore:
         )
 
     async def grow(self, channel: Channel, size: int) -> None:
-        """Let a channel hold that many bytes, if it holds less as yet.
+        """Let a channel hold `size` bytes, if its limit is lower now.
 
         Raises:
-            StoreFull: the server has not so much storage to give; or who may not create streams finds it too small.
+            StoreFull: the server does not have the storage, or the stream is too small and this role may not change it.
         """
         stream = self._streams.stream(channel)
 
@@ -161,7 +164,7 @@ class NatsStore:
         refused = [
             sequence for sequence, answer in zip(sequences, answers, strict=True) if b'"error"' in answer.data
         ]
-        # The server has many words for a message that is not there.
+        # The server has several errors for a message that is gone, so look whether it is.
         if left := [message.sequence for message in await self.get(channel, refused) if message]:
             raise StoreUnavailable(f"{self._streams.stream(channel)}: messages {left} cannot be deleted")
 

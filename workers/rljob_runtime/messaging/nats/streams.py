@@ -1,4 +1,4 @@
-"""The streams, buckets and consumers of a job on JetStream; see `docs/design/streams.md`."""
+"""Configurations of a job's streams, buckets and consumers on JetStream: names, subjects, retention."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class JobStreams(StreamNames):
             subjects=[self.subject_of(channel, ">")],
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
-            # Nothing is ever dropped silently: a full stream refuses.
+            # A full stream refuses new messages, and drops none.
             discard=DiscardPolicy.NEW,
             duplicate_window=self.duplicate_window,
             num_replicas=self.replicas,
@@ -84,7 +84,7 @@ class JobStreams(StreamNames):
 def reader_config(
     name: str, subject: str, *, start: int, headers_only: bool, last_per_subject: bool
 ) -> ConsumerConfig:
-    """An ordered reader: in the server's memory, never acknowledged, forgotten when nobody asks it for long."""
+    """A consumer for an ordered reader: in memory, without acknowledgements, deleted after five idle minutes."""
     return ConsumerConfig(
         name=name,
         deliver_policy=DeliverPolicy.LAST_PER_SUBJECT
@@ -102,7 +102,7 @@ def reader_config(
 
 
 def probe_config(name: str, subject: str, *, after: int) -> dict[str, object]:
-    """A consumer of which nothing is ever asked: where it would begin says what was stored after a time.
+    """A consumer that is never pulled: the sequence at which it begins shows what was stored after a time.
 
     Args:
         after: nanoseconds since 1970.
@@ -119,7 +119,7 @@ def probe_config(name: str, subject: str, *, after: int) -> dict[str, object]:
 
 
 def queue_config(name: str, subject: str, *, ack_wait: float, max_pending: int) -> ConsumerConfig:
-    """A durable queue whose messages are given to one reader each and come again until acknowledged."""
+    """A durable queue: each message goes to one reader, and is delivered again until it is acknowledged."""
     return ConsumerConfig(
         name=name,
         durable_name=name,

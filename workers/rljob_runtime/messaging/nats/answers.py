@@ -1,0 +1,40 @@
+"""Answers of a nats-server: JetStream's JSON, and the errors by which a request fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+class Interrupted(Exception):
+    """A request was not answered: the connection was lost, or the server is not ready or too slow. Repeat it."""
+
+
+class JetStreamError(Exception):
+    """The server's own error answer."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        self.code = int(error.get("code", 0))
+        self.err_code = int(error.get("err_code", 0))
+        self.description = str(error.get("description", ""))
+        super().__init__(f"{self.description} ({self.code}, {self.err_code})")
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """JetStream's JSON answer.
+
+    Raises:
+        Interrupted: the server is not ready, or too busy.
+        JetStreamError: the server's error.
+    """
+    answer: dict[str, Any] = json.loads(data)
+    error = answer.get("error")
+    if error is None:
+        return answer
+    refused = JetStreamError(error)
+    # 10008: JetStream is starting or recovering. 10059: the stream is not created yet, by the role that creates it.
+    # 429: the server has more requests waiting than it keeps.
+    if refused.err_code in (10008, 10059) or refused.code == 429:
+        raise Interrupted(str(refused))
+    raise refused
