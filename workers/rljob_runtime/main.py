@@ -1,10 +1,10 @@
-"""Entry of every worker: `python -m rljob_runtime.main {streams|coordinator|rollout|reward|trainer}`.
+"""The program of every worker: `python -m rljob_runtime.main {streams|coordinator|rollout|reward|trainer}`.
 
-`streams` creates the job's streams and ends. Where the server asks for credentials, those of the other roles do not
-allow that; elsewhere the first role that comes does it.
+`streams` creates the job's streams and ends. On a server with credentials only this role may create them; on a server
+without credentials, the first role that connects creates them.
 
 Environment variables, exit codes and termination messages: see `rljob_core.worker_protocol`. SIGTERM asks a role to
-hand back what it has and stop.
+return its unfinished work and end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rljob_core.spec import PipelineSpec
 from rljob_runtime.locations import model_folder
 from rljob_runtime.process.lifeline import die_with_parent
 
-# A person should see within ten seconds that the server does not answer; whoever started us starts us again.
+# The user is told within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
 _CONNECT_SECONDS = 7.0
 _READS_MODEL = {"rollout", "reward", "trainer"}
 
@@ -53,7 +53,7 @@ async def _streams(
     stop: asyncio.Event,  # noqa: ARG001  as any role
     ready: Callable[[], None],  # noqa: ARG001
 ) -> None:
-    """They are there once the store is open; of a job that was there before they may be too small by now."""
+    """Let the streams hold what the job needs: opening the store has created them, possibly for an earlier spec."""
     from rljob_runtime.roles.pipeline_change import make_room
 
     await make_room(store, config)
@@ -184,13 +184,13 @@ async def run_role(name: str, config: JobConfig) -> None:
     except Exception as raised:
         error = _leaf(raised)
         if isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing):
-            await _tell(store, name, str(error))
+            await _report_failure(store, name, str(error))
         raise
     finally:
         await store.close()
 
 
-async def _tell(store: MessageStore, role: str, message: str) -> None:
+async def _report_failure(store: MessageStore, role: str, message: str) -> None:
     from rljob_runtime.messaging.announce import publish_event
 
     with contextlib.suppress(Exception):
@@ -208,7 +208,7 @@ def _terminate(prefix: str, message: str) -> None:
     print(f"error: {message}", file=sys.stderr)  # noqa: T201
     path = os.environ.get(worker_protocol.TERMINATION_LOG)
     if path:
-        # The prefix tells the operator what torchrun's own exit code (1) does not.
+        # The operator reads the prefix, because torchrun always exits with 1.
         Path(path).write_text(f"{prefix}{message}"[: worker_protocol.LONGEST_MESSAGE], encoding="utf-8")
 
 
@@ -224,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
     (name,) = sys.argv[1:] if arguments is None else arguments
     if ready := os.environ.get(worker_protocol.READY_FILE):
-        Path(ready).unlink(missing_ok=True)  # of a process before this one in the same pod
+        Path(ready).unlink(missing_ok=True)  # a previous process in the same pod left it
     logging.basicConfig(
         level=os.environ.get(worker_protocol.LOG_LEVEL, "INFO"),
         format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
@@ -232,7 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
     config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
     try:
         if name in _READS_MODEL:
-            model_folder(config)  # before all that takes long: who waits for it should hear soon
+            model_folder(config)  # before anything slow, so that a missing model is reported at once
         if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
             from rljob_runtime.roles.trainer.setup import run_follower
 

@@ -1,6 +1,6 @@
-"""What a manifest names: engines, trainer backends and rewards, our own and those that distributions install.
+"""Finds the engines, trainer backends and rewards that a manifest names: built in, or installed by a distribution.
 
-A distribution offers one as an entry point, whose name is what a manifest writes:
+A distribution offers a plugin as an entry point, whose name is the name in the manifest:
 
 | group | what it refers to |
 |---|---|
@@ -8,12 +8,13 @@ A distribution offers one as an entry point, whose name is what a manifest write
 | `rljob.backends` | a callable `(config, *, options, model_path, rank, world_size)` that returns a `TrainerBackend` |
 | `rljob.rewards` | a `Reward` |
 
-One name means one thing: where two distributions offer it, or one offers a name of ours, it is refused. An entry point
-is loaded when its name is used, never before, so what is installed and not used costs nothing and breaks nothing.
+A name must be unique: if two distributions offer it, or a distribution offers the name of a built-in plugin, it is
+refused. An entry point is loaded when its name is used, never before, so a plugin that is installed and not used costs
+nothing and breaks nothing.
 
-Who looks a name up has to run it: `rljob run`, `rljob validate`, and the workers in their pods. The operator looks up
-none. It cannot know what an image of the user's holds, and an operator that had to be installed anew for each plugin
-would be everybody's; a pod that does not know the name ends with the same message.
+Names are looked up by the programs that run the plugins: `rljob run`, `rljob validate`, and the workers in their pods.
+The operator looks up none: it does not know what the user's images contain, and should not have to be reinstalled for
+each plugin. A pod that does not know a name ends with the same message.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Factory(Generic[T]):
-    """What makes an engine or a backend.
+    """Creates an engine or a backend.
 
     Attributes:
-        create: makes one.
-        options: model of its options; None takes any, as a dict.
+        create: creates one.
+        options: pydantic model of its options; None accepts any options, as a dict.
     """
 
     create: Callable[..., T]
@@ -45,10 +46,10 @@ class Factory(Generic[T]):
 
     @classmethod
     def of(cls, made: object) -> Factory[T]:
-        """What an entry point refers to: a callable, whose attribute `options_model` names a pydantic model, if any.
+        """The factory for the callable of an entry point; its attribute `options_model` may be a pydantic model.
 
         Raises:
-            TypeError: it is something else.
+            TypeError: it is not callable, or `options_model` is not a pydantic model.
         """
         if not callable(made):
             raise TypeError(f"it is no callable, but {type(made).__name__}")
@@ -61,12 +62,12 @@ class Factory(Generic[T]):
         """The options as an instance of their model, or as a dict.
 
         Args:
-            options: as the manifest has them.
-            field: where it has them.
-            whose: for messages, as `engine Torch`.
+            options: from the manifest.
+            field: their path in the manifest, for messages.
+            whose: the plugin they belong to, for messages: `engine Torch`.
 
         Raises:
-            SpecError: one is unknown or wrong.
+            SpecError: an option is unknown, or its value is wrong.
         """
         if self.options is None:
             return dict(options)
@@ -82,14 +83,14 @@ class Factory(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """What has a name among engines, among backends or among rewards.
+    """The plugins of one kind, by name.
 
     Args:
-        noun: what one is called, as `engine`.
+        noun: the kind, for messages: `engine`.
         group: of the entry points.
-        built_in: ours.
-        adopt: turns what an entry point refers to into what ours are; raises TypeError with what is wrong with it.
-        otherwise: what else a manifest may write, for messages.
+        built_in: the plugins of rljob itself.
+        adopt: turns what an entry point refers to into a plugin like the built-in ones; raises TypeError if it cannot.
+        otherwise: what a manifest may write instead of a name, for messages.
     """
 
     def __init__(
@@ -108,21 +109,21 @@ class Registry(Generic[T]):
         self._otherwise = f", {otherwise}" if otherwise else ""
 
     def offers(self) -> dict[str, list[str]]:
-        """The distributions with their versions that offer each name: ours first, then the others by name."""
+        """The distributions that offer each name, with their versions: built-in names first, then others in order."""
         found = {name: [_OURS] for name in self._built_in}
         for point in self._points():
             found.setdefault(point.name, []).append(_distribution(point))
         return found
 
     def find(self, name: str, *, field: str) -> T:
-        """What has that name.
+        """The plugin of that name.
 
         Args:
-            name: as the manifest has it.
-            field: where it has it.
+            name: from the manifest.
+            field: its path in the manifest, for messages.
 
         Raises:
-            SpecError: nothing has it, more than one has it, or it does not load.
+            SpecError: no plugin has the name, several have it, or the plugin does not load.
         """
         points = [point for point in self._points() if point.name == name]
         if len(points) + (name in self._built_in) > 1:
@@ -135,7 +136,7 @@ class Registry(Generic[T]):
         return self._load(points[0], field)
 
     def known(self) -> str:
-        """All names, and where those that are not ours come from, as a message lists them."""
+        """All names, those of other distributions with the distribution, for messages."""
         return ", ".join(
             name if offering == [_OURS] else f"{name} (of {' and '.join(offering)})"
             for name, offering in self.offers().items()

@@ -1,1 +1,1 @@
-"""A worker as an operating-system process: it ends with its parent, syncs its files, follows its configuration."""
+"""What a worker needs as an operating-system process: ending with its parent, durable files, live configuration."""

@@ -1,4 +1,4 @@
-"""Making what was written survive a crash of the machine: files, then the folders that name them."""
+"""Makes files survive a crash of the machine: first their content, then the folders that hold their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder: a file or a rename is durable only with the folder that holds its name."""
+    """Sync the names in a folder: a new or renamed file is durable only once the folder with its name is."""
     _sync(folder)
 
 

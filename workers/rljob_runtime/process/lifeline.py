@@ -1,9 +1,10 @@
-"""A worker under `rljob run` never outlives the process that started it, not even after `kill -9`.
+"""Ends a worker of `rljob run` together with the process that started it, even after `kill -9`.
 
-The kernel kills a process whose parent *thread* ends, if it asked for that (`PR_SET_PDEATHSIG`). `rljob run` asks
-on behalf of each role that it starts; what a role starts itself (ranks behind torchrun, pool workers) has to ask
-again, by calling `die_with_parent` first of all. A parent that is gone before the question is found by walking up
-to the supervisor: an orphan was given to another ancestor, from which no path leads back to it.
+The kernel kills a process when its parent *thread* ends, if the process has requested that (`PR_SET_PDEATHSIG`).
+`rljob run` requests it for each role that it starts. Processes that a role starts (ranks behind torchrun, pool workers)
+must request it themselves, by calling `die_with_parent` before anything else. If the parent has ended before the
+request, the process was given to another ancestor; that is detected by walking from parent to parent: the supervisor
+is then not among them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent() -> None:
-    """Be killed with the parent thread, where `RLJOB_DIE_WITH_PARENT=1`; nothing anywhere else than on Linux."""
+    """Have the kernel kill this process when its parent thread ends, if `RLJOB_DIE_WITH_PARENT=1`, on Linux only."""
     if os.environ.get("RLJOB_DIE_WITH_PARENT") != "1" or sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -36,7 +37,7 @@ def _descends_from(ancestor: int) -> bool:
             return True
         try:
             status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        except OSError:  # it has just ended
+        except OSError:  # that process has just ended
             return False
         pid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
     return False

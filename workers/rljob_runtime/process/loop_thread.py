@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for blocking code that needs what is asynchronous."""
+"""An event loop in a thread of its own, for blocking code that calls asynchronous code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LoopThread:
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin to run it; `cancel` of the future cancels it."""
+        """Start a coroutine; cancelling the future cancels it."""
         if self._running is None:
             loop = asyncio.new_event_loop()
             self._running = loop, threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
@@ -27,11 +27,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._running[0])
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end."""
+        """Run a coroutine to its end; returns its result."""
         return self.start(coroutine).result()
 
     def close(self) -> None:
-        """Cancel what runs, and end the thread. Whoever waits in `run` gets `concurrent.futures.CancelledError`."""
+        """Cancel all coroutines and end the thread; calls of `run` raise `concurrent.futures.CancelledError`."""
         if self._running is None:
             return
         loop, thread = self._running

@@ -1,1 +1,1 @@
-"""The four roles of a job, coordinator, rollout, reward and trainer, each the shell around decisions of the core."""
+"""The four roles of a job, one package or module each, and below them what several of them use."""

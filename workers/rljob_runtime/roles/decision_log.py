@@ -1,8 +1,9 @@
-"""All that a coordinator saw and decided, as JSON lines: `rljob replay` feeds it through the planner again.
+"""Writes all observations and decisions of a coordinator as JSON lines; `rljob replay` runs them through the planner.
 
-One file per coordinator, `<folder>/<instance>.jsonl`: first the job's configuration and the state that the ledger led
-to, then each batch of observations with what was decided. Plain JSON of the dataclasses; a value that may be of
-several types names its own. A coordinator that was killed may leave half a line at the end.
+One file per coordinator, `<folder>/<instance>.jsonl`: the first line has the job's configuration and the state after
+the ledger's replay, each further line a batch of observations with the decision. Values are the plain JSON of the
+dataclasses; a value that may be of several types has the name of its type. If the coordinator is
+killed, the last line may be incomplete.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A coordinator's start.
+    """The first line of a log.
 
     Attributes:
-        state: that the ledger led to.
+        instance: name of the coordinator.
+        config: of the job.
+        state: after the replay of the ledger.
         now: on the coordinator's own clock, seconds.
-        prefetch: as the planner's.
+        prefetch: of the planner.
     """
 
     instance: str
@@ -54,7 +57,14 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was seen, and what was decided, as JSON; or why nothing more was."""
+    """Any other line of a log.
+
+    Attributes:
+        observations: of the batch.
+        now: on the coordinator's own clock, seconds.
+        decision: records and actions as JSON; empty if the coordinator was fenced.
+        fenced: why the coordinator stopped; empty if it did not.
+    """
 
     observations: tuple[Observation, ...]
     now: float
@@ -66,7 +76,8 @@ class DecisionLog:
     """Writes one coordinator's file.
 
     Args:
-        folder: made if it does not exist.
+        folder: created if it does not exist.
+        instance: name of the coordinator.
     """
 
     def __init__(self, folder: Path, *, instance: str) -> None:
@@ -75,9 +86,9 @@ class DecisionLog:
         self._instance = instance
 
     def begin(self, config: JobConfig, state: JobState, now: float, *, prefetch: float) -> JobState:
-        """Write down the state before anything is decided.
+        """Write the first line, before any decision.
 
-        Returns the state to decide on: in it, things are in the log's order.
+        Returns the state to decide on: a copy whose collections have the order that they have in the log.
         """
         data = snapshot.dump(state)
         self._line(
@@ -94,11 +105,11 @@ class DecisionLog:
         return snapshot.load(data)
 
     def write(self, observations: Sequence[Observation], now: float, decision: Decision) -> None:
-        """One decision; it is in the file before anything of it is done."""
+        """Write a decision, before its records are stored and its actions carried out."""
         self._line({"now": now, "observations": [*map(encode, observations)], **encode_decision(decision)})
 
     def end(self, observations: Sequence[Observation], now: float, reason: str) -> None:
-        """This made the coordinator stop: somebody else is in charge."""
+        """Write the observations by which the coordinator learned that another one has replaced it."""
         self._line({"now": now, "observations": [*map(encode, observations)], "fenced": reason})
 
     def _line(self, content: Json) -> None:
@@ -106,7 +117,7 @@ class DecisionLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Nothing more follows."""
+        """Close the file."""
         self._file.close()
 
 
@@ -114,7 +125,7 @@ def read_begun(line: bytes) -> Begun:
     """The first line of a log.
 
     Raises:
-        ValueError: it is none; of another release if it says so.
+        ValueError: it is not the first line of a log, or another release wrote it.
     """
     try:
         content = pydantic_core.from_json(line)
@@ -143,7 +154,7 @@ def read_decided(line: bytes) -> Decided:
     """Any other line.
 
     Raises:
-        ValueError: this release does not know what is in it.
+        ValueError: it holds a type or a value that this release does not know.
     """
     try:
         content = pydantic_core.from_json(line)
@@ -167,7 +178,7 @@ def encode(value: object) -> Json:
 
 
 def decode(content: Json) -> Any:
-    """What `encode` was given.
+    """The value that `encode` was given.
 
     Raises:
         KeyError, pydantic.ValidationError: another release wrote it.

@@ -1,7 +1,7 @@
-"""A coordinator's decision log through the planner once more: the same observations must lead to the same decisions.
+"""Replays a coordinator's decision log: the same observations must lead to the same decisions.
 
-What differs was decided by something that is not in the log (a clock, an order that differs between processes, other
-code), and would make a coordinator that recovers go another way than the one before it.
+A difference comes from something that is not in the log (a clock, an order that differs between processes, other code).
+It means that a coordinator that recovers may decide otherwise than the one before it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SHOWN_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first decision that came out otherwise.
+    """The first decision whose replay differs.
 
     Attributes:
-        decision: which one, from 1; it is line `decision + 1` of the log.
-        now: when it was made, on the coordinator's own clock, seconds.
-        what: `record 3`, `action 0`, …
-        logged, replayed: as JSON; "nothing" where there is none.
+        decision: its number, from 1; it is line `decision + 1` of the log.
+        now: when it was made, in seconds since the coordinator's start.
+        what: the part that differs: `record 3`, `action 0`, …
+        logged, replayed: that part as JSON; "nothing" where it is absent.
     """
 
     decision: int
@@ -41,14 +41,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of one log.
+    """The result of replaying one log.
 
     Attributes:
-        epoch: how many coordinators the job has had by then.
-        decisions, observations: that were replayed and came out equal.
-        seconds: that took.
-        ended: why it ended, if another coordinator took over.
-        cut: its last line is half a one, or it has none: the coordinator was killed.
+        instance: name of the coordinator.
+        epoch: number of coordinators that the job has had, this one included.
+        decisions, observations: numbers of those that were replayed with equal results.
+        seconds: duration of the replay.
+        ended: why the coordinator stopped, if another one replaced it.
+        cut: whether the last line is incomplete or the log is empty: the coordinator was killed.
+        difference: the first decision that differs; None if none does.
     """
 
     instance: str
@@ -65,7 +67,7 @@ def replay(path: Path) -> Replayed:
     """Replay one log.
 
     Raises:
-        SpecError: another release wrote it, or it is none.
+        SpecError: the file is no decision log, or another release wrote it.
     """
     lines = _lines(path)
     first = next(lines, b"")
@@ -108,7 +110,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _compare(planner: Planner, decided: Decided) -> tuple[str, str, str] | None:
-    """What came out otherwise, as it was logged and as it is now; None if nothing did."""
+    """The part that differs, as it was logged and as it is replayed; None if nothing differs."""
     try:
         decision = planner.decide(decided.observations, decided.now)
     except Fenced as error:
