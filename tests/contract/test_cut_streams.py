@@ -1,4 +1,4 @@
-"""What a server may lose of what it had acknowledged, and what the message store promises then, on every adapter."""
+"""The promises of every message store after its server has lost messages that it had acknowledged."""
 
 from __future__ import annotations
 

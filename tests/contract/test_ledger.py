@@ -1,4 +1,4 @@
-"""The ledger over both message stores: one writer, whatever comes before, between or after it."""
+"""The ledger over both message stores has one writer, whatever other writers append before, between or after."""
 
 from __future__ import annotations
 

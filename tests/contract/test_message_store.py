@@ -1,4 +1,4 @@
-"""The contract of `MessageStore`, on every adapter; and what only a server that dies can show."""
+"""The contract of `MessageStore` on every adapter, and on NATS also with servers that are killed."""
 
 from __future__ import annotations
 

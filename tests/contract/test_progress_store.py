@@ -1,4 +1,4 @@
-"""Progress on the message stores, some of it larger than a message may be."""
+"""Progress of trajectories on both message stores, also progress that is larger than one message."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Repeating(MemoryStore):
 
 
 class Forgetful(MemoryStore):
-    """A store that once, at the second micro-batch, does not find a payload."""
+    """A store that does not find one payload of the second micro-batch."""
 
     reads = 0
 
@@ -106,7 +106,7 @@ class Roles:
         self.stop = asyncio.Event()
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.attempt = 0
-        self._told: list[asyncio.Queue[PipelineSpec]] = []
+        self._changes_of_roles: list[asyncio.Queue[PipelineSpec]] = []
         self.store = MemoryStore(self.server, subject=self.config.subject)
 
     def connect(self) -> MemoryStore:
@@ -125,15 +125,15 @@ class Roles:
         self.tasks["coordinator"] = asyncio.create_task(role.run())
 
     def change(self, pipeline: PipelineSpec) -> None:
-        """The configuration of all running roles has another `spec.pipeline`."""
-        for told in self._told:
-            told.put_nowait(pipeline)
+        """Change `spec.pipeline` in the configuration of all running roles."""
+        for changes in self._changes_of_roles:
+            changes.put_nowait(pipeline)
 
     async def _changes(self) -> AsyncIterator[PipelineSpec]:
-        told: asyncio.Queue[PipelineSpec] = asyncio.Queue()
-        self._told.append(told)
+        changes: asyncio.Queue[PipelineSpec] = asyncio.Queue()
+        self._changes_of_roles.append(changes)
         while True:
-            yield await told.get()
+            yield await changes.get()
 
     def rollout(self, pod: str, *, ready: Callable[[], None] = lambda: None) -> None:
         name = self.config.spec.rollout.engine.name

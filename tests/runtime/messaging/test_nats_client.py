@@ -1,4 +1,4 @@
-"""The client against a server that cuts its messages anywhere."""
+"""The NATS client against a server whose messages arrive in pieces of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped nats-server configuration, and the server that runs on it."""
+"""The nats-server configuration that rljob ships, and a server that uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trajectories go on where another engine has stopped: real rollouts on an in-memory store, under virtual time."""
+"""An engine continues the responses of another one: real rollouts on an in-memory store, under virtual time."""
 
 from __future__ import annotations
 

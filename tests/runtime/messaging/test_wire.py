@@ -1,4 +1,4 @@
-"""The wire format: what goes in comes out, and whatever else comes in is refused."""
+"""The wire format: trajectories are decoded as they were encoded, and any other bytes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changed `spec.pipeline` is seen in the configuration file, however that is replaced."""
+"""A change of `spec.pipeline` in the configuration file is noticed, however the file is replaced."""
 
 from __future__ import annotations
 

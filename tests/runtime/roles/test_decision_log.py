@@ -1,4 +1,4 @@
-"""Decision logs, written in a simulated world and decided once more: equal, or the first difference is told."""
+"""Decision logs of a simulated world are replayed: the decisions are equal, or the first difference is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running roles take another pipeline over: first the room that it needs, then the buffers, and engines their swaps."""
+"""Running roles apply a change of spec.pipeline: first the streams grow, then buffers and weight updates follow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator that was replaced and does not know it yet does nothing, also where it has nothing to record."""
+"""A coordinator that was replaced, and does not know it yet, carries out no action, not even one without a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going back to an earlier version: what is revoked, what is left, and what is refused before anything is changed."""
+"""A rollback revokes later versions, keeps the others, and changes nothing if it is refused."""
 
 from __future__ import annotations
 

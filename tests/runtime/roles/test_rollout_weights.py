@@ -1,4 +1,4 @@
-"""Engines whose weight store does not answer: they go on with what they have, say so, and catch up."""
+"""Engines whose weight store does not answer keep their version, report it in their heartbeat, and catch up later."""
 
 from __future__ import annotations
 
