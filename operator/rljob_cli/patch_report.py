@@ -1,6 +1,6 @@
-"""What `rljob patch` says: the fields, what restarts, and from which buffer on another pipeline binds.
+"""The report of `rljob patch`: the changed fields, the processes that restart, and when a new pipeline takes effect.
 
-The last is not guessed: the running coordinator writes it into its ledger (`PipelineSet`), which is read there.
+The last comes from the running job's ledger, to which the coordinator writes the change (`PipelineSet`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PATIENCE_SECONDS = 15.0
 _LOOK_SECONDS = 0.1
 
 
-def tell(folder: RunFolder, texts: Sequence[str]) -> Iterator[str]:
-    """Patch, and say line by line what comes of it.
+def patch_and_report(folder: RunFolder, texts: Sequence[str]) -> Iterator[str]:
+    """Patch the job in a folder; yields the lines of the report as they become known.
 
     Raises:
-        SpecError, InvalidManifest: it is refused.
+        SpecError, InvalidManifest: the change is refused.
     """
     end = asyncio.run(_ledger_end(folder)) if folder.in_use() else 0
     change = patch(folder, texts)
@@ -44,17 +44,17 @@ def tell(folder: RunFolder, texts: Sequence[str]) -> Iterator[str]:
         yield f"kept for the next `rljob run … --output {folder.path} --resume`: it does not run now"
         return
     yield from restarts(change, folder.defaults(nats_url=""))
-    if not _taken(folder, change):
+    if not _observed(folder, change):
         yield "not taken over yet: `rljob run` starts or ends just now; it is kept, for --resume too"
         return
     if pipeline_set(change.before.spec.pipeline) == pipeline_set(change.after.spec.pipeline):
         yield "taken over by the running job"
         return
-    yield _in_force(change, asyncio.run(_said(folder, change, after=end)))
+    yield _effect(change, asyncio.run(_pipeline_record(folder, change, after=end)))
 
 
-def _taken(folder: RunFolder, change: Change) -> bool:
-    """Whether the running reconcile has seen the change, in a while."""
+def _observed(folder: RunFolder, change: Change) -> bool:
+    """Wait until the running `rljob run` has observed the change; False if it does not in time."""
     job = change.identity.stamp(change.after)
     files = LocalFiles(folder.path)
     end = time.monotonic() + _PATIENCE_SECONDS
@@ -65,19 +65,19 @@ def _taken(folder: RunFolder, change: Change) -> bool:
     return False
 
 
-def _in_force(change: Change, said: PipelineSet | None) -> str:
-    if said is None:
+def _effect(change: Change, record: PipelineSet | None) -> str:
+    if record is None:
         return "handed to the coordinator, which has not taken it over yet: its log says why, if it does not"
     before, after = change.before.spec.pipeline, change.after.spec.pipeline
     if (before.mode, before.bound) == (after.mode, after.bound):
         return "taken over: it counts from now on"
-    if said.step >= change.after.spec.steps:
+    if record.step >= change.after.spec.steps:
         return "taken over, but no buffer is left to open: the last steps keep the bound that they have"
-    return f"taken over: it binds buffers that open from now on, and is complete after step {said.step} at the latest"
+    return f"taken over: it binds buffers that open from now on, and is complete after step {record.step} at the latest"
 
 
-async def _said(folder: RunFolder, change: Change, *, after: int) -> PipelineSet | None:
-    """The ledger's record of the change, behind the message `after`; None if it does not come."""
+async def _pipeline_record(folder: RunFolder, change: Change, *, after: int) -> PipelineSet | None:
+    """The ledger's record of the change after the message `after`; None if it is not written in time."""
     wanted = pipeline_set(change.after.spec.pipeline)
     with suppress(TimeoutError, RLJobError):
         async with asyncio.timeout(_PATIENCE_SECONDS), _store(folder, change.identity) as store:
@@ -99,10 +99,10 @@ async def _ledger_end(folder: RunFolder) -> int:
 
 @asynccontextmanager
 async def _store(folder: RunFolder, identity: Identity) -> AsyncIterator[NatsStore]:
-    """The running job's streams.
+    """The streams of the running job.
 
     Raises:
-        StoreUnavailable: there are none, or their server does not answer.
+        StoreUnavailable: the server has not started, or does not answer.
     """
     url = identity.nats_url or running_url(folder.nats)
     if url is None:

@@ -20,14 +20,15 @@ from rljob_runtime.weights.create import open_store
 
 
 def go_back_to(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
-    """Revoke all later versions of a job.
+    """Revoke all versions of a job after `version`.
 
     Args:
-        job: with its uid.
-        folder: locked; it holds the job.
+        version: the version to continue from.
+        job: the job, with its uid.
+        folder: the job's folder, locked by the caller.
 
     Raises:
-        SpecError: it cannot be gone back to; it names the versions that can.
+        SpecError: the job cannot continue from that version; the message names the versions that it can.
         CorruptLedger, StoreUnavailable: the ledger cannot be read.
     """
     return asyncio.run(_go_back(version, job, folder))
@@ -57,8 +58,8 @@ async def _go_back(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
             await store.close()
 
 
-def told(done: RolledBack) -> str:
-    """What was done, in a line."""
+def summary(done: RolledBack) -> str:
+    """One line that says what was revoked."""
     optimizer = "fresh" if done.optimizer is None else f"of version {done.optimizer}"
     return (
         f"gone back to version {done.version}: {done.revoked} versions are revoked, and the {done.trajectories} "

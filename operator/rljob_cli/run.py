@@ -18,9 +18,10 @@ from enum import StrEnum
 from functools import partial
 
 from rljob_cli import report
-from rljob_cli.checks import LEAST_FREE_BYTES, check_pods
+from rljob_cli.checks import check_pods
 from rljob_cli.embedded_nats import start_nats
 from rljob_cli.memory import resident_bytes
+from rljob_cli.output_checks import LEAST_FREE_BYTES
 from rljob_cli.patch import changes, stored_job
 from rljob_cli.progress import RunProgress
 from rljob_cli.run_folder import RunFolder

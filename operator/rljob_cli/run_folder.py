@@ -1,12 +1,12 @@
-"""The folder of one run: what lies where, which job it belongs to, and who uses it now.
+"""The output folder of a run: its layout, the job that it belongs to, and the lock of the process that uses it.
 
 | entry | holds |
 |---|---|
 | `job.json` | the job's identity: name, uid, model, the whole spec that it was last run with |
 | `nats/` | the embedded server's configuration, log and streams (the ledger among them) |
 | `weights/`, `checkpoints/`, `checkpoint` | weight versions; saved states; the newest of them |
-| `trainer/` | what the trainer fed to backward, in its own words |
-| `decisions/` | what each coordinator saw and decided, with `--record` |
+| `trainer/` | the trainer's log of the trajectories it trained on |
+| `decisions/` | the observations and decisions of each coordinator, with `--record` |
 | `logs/`, `pods/`, `pids.json`, `status.json` | processes: see `rljob_operator.cluster.local.cluster` |
 | `metrics.jsonl`, `summary.json`, `reward.png` | results |
 """
@@ -27,35 +27,32 @@ from rljob_core.spec import Immutable, RLJob, immutable_fields
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_runtime.process.fsync import sync_file, sync_folder
 
-# Compared in other ways: a model's folder may have moved, so its content is; the embedded server has no URL.
-_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
-# Of no meaning here: all pools are on this machine.
-_ELSEWHERE = {"spec.rollout.pools.datacenter"}
-FIXED: Mapping[str, Immutable] = {
-    path: mark for path, mark in immutable_fields(RLJob) if path not in _OTHERWISE and path not in _ELSEWHERE
-}
+# Compared in other ways: a model's folder may have moved, so its content is compared; the embedded server has no URL.
+_COMPARED_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
+# Without meaning here: all pools are on this machine.
+_MEANINGLESS = {"spec.rollout.pools.datacenter"}
 IMMUTABLE: Mapping[str, Immutable] = {
-    path: mark for path, mark in immutable_fields(RLJob) if path not in _ELSEWHERE
+    path: mark for path, mark in immutable_fields(RLJob) if path not in _MEANINGLESS
 }
-"""What `rljob patch` may not change."""
-"""What a run may not change about the job that it goes on with, and why: what the API server keeps, too.
-
-All else (steps, rates, replicas, mode, …) may be another from one run to the next.
-"""
+"""The fields that `rljob patch` refuses to change, and why: those that the API server refuses to change."""
+IMMUTABLE_ON_RESUME: Mapping[str, Immutable] = {
+    path: mark for path, mark in IMMUTABLE.items() if path not in _COMPARED_OTHERWISE
+}
+"""The fields that must be the same when a run is resumed, and why. All others may differ from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which job a folder holds.
+    """The job that a folder belongs to.
 
     Attributes:
-        uid: of this job alone; a job of the same name started anew has another.
+        uid: unique id of the job; a new job of the same name has another.
         model: identity of the initial model (`rljob_runtime.model.identity.model_identity`).
-        nats_url: of the server that holds its streams; empty for the embedded one.
-        manifest: the RLJob as JSON, as it is now.
-        generation: of the manifest: one more with each change, as Kubernetes counts.
-        given: the RLJob as `rljob run` was last given it.
-        patches: what `rljob patch` changed since, as `--set` takes it.
+        nats_url: address of the server that holds the job's streams; empty for the embedded server.
+        manifest: the RLJob as JSON, with all changes.
+        generation: number of the manifest, one higher with each change, as in Kubernetes.
+        given: the RLJob as it was last passed to `rljob run`.
+        patches: the changes by `rljob patch` since then, in the form of `--set`.
         origin: folder of the manifest's file: relative paths start there, and reward functions are imported from it.
     """
 
@@ -71,13 +68,13 @@ class Identity:
     origin: str = ""
 
     def stamp(self, job: RLJob) -> RLJob:
-        """The job as Kubernetes would show it: with its uid and generation."""
+        """The job with its uid and generation, as Kubernetes would store it."""
         metadata = {"uid": self.uid, "generation": self.generation}
         return job.model_copy(update={"metadata": job.metadata.model_copy(update=metadata)})
 
 
 class RunFolder:
-    """Paths in the folder of one run."""
+    """The paths in a run's folder, and the locks on it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -94,7 +91,7 @@ class RunFolder:
         self._lock = self.path / ".lock"
 
     def defaults(self, nats_url: str) -> ClusterDefaults:
-        """What the folder and its server decide for a job."""
+        """The defaults for a job in this folder whose NATS server has that address."""
         return ClusterDefaults(
             nats_url=nats_url,
             weights_uri=str(self.weights),
@@ -103,10 +100,10 @@ class RunFolder:
         )
 
     def identity(self) -> Identity | None:
-        """The job that it holds; None if it holds none.
+        """The job that the folder belongs to; None if it belongs to none yet.
 
         Raises:
-            SpecError: `job.json` does not read.
+            SpecError: `job.json` cannot be read.
         """
         try:
             return Identity(**json.loads(self.job.read_text(encoding="utf-8")))
@@ -116,7 +113,7 @@ class RunFolder:
             raise SpecError(str(self.job), f"does not read ({error}): choose another --output") from error
 
     def claim(self, identity: Identity) -> None:
-        """Make the folder, and write down which job it holds."""
+        """Create the folder and write the identity of its job."""
         self.path.mkdir(parents=True, exist_ok=True)
         for folder in (self.nats, self.weights, self.checkpoints, self.trainer):
             folder.mkdir(exist_ok=True)
@@ -125,16 +122,16 @@ class RunFolder:
         self.write(identity)
 
     def write(self, identity: Identity) -> None:
-        """Write down which job it holds, to survive a crash of the machine."""
+        """Write the identity of its job durably: it survives a crash of the machine."""
         replace_text(self.job, json.dumps(asdict(identity), indent=2), durable=True)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Be the only one to read `job.json`, decide, and write it; does nothing where there is no folder."""
+        """Hold the lock under which `job.json` is read and then written; without a folder there is nothing to lock."""
         if not self.path.is_dir():
             yield
             return
-        # The folder itself, as a lock file would have to be made for a call that may be refused.
+        # The lock is on the folder itself: a call that is refused must not create a lock file.
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -144,10 +141,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder alone; the kernel lets go of it with this process.
+        """Hold the folder's exclusive lock; the kernel releases it when this process ends.
 
         Raises:
-            SpecError: another process holds it.
+            SpecError: another process holds the lock.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with self._lock.open("a+", encoding="ascii") as file:
@@ -164,11 +161,11 @@ class RunFolder:
             yield
 
     def holder(self) -> str:
-        """Id of the process that holds it, as far as it says so."""
+        """Id of the process that holds the lock; empty if none does."""
         return self._lock.read_text(encoding="ascii") if self.in_use() else ""
 
     def in_use(self) -> bool:
-        """Whether a process holds it now."""
+        """Whether a process holds the lock now."""
         try:
             with self._lock.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -180,7 +177,7 @@ class RunFolder:
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Leaves of two JSON values that differ: path, value before, value now."""
+    """The leaves in which two JSON values differ, as path, value before, value now."""
     if isinstance(before, dict) and isinstance(now, dict):
         keys = [*before, *(key for key in now if key not in before)]
         return [
@@ -192,9 +189,9 @@ def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, A
 
 
 def fixed_differences(
-    identity: Identity, job: RLJob, fixed: Mapping[str, Immutable] = FIXED
+    identity: Identity, job: RLJob, fixed: Mapping[str, Immutable] = IMMUTABLE_ON_RESUME
 ) -> list[tuple[str, str, Any, Any]]:
-    """What the job would change that it may not: path, why not, value before, value now."""
+    """The immutable fields that a job would change, as path, reason, value before, value now."""
     found = differences(identity.manifest, job.model_dump(mode="json", by_alias=True))
     return [
         (path, mark.because, before, now)
@@ -205,19 +202,21 @@ def fixed_differences(
 
 
 def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
-    """Replace a file at once: a reader, or a crash of this process, sees the old text or the new one.
+    """Replace a file atomically: a reader, or a crash of this process, sees the old text or the new text.
 
     Args:
-        durable: on return it is the new one, also after a crash of the machine.
+        path: the file.
+        text: its new content.
+        durable: make the new text survive a crash of the machine before returning.
     """
-    aside = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
-        aside.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         if durable:
-            sync_file(aside)
-        aside.replace(path)
+            sync_file(temporary)
+        temporary.replace(path)
         if durable:
             sync_folder(path.parent)
     except OSError:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""What an operator's pod is told by its environment."""
+"""The operator's settings, read from environment variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHAPE: Manifest = {
         **{f: {} for f in ("securityContext", "nodeSelector", "affinity")},
     },
 }
-"""Of a pod template, as far as anything can be laid over it."""
+"""The parts of every pod template that a patch can be applied to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,14 @@ class Settings:
     """How this operator runs.
 
     Attributes:
-        namespaces: that it watches; empty for all of them.
-        nats_credentials: path of its own credentials; None where the server asks for none.
-        probe_port: of `/healthz`, `/readyz` and `/metrics`; 0 for any free one.
-        workers: jobs reconciled at once.
+        defaults: the cluster's defaults for jobs.
+        namespaces: the watched namespaces; empty for all.
+        nats_credentials: path of the operator's own credentials; None if the server does not authenticate clients.
+        probe_host: address on which the probes are served.
+        probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
+        workers: number of jobs that are reconciled at once.
+        log_level: least severe level that is logged.
+        log_format: `json`, or another value for plain text.
     """
 
     defaults: ClusterDefaults
@@ -49,10 +53,10 @@ class Settings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings that environment variables give.
+        """Read the settings from environment variables.
 
         Raises:
-            SpecError: one is missing or wrong.
+            SpecError: a variable is missing or wrong.
         """
 
         def number(name: str, default: int, *, least: int, most: int) -> int:
@@ -98,10 +102,10 @@ class Settings:
 
 
 def _file(environment: Mapping[str, str], name: str) -> str:
-    """What is in the file that a variable names; empty if it names none.
+    """The content of the file that a variable names; empty if the variable is not set.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: the file cannot be read.
     """
     path = environment.get(name)
     if not path:
@@ -115,14 +119,14 @@ def _file(environment: Mapping[str, str], name: str) -> str:
 def _issuer(text: str) -> Issuer:
     try:
         found = Issuer.read(text)
-        operator_credentials(found)  # needs a seed that is one
+        operator_credentials(found)  # fails if the seed is not valid
     except (ValueError, TypeError, AttributeError, NkeysError) as error:
         raise SpecError("RLJOB_NATS_ISSUER", f"is not what `rljob nats-init` writes: {error}") from error
     return found
 
 
 def _template(environment: Mapping[str, str]) -> Manifest:
-    """The worker template; a file that is not there (its ConfigMap is optional) is an empty one."""
+    """The worker template; empty if the file does not exist, because its ConfigMap is optional."""
     name = "RLJOB_WORKER_TEMPLATE"
     if not Path(environment.get(name) or ".").is_file():
         return {}
@@ -133,7 +137,7 @@ def _template(environment: Mapping[str, str]) -> Manifest:
     if not isinstance(found, dict) or not set(found) <= {"metadata", "spec"}:
         raise SpecError(name, "is no pod template: write metadata and spec, as in a Deployment's template")
     template: Manifest = {field: value for field, value in found.items() if value is not None}
-    merge(_SHAPE, template, name)  # refuses here what would fit no pod of any job
+    merge(_SHAPE, template, name)  # refuses a template that could be applied to no pod
     if not isinstance(template.get("spec", {}).get("tolerations") or [], list):
         raise SpecError(f"{name}.spec.tolerations", "must be a list")
     return template

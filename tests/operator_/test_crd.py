@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from rljob_cli.crd_command import as_yaml, files
 from rljob_cli.main import app
-from rljob_cli.run_folder import FIXED
+from rljob_cli.run_folder import IMMUTABLE_ON_RESUME
 from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import rollout_pool
@@ -538,7 +538,7 @@ def test_what_is_immutable() -> None:
 def test_a_cluster_keeps_at_least_what_a_resumed_run_keeps() -> None:
     kept = {path.removesuffix("?") for path in immutable("rljobs.yaml")}
     leaves = [p for p, n in nodes(schema_of("rljobs.yaml")) if "properties" not in n and not p.endswith(".*")]
-    for fixed in FIXED:
+    for fixed in IMMUTABLE_ON_RESUME:
         below = {leaf for leaf in leaves if leaf == fixed or leaf.startswith(f"{fixed}.")}
         assert below
         assert below <= kept

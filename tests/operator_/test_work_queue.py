@@ -120,20 +120,6 @@ async def test_what_is_urgent_goes_first() -> None:
     assert sorted(order) == [*"abcdef", "user"]
 
 
-async def test_a_forgotten_key_is_not_looked_at() -> None:
-    looked: list[str] = []
-
-    async def handle(key: str) -> None:
-        looked.append(key)
-
-    async with running(handle) as (queue, _):
-        queue.mark("a", after=0.02)
-        queue.forget("a")
-        await asyncio.sleep(WHILE)
-        assert (len(queue), queue.oldest) == (0, 0.0)
-    assert looked == []
-
-
 async def test_a_key_rests_before_its_next_look_unless_it_is_urgent_or_asked_for_it() -> None:
     looked: list[str] = []
 

@@ -1,11 +1,11 @@
-"""What reconciling needs of a cluster, and nothing more.
+"""The port through which the reconciler reads and changes a cluster.
 
-| adapter | where |
+| adapter | cluster |
 |---|---|
-| `processes.LocalCluster` | local processes: `rljob run` |
-| a Kubernetes API server | server-side apply and watches |
+| `kube.cluster.KubeCluster` | a Kubernetes API server, with server-side apply and watches |
+| `local.cluster.LocalCluster` | processes of this machine, for `rljob run` |
 
-Objects are real Kubernetes manifests (dictionaries as JSON has them) in both.
+Both work on Kubernetes manifests: dictionaries of JSON values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """A namespaced object's address."""
+    """The kind, namespace and name of an object."""
 
     kind: str
     namespace: str
@@ -29,7 +29,7 @@ class Ref:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Ref:
-        """The address of a manifest."""
+        """The reference to the object that a manifest describes."""
         metadata = manifest["metadata"]
         return cls(manifest["kind"], metadata.get("namespace", "default"), metadata["name"])
 
@@ -39,7 +39,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something a person should know. `reason` is CamelCase, `about` the name of the object that it concerns."""
+    """A Kubernetes Event; `reason` is in CamelCase, `about` names the object that it concerns (empty: the RLJob)."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -48,42 +48,42 @@ class Event:
 
 
 class Rejected(Exception):
-    """The cluster refuses a manifest as it is: asking again is of no use. The message says why."""
+    """The cluster refused a manifest and would refuse it again; the message says why."""
 
 
 class Cluster(Protocol):
-    """A cluster. All methods are idempotent; reads see this client's own writes."""
+    """A cluster. All methods are idempotent; reads include the writes of the same client."""
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
-        """Every object labelled with this job, Pods among them, with its status; terminating ones too."""
+        """All objects with this job's label, including Pods and objects that are being deleted, with their statuses."""
 
     async def apply(self, manifest: Manifest) -> None:
-        """Make the object be as given (server-side apply: fields that others own stay).
+        """Create or change an object by server-side apply: fields that others own stay.
 
         Raises:
-            Rejected: it can never be like this.
+            Rejected: the manifest is invalid.
         """
 
     async def apply_status(self, manifest: Manifest) -> None:
-        """Make the object's status be as given; an object that is gone is passed over."""
+        """Write an object's status; does nothing if the object is gone."""
 
     async def delete(self, ref: Ref) -> None:
-        """Ask for the object and what it owns to go; it may stay visible, terminating. Gone already is fine."""
+        """Delete an object and what it owns; both may stay visible for a while. Does nothing if the object is gone."""
 
     async def force_delete(self, ref: Ref) -> None:
-        """Remove an object at once, whoever would still have to agree; gone already is fine."""
+        """Remove an object without waiting for its node; does nothing if the object is gone."""
 
     async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
-        """Set annotations of an object that somebody else made; gone is fine."""
+        """Set annotations of an object that another controller created; does nothing if the object is gone."""
 
     async def status(self, job: RLJob) -> RLJobStatus:
-        """The stored status of the RLJob; empty if none was written."""
+        """The stored status of an RLJob; an empty one if none was written."""
 
     async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
-        """Store the status of the RLJob."""
+        """Write the status of an RLJob."""
 
     async def event(self, job: RLJob, event: Event) -> None:
-        """Record an event about the RLJob."""
+        """Record an event about an RLJob."""
 
     async def changed(self) -> None:
-        """Return once something changed since the last return (changes in between count as one)."""
+        """Wait until something has changed since the last call returned."""

@@ -1,9 +1,8 @@
-"""One reconcile per job at a time: a queue of dirty keys, each there once, however often it was marked.
+"""A queue of keys to reconcile: each key is queued at most once and handled by one worker at a time.
 
-Marks are gathered for a moment, so that a burst of child events costs one reconcile, and a key that was just handled
-rests before its children's next move is looked at. A key that is marked while its reconcile runs comes again after it.
-A failure comes again with back-off. What is urgent (a user changed something) does not wait, and goes before jobs
-whose children only moved.
+Marks are collected for a moment, so that a burst of events costs one reconcile; a key that was just handled rests
+before it is handled again. A key that is marked while it is handled is handled again afterwards. A failed key is
+handled again after a back-off. Urgent keys (a user changed the job) do not rest, and are handled before the others.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 _GATHER_SECONDS = 0.05
 _MANY = 50  # keys that rest at a time
-_LONGEST = 5.0  # times the usual rest
+_LONGEST = 5.0  # multiple of the usual rest
 
 
 class WorkQueue(Generic[Key]):
-    """Keys that are to be looked at.
+    """Keys that wait to be handled.
 
     Args:
-        handle: reconciles a key; returns the seconds after which to look again, None for not by itself.
-        failed: told of an exception of `handle`.
-        workers: keys handled at once.
-        backoff: before a key is handled again that failed.
-        rest: seconds between a key's reconcile and the next one that is not urgent and was not asked for by `handle`.
+        handle: handles a key; returns the seconds after which to handle it again, None to wait for a mark.
+        failed: called with the key and the exception when `handle` raises.
+        workers: number of keys that are handled at once.
+        backoff: delays before a failed key is handled again.
+        rest: seconds after a key was handled in which marks that are not urgent wait.
     """
 
     def __init__(
@@ -49,12 +48,12 @@ class WorkQueue(Generic[Key]):
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._urgent: dict[Key, float] = {}
         self._ready: dict[Key, float] = {}
-        """Keys whose time has come, in order, and since when (event loop time)."""
+        """Keys that wait for a worker, in order, and since when (event loop time)."""
         self._running: dict[Key, bool | None] = {}
-        """Keys in reconcile: None, or marked meanwhile, and whether urgently."""
+        """Keys that are being handled; None, or if they were marked in the meantime, whether urgently."""
         self._rest = rest
         self._resting: dict[Key, float] = {}
-        """Until when (event loop time) keys rest that were just handled."""
+        """The end (event loop time) of the rest of each key that was just handled."""
         self._failures: dict[Key, int] = {}
         self._wake = asyncio.Semaphore(0)
 
@@ -63,12 +62,12 @@ class WorkQueue(Generic[Key]):
 
     @property
     def oldest(self) -> float:
-        """Seconds that the key at the head has waited for a worker; 0 if none waits."""
+        """Seconds that the first key has waited for a worker; 0 if no key waits."""
         since = [next(iter(keys.values())) for keys in (self._urgent, self._ready) if keys]
         return asyncio.get_running_loop().time() - min(since) if since else 0.0
 
     def mark(self, key: Key, *, after: float = _GATHER_SECONDS, urgent: bool = False) -> None:
-        """Look at a key in some seconds; an earlier mark stands."""
+        """Handle a key after some seconds; an earlier mark of the key takes precedence."""
         if urgent and key in self._ready:
             self._urgent[key] = self._ready.pop(key)
         if key in self._ready or key in self._urgent:
@@ -87,14 +86,8 @@ class WorkQueue(Generic[Key]):
             timer.cancel()
         self._timers[key] = asyncio.get_running_loop().call_at(at, self._ripe, key, urgent)
 
-    def forget(self, key: Key) -> None:
-        """Do not look at a key again unless it is marked again."""
-        if (timer := self._timers.pop(key, None)) is not None:
-            timer.cancel()
-        self._failures.pop(key, None)
-
     async def run(self) -> None:
-        """Handle keys as they are due, without end."""
+        """Handle keys when they are due, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
                 group.create_task(self._work())
@@ -117,7 +110,7 @@ class WorkQueue(Generic[Key]):
             try:
                 again = await self._handle(key)
                 self._failures.pop(key, None)
-            except Exception as error:  # whatever it is, the other jobs go on
+            except Exception as error:  # an error of one key must not stop the others
                 self._failed(key, error)
                 self._failures[key] = self._failures.get(key, 0) + 1
                 again = self._backoff.delay(self._failures[key])
@@ -125,7 +118,7 @@ class WorkQueue(Generic[Key]):
 
     def _ended(self, key: Key, again: float | None) -> None:
         loop = asyncio.get_running_loop()
-        # Where very many keys move, each is looked at less often.
+        # If very many keys are marked, each is handled less often.
         rest = self._rest * min(max(len(self._resting) / _MANY, 1.0), _LONGEST)
         self._resting[key] = loop.time() + rest
         loop.call_later(rest, self._rested, key)

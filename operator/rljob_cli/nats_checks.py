@@ -1,0 +1,59 @@
+"""Checks of the NATS server that a local run will use, before anything is started."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlparse
+
+from rljob_core.errors import RLJobError, SpecError
+from rljob_core.spec import RLJob
+
+_NATS_PORT = 4222
+
+
+def check_nats(job: RLJob, port: int | None) -> None:
+    """The given server answers; the port for an embedded one is free.
+
+    Raises:
+        SpecError: not so.
+    """
+    if job.spec.nats.url is not None:
+        if port is not None:
+            raise SpecError("--nats-port", "spec.nats.url names a server already: remove one of both")
+        _check_answers(job.spec.nats.url)
+        return
+    from rljob_runtime.messaging.nats.server import binary
+
+    try:
+        binary()
+    except RLJobError as error:
+        raise SpecError("spec.nats.url", str(error)) from error
+    if port is not None:
+        _check_free(port)
+
+
+def _check_answers(url: str) -> None:
+    parsed = urlparse(url)
+    host, port = parsed.hostname or "localhost", parsed.port or _NATS_PORT
+    try:
+        with socket.create_connection((host, port), timeout=3) as connection:
+            if parsed.scheme in {"nats", "tls"} and not connection.recv(5).startswith(b"INFO"):
+                raise SpecError("spec.nats.url", f"what answers at {host}:{port} is no nats-server")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SpecError(
+            "spec.nats.url",
+            f"no nats-server answers at {host}:{port} ({reason}): start one, or remove the field",
+        ) from error
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise SpecError(
+                "--nats-port",
+                f"port {port} is in use: choose another, or leave the flag out for any free one",
+            ) from error

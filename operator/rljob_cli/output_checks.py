@@ -1,0 +1,143 @@
+"""Checks of a run's output folder, before anything is written: is it free, or does it hold the job to be resumed?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from rljob_cli.manifest import InvalidManifest
+from rljob_cli.run_folder import Identity, RunFolder, fixed_differences
+from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
+from rljob_core.spec import RLJob
+from rljob_core.weight_transports import WeightTransportName
+from rljob_runtime.locations import local_path
+
+LEAST_FREE_BYTES = 64 << 20
+"""With less free disk space a job is not started, and a running job is stopped while its state can still be saved."""
+
+
+def check_output(folder: RunFolder, job: RLJob, *, resume: bool, model: str) -> Identity | None:
+    """The job in the folder to go on with; None for a new one.
+
+    Args:
+        model: identity of the job's initial model.
+
+    Raises:
+        SpecError: the folder cannot be written, or does not hold what `resume` says.
+        InvalidManifest: it holds this job with settings that must stay as they were.
+    """
+    _check_writable(folder.path)
+    identity = folder.identity()
+    if identity is None:
+        if resume:
+            raise SpecError("--resume", f"{folder.path} holds no run: remove --resume to start one")
+        _check_empty(folder.path)
+        _check_unused(job)
+        return None
+    if (identity.namespace, identity.name) != (job.metadata.namespace, job.metadata.name):
+        raise SpecError(
+            "--output", f"{folder.path} holds another job, {identity.name}: choose another folder"
+        )
+    if identity.model != model:
+        raise SpecError(
+            "spec.model.uri",
+            f"{folder.path} holds checkpoints of another model ({_uri(identity)}): choose another --output",
+        )
+    if changed := fixed_differences(identity, job):
+        raise InvalidManifest(
+            "the folder holds another job",
+            [
+                SpecError(
+                    path,
+                    f"{path.rpartition('.')[2]} is immutable, because {because}: change it back, or choose another "
+                    f"--output; the job in {folder.path} was started with {json.dumps(before)}, not {json.dumps(now)}",
+                )
+                for path, because, before, now in changed
+            ],
+        )
+    if not resume:
+        raise SpecError(
+            "--output",
+            f"{folder.path} holds a run of this job: add --resume to go on with it, or choose another",
+        )
+    _check_resumable(folder, job, identity)
+    return identity
+
+
+def _uri(identity: Identity) -> str:
+    return str(identity.manifest["spec"]["model"]["uri"])
+
+
+def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity) -> None:
+    nats_url = job.spec.nats.url or ""
+    if identity.nats_url != nats_url:
+        place = identity.nats_url or "the embedded server: remove it"
+        raise SpecError("spec.nats.url", f"the streams of this job are on {place}")
+    if not nats_url and not any((folder.nats / "store").glob("jetstream/*")):
+        raise SpecError(
+            "--resume",
+            f"{folder.path} holds neither a checkpoint nor a ledger: remove that folder and start without --resume",
+        )
+    from rljob_runtime.training.checkpoints import CheckpointStore
+
+    root = job.spec.trainer.checkpoint.uri or str(folder.checkpoints)
+    model = local_path(job.spec.model.uri, field="spec.model.uri")
+    checkpoints = CheckpointStore(root, model_path=model)
+    for key in checkpoints.keys():  # noqa: SIM118  no mapping
+        try:
+            checkpoints.verify_model(key)
+        except SpecError:
+            raise
+        except RLJobError as error:
+            raise SpecError("spec.trainer.checkpoint.uri", str(error)) from error
+
+
+def _check_unused(job: RLJob) -> None:
+    for field, uri, holds_any in (
+        ("spec.trainer.checkpoint.uri", job.spec.trainer.checkpoint.uri, _holds_checkpoints),
+        ("spec.weights.uri", job.spec.weights.uri, partial(_holds_weights, job.spec.weights.transport)),
+    ):
+        if uri is not None and holds_any(uri, field):
+            raise SpecError(field, f"{uri} holds what another job stored: choose an empty or a new folder")
+
+
+def _holds_checkpoints(uri: str, field: str) -> bool:
+    return any(local_path(uri, field=field).glob("step-*"))
+
+
+def _holds_weights(transport_name: WeightTransportName, uri: str, field: str) -> bool:
+    from rljob_runtime.weights.create import open_transport
+
+    with closing(open_transport(transport_name, uri=uri)) as transport:
+        try:
+            return any(transport.manifest(key) is not None for key in transport.listing())
+        except StoreUnavailable as error:
+            raise SpecError(field, str(error)) from error
+
+
+def _check_empty(path: Path) -> None:
+    if path.is_dir() and (other := sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")):
+        some = ", ".join(other[:3]) + (", …" if len(other) > 3 else "")
+        raise SpecError("--output", f"{path} holds other files ({some}): choose an empty or a new folder")
+
+
+def _check_writable(path: Path) -> None:
+    """Also of a folder that is still to be made."""
+    place = path
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise SpecError("--output", f"{place} is a file: choose another folder")
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            free = shutil.disk_usage(place).free
+    except OSError as error:
+        raise SpecError("--output", f"{place} cannot be written: {error.strerror}") from error
+    if free < LEAST_FREE_BYTES:
+        raise SpecError(
+            "--output", f"only {free >> 20} MB are free at {place}: free {LEAST_FREE_BYTES >> 20} MB"
+        )

@@ -1,0 +1,218 @@
+"""The command `rljob run`: checks a job, claims its output folder, runs it and reports how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes
+from rljob_cli.manifest import load_job
+from rljob_cli.patch import kept_patches
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core import worker_protocol
+from rljob_core.errors import SpecError
+from rljob_core.spec import RLJob
+
+File = Annotated[Path, typer.Argument(help="YAML file with one RLJob.", show_default=False)]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="spec.path=value",
+        help="Change a field; the value is YAML, items of lists go by index or name. May be given again.",
+        show_default=False,
+    ),
+]
+
+
+def run(
+    file: File,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results, state and logs.", show_default="runs/<job's name>"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the output folder.")
+    ] = False,
+    from_version: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --resume: give up what came after this version, and go on from there (0: the initial model).",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: Overrides = [],  # noqa: B006  typer's way
+    nats_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the embedded nats-server.", show_default="any free one"),
+    ] = None,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Write down all that the coordinator sees and decides, for `rljob replay`; it costs about 1.5 KB of "
+            "disk and 60 µs of the coordinator's time per trajectory.",
+        ),
+    ] = False,
+) -> None:
+    """Run a job on this machine until it is finished.
+
+    Everything runs as local processes: a nats-server (or `spec.nats.url`), a coordinator, a process per engine,
+    reward workers and a trainer. A process that dies is started again. **Ctrl-C** stops all of them within 10 seconds,
+    saves a checkpoint and says how to go on; a second one ends them at once.
+
+    The output folder then holds `metrics.jsonl`, `summary.json`, `reward.png`, and in `checkpoint/` the model, which
+    `transformers.AutoModelForCausalLM.from_pretrained` loads; `logs/` has what each process said.
+
+    **Examples**
+
+        rljob run manifests/examples/chain-sum.yaml
+
+        rljob run job.yaml --output runs/sync --set spec.pipeline.mode=Synchronous
+
+        rljob run job.yaml --set spec.rollout.pools.cpu.replicas=3 --set spec.algorithm.learningRate=1e-4
+
+        rljob run job.yaml --output runs/sync --resume
+
+        rljob run job.yaml --output runs/sync --resume --from-version 40
+    """
+    with exit_codes():
+        from rljob_cli.checks import allow_modules_beside
+        from rljob_cli.nats_checks import check_nats
+        from rljob_cli.output_checks import check_output
+
+        if from_version is not None and not resume:
+            raise SpecError("--from-version", "goes back in a run that is there: add --resume")
+        given = load_job(file, overrides)
+        python_path = allow_modules_beside(file)
+        folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
+        with ExitStack() as held:
+            with folder.changing():
+                before = folder.identity() if resume else None
+                kept = kept_patches(before, given) if before is not None else []
+                job = load_job(file, [*overrides, *kept]) if kept else given
+                model = check(job, folder)
+                check_nats(job, nats_port)
+                check_output(folder, job, resume=resume, model=model)
+                held.enter_context(folder.locked())
+                known = check_output(folder, job, resume=resume, model=model)
+                if known is not None and from_version is None and _finished(folder, job):
+                    return
+                identity = _identity(job, given, known, kept, model=model, origin=file.resolve().parent)
+                if from_version is not None:
+                    from rljob_cli.rollback import go_back_to, summary
+
+                    typer.echo(summary(go_back_to(from_version, identity.stamp(job), folder)))
+                folder.claim(identity)
+            if kept:
+                typer.echo(f"kept from rljob patch: {', '.join(kept)}")
+            environment = {"PYTHONPATH": python_path}
+            if record:
+                environment[worker_protocol.DECISIONS] = str(folder.decisions)
+            code = _run(job, identity, folder, nats_port=nats_port or 0, environment=environment)
+    raise typer.Exit(code)
+
+
+def check(job: RLJob, folder: RunFolder) -> str:
+    """Check the files and names that a job refers to; returns the identity of its model."""
+    from rljob_cli.checks import check_job
+    from rljob_operator.children.resolved_job import resolve_job
+    from rljob_runtime.locations import local_path
+    from rljob_runtime.model.identity import model_identity
+
+    check_job(resolve_job(job, folder.defaults(nats_url="")).config)
+    return model_identity(local_path(job.spec.model.uri))
+
+
+def _identity(
+    job: RLJob, given: RLJob, known: Identity | None, kept: list[str], *, model: str, origin: Path
+) -> Identity:
+    """What to write down of a job that starts, or goes on."""
+    manifest = job.model_dump(mode="json", by_alias=True)
+    generation = 1
+    if known is not None:
+        generation = known.generation + (manifest != known.manifest)
+    return Identity(
+        name=job.metadata.name,
+        namespace=job.metadata.namespace,
+        uid=known.uid if known is not None else uuid.uuid4().hex[:12],
+        model=model,
+        nats_url=job.spec.nats.url or "",
+        manifest=manifest,
+        generation=generation,
+        given=given.model_dump(mode="json", by_alias=True),
+        patches=kept,
+        origin=str(origin),
+    )
+
+
+def _finished(folder: RunFolder, job: RLJob) -> bool:
+    """Whether there is nothing to go on with; says so.
+
+    Raises:
+        SpecError: the job is to go on past its end.
+    """
+    from rljob_cli.report import earlier
+
+    summary = earlier(folder)
+    if summary.get("exit") != "Succeeded":
+        return False
+    steps = int(summary.get("steps", 0))
+    if job.spec.steps > steps:
+        raise SpecError(
+            "spec.steps",
+            f"the job in {folder.path} is finished after {steps} steps, for good: start another one from its "
+            f"checkpoint, with spec.model.uri={folder.checkpoint} and another --output",
+        )
+    typer.echo(f"{job.metadata.name} is finished already: {steps} steps; see {folder.summary}")
+    return True
+
+
+def _run(
+    job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
+) -> int:
+    from rljob_cli.run import Run, RunExit
+    from rljob_cli.view import open_view
+
+    job = identity.stamp(job)
+    console = Console()
+    with open_view(console, job) as view:
+
+        async def to_the_end() -> tuple[RunExit, str, int]:
+            here = Run(job, folder, view, nats_port=nats_port, environment=environment)
+            end = await here.run()
+            return end.exit, end.message, here.progress.step
+
+        outcome, message, step = asyncio.run(to_the_end())
+    if outcome is RunExit.SUCCEEDED:
+        typer.echo(f"finished: {step} steps; results in {folder.path}")
+        return 0
+    typer.echo(f"to go on: {_resume_command()}", err=True)
+    if outcome is RunExit.INTERRUPTED:
+        typer.echo(f"interrupted at step {step}", err=True)
+        return EXIT_INTERRUPTED
+    typer.echo(f"error: {job.metadata.name} failed at step {step}: {message}", err=True)
+    typer.echo(f"what each process said: {folder.path / 'logs'}", err=True)
+    return EXIT_FAILED
+
+
+def _resume_command() -> str:
+    """The command that was given, to go on: going back is done."""
+    arguments = iter(sys.argv[1:])
+    kept = []
+    for argument in arguments:
+        if argument == "--from-version":
+            next(arguments, None)
+        elif argument != "--resume" and not argument.startswith("--from-version="):
+            kept.append(argument)
+    return shlex.join(["rljob", *kept, "--resume"])
