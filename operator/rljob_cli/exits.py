@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Our errors as messages and exit codes."""
+    """Print the errors of this project as messages, and exit with the code that belongs to them."""
     try:
         yield
     except InvalidManifest as group:
@@ -41,11 +41,11 @@ def exit_codes() -> Iterator[None]:
 
 @contextmanager
 def signals_interrupt() -> Iterator[Callable[[], None]]:
-    """Within, SIGTERM and SIGHUP do what Ctrl-C does, so that nothing is left behind.
+    """Treat SIGTERM and SIGHUP like Ctrl-C within the block, so that its cleanup runs.
 
     Yields:
-        To be called now and then: raises a KeyboardInterrupt that came where Python drops what is raised, as in the
-        callbacks of weak references.
+        A function to be called regularly: it raises the KeyboardInterrupt of a signal that came where Python discards
+        exceptions, such as in the callback of a weak reference.
     """
     dropped, hook = list[BaseException](), sys.unraisablehook
 
@@ -55,14 +55,14 @@ def signals_interrupt() -> Iterator[Callable[[], None]]:
         else:
             hook(raised)
 
-    def heed() -> None:
+    def raise_dropped() -> None:
         if dropped:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     sys.unraisablehook = keep
     try:
-        yield heed
+        yield raise_dropped
     finally:
         sys.unraisablehook = hook
         for number, handler in before.items():
@@ -71,7 +71,7 @@ def signals_interrupt() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for the time being; a signal that comes while it is made waits until it is known."""
+    """A temporary folder; a signal that comes while it is created is delivered when it can be removed again."""
     with ExitStack() as held:
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:

@@ -1,4 +1,4 @@
-"""How much memory a run takes: all its processes together."""
+"""The memory that all processes of a run use together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def resident_bytes() -> int:
-    """Memory of this process and all below it; a page that several share counts once where the system tells (PSS)."""
+    """Bytes of memory of this process and its descendants; shared pages count once if the system reports PSS."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return sum(map(_bytes, processes))
 

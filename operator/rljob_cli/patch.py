@@ -1,7 +1,8 @@
-"""`rljob patch`: a changed spec for the job in an output folder, checked as a whole and written for whoever runs it.
+"""`rljob patch`: changes the spec of the job in an output folder, after checking the new spec as a whole.
 
-The job's new spec goes into `job.json`. A running `rljob run` looks at that file and hands the spec to its reconcile,
-which restarts what reads the fields, as the operator does on a cluster; `--resume` lays the change over the manifest.
+The new spec is written to `job.json`. A running `rljob run` reads the file and passes the spec to its reconciler, which
+restarts the processes that read the changed fields, as the operator does on a cluster. `rljob run --resume` applies the
+change to the manifest.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import ResolvedJob, resolve_job
 from rljob_operator.names import LABEL_ROLE, Role
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _ROOTS = ("spec.", "metadata.", "status.", "apiVersion", "kind")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a patch does.
+    """The effect of a patch.
 
     Attributes:
-        identity: to be written; the one that is there if nothing changes.
-        fields: path, value before, value now.
+        identity: the content of `job.json` with the patch; the present content if nothing changes.
+        before, after: the job without and with the patch.
+        fields: the changed fields: path, value before, value after.
     """
 
     identity: Identity
@@ -47,13 +49,14 @@ class Change:
 
 
 def patch(folder: RunFolder, texts: Sequence[str]) -> Change:
-    """Check a change and write it down.
+    """Check a change of the job in a folder and write it to `job.json`.
 
     Args:
-        texts: `path=value` each, `spec.` in front of the path or not; one change together.
+        folder: the output folder.
+        texts: `path=value` each, with or without a leading `spec.`; together they are one change.
 
     Raises:
-        SpecError, InvalidManifest: all that is wrong with it; nothing is written.
+        SpecError, InvalidManifest: the change is refused for all the reasons given, and nothing is written.
     """
     with folder.changing():
         identity = folder.identity()
@@ -62,21 +65,21 @@ def patch(folder: RunFolder, texts: Sequence[str]) -> Change:
                 "DIR",
                 f"{folder.path} holds no run: give the output folder of an `rljob run` (runs/<job's name>)",
             )
-        change = change_of(folder, identity, [_whole(text) for text in texts])
+        change = change_of(folder, identity, [_full_path(text) for text in texts])
         if change.fields:
             folder.write(change.identity)
     return change
 
 
-def _whole(text: str) -> str:
+def _full_path(text: str) -> str:
     return text if text.strip().startswith(_ROOTS) else f"spec.{text.strip()}"
 
 
 def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Change:
-    """What a patch would do; checked, and nothing is written.
+    """Check a change and return its effect; nothing is written.
 
     Raises:
-        SpecError, InvalidManifest: all that is wrong with it.
+        SpecError, InvalidManifest: the change is refused for all the reasons given.
     """
     summary = report.earlier(folder)
     if summary.get("exit") == "Succeeded" and not folder.in_use():
@@ -96,7 +99,7 @@ def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Ch
     resolved = resolve_job(after, folder.defaults(nats_url=""))
     check_job(resolved.config)
     check_pods(resolved, os.environ)
-    # One text a path, the newest: an older one of the same path says nothing any more.
+    # One text per path: the newest replaces older ones.
     patches = {text.partition("=")[0].strip(): text for text in (*identity.patches, *texts)}
     changed = replace(
         identity,
@@ -108,7 +111,7 @@ def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Ch
 
 
 def _by_name(value: Any) -> Any:
-    """JSON with lists of named objects as mappings, so that one field of one pool is told as such."""
+    """JSON with lists of named objects as mappings, so that a change of one pool is reported under the pool's name."""
     if isinstance(value, Mapping):
         return {key: _by_name(below) for key, below in value.items()}
     if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
@@ -117,7 +120,11 @@ def _by_name(value: Any) -> Any:
 
 
 def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
-    """What no running job takes."""
+    """Refuse changes that a job never accepts.
+
+    Raises:
+        InvalidManifest: all of them.
+    """
     problems = [
         SpecError(
             path,
@@ -144,14 +151,14 @@ def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
         raise InvalidManifest("a job cannot be changed so", problems)
 
 
-# ------------------------------------------------------------------------------------------- what is stored
+# ------------------------------------------------------------------------------------------- job.json
 
 
 def stored_job(identity: Identity) -> RLJob:
-    """The job in a folder, as it is now.
+    """The job in a folder, with all patches.
 
     Raises:
-        SpecError: somebody else has written `job.json`.
+        SpecError: another program has written an invalid job to `job.json`.
     """
     try:
         return RLJob.model_validate(identity.manifest, by_alias=True, by_name=False)
@@ -160,21 +167,22 @@ def stored_job(identity: Identity) -> RLJob:
 
 
 async def changes(folder: RunFolder, generation: int) -> AsyncIterator[Identity]:
-    """What `job.json` says whenever a patch has written it, without end.
+    """Yield the content of `job.json` whenever a patch has changed it, until cancelled.
 
     Args:
-        generation: that is known.
+        folder: the run's folder.
+        generation: the generation that the caller knows; only later ones are yielded.
     """
-    seen: os.stat_result | None = None
+    last: os.stat_result | None = None
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         try:
             found = folder.job.stat()
-            if seen is not None and (found.st_ino, found.st_mtime_ns) == (seen.st_ino, seen.st_mtime_ns):
+            if last is not None and (found.st_ino, found.st_mtime_ns) == (last.st_ino, last.st_mtime_ns):
                 continue
-            seen = found
+            last = found
             identity = folder.identity()
-        except (OSError, SpecError):  # somebody has moved or edited it: a run goes on without
+        except (OSError, SpecError):  # a user has moved or edited the file: the run continues without it
             continue
         if identity is not None and identity.generation > generation:
             generation = identity.generation
@@ -182,20 +190,20 @@ async def changes(folder: RunFolder, generation: int) -> AsyncIterator[Identity]
 
 
 def kept_patches(identity: Identity, job: RLJob) -> list[str]:
-    """What was patched and stays when `rljob run --resume` is given `job`.
+    """The patches that `rljob run --resume` applies to `job`.
 
-    Where the manifest, or its own `--set`, says something else than when it was given last, that is newer.
+    A patch is dropped if the manifest, or a `--set` of this command, has another value at its path than last time.
     """
     given: Mapping[str, Any] = as_manifest(job)
     paths = {text: text.partition("=")[0] for text in identity.patches}
     return [text for text, path in paths.items() if value_at(given, path) == value_at(identity.given, path)]
 
 
-# -------------------------------------------------------------------------------------------- what it leads to
+# -------------------------------------------------------------------------------------------- its effect
 
 
 def restarts(change: Change, defaults: ClusterDefaults) -> Iterator[str]:
-    """What the reconcile will do about the processes, in words; nothing if it only tells them."""
+    """Lines that say which processes the reconciler will start, stop or restart; none if all keep running."""
     before, after = (_pods(resolve_job(job, defaults)) for job in (change.before, change.after))
     changed = [name for name, pods in after.items() if name in before and before[name][0] != pods[0]]
     if changed:
@@ -209,7 +217,7 @@ def restarts(change: Change, defaults: ClusterDefaults) -> Iterator[str]:
 
 
 def _pods(job: ResolvedJob) -> dict[str, tuple[Any, int]]:
-    """Per role or pool, its pods' template and how many there are."""
+    """The pod template and the number of pods of each role or pool."""
     found: dict[str, tuple[Any, int]] = {}
     for manifest in desired(job, Targets(attempt=1, failures=0, pools={})):
         spec = manifest.get("spec", {})

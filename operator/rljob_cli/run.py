@@ -1,7 +1,7 @@
-"""`rljob run`: the reconcile over local processes, what it shows meanwhile, and how it ends.
+"""One local run of a job: reconciles it over local processes, shows its progress, and writes its results.
 
-Three things end a run: the job itself, a signal, and a folder that cannot be written any more. In each case all
-processes are stopped, the trainer first, which saves a checkpoint; nothing is left behind.
+A run ends when the job ends, when a signal comes, or when the output folder can no longer be written. In each case all
+processes are stopped, the trainer first, so that it saves a checkpoint; no process is left behind.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SUMMARY_SECONDS = 5.0
 _LAST_LINES_SECONDS = 5.0
 _UNFINISHED_SECONDS = 30.0
 _STOP_SECONDS = 8.0
-"""For all processes, so that this one too has ended 10 s after it was asked."""
+"""Seconds in which all processes end, so that this process ends within 10 s of the signal."""
 
 
 class RunExit(StrEnum):
-    """How a run ended, as `summary.json` says it."""
+    """How a run ended, as written to `summary.json`."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -60,18 +60,18 @@ class RunExit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended, and what to tell about it."""
+    """How a run ended, and a message about it."""
 
     exit: RunExit
     message: str = ""
 
 
 class _OutputLost(Exception):
-    """The output folder cannot be written any more."""
+    """The output folder can no longer be written."""
 
 
 class Signals:
-    """The first SIGINT, SIGTERM or SIGHUP asks for a stop in order, the second one for an end at once."""
+    """The first SIGINT, SIGTERM or SIGHUP requests an orderly stop, the second cancels the task at once."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -90,10 +90,11 @@ class Run:
     """One run of a job in its folder.
 
     Args:
-        job: with its uid; checked.
-        folder: claimed and locked.
-        nats_port: for the embedded server; 0 for any.
-        environment: of every process, over this one's own.
+        job: the job, checked, with its uid.
+        folder: its output folder, claimed and locked.
+        view: shows the progress.
+        nats_port: port of the embedded server; 0 for any free port.
+        environment: variables that every process gets in addition to those of this process.
     """
 
     def __init__(
@@ -109,15 +110,15 @@ class Run:
         self._started = time.monotonic()
         self._summarized = 0.0
         self._ended = asyncio.Event()
-        self._dead: asyncio.Queue[str] = asyncio.Queue()  # keys of engines' heartbeats
+        self._dead: asyncio.Queue[str] = asyncio.Queue()  # keys of heartbeats to delete
         self._failed_before: str | None = None
-        self._known: int | None = None  # figures of earlier runs: the sequence of the newest
-        self._read = 0  # sequence of the newest figure that was taken in
+        self._known: int | None = None  # sequence of the newest metrics line of earlier runs
+        self._read = 0  # sequence of the newest metrics line that was read
         self._peak = int(self._earlier.get("peak_memory_bytes", 0))
         self.progress = RunProgress()
 
     async def run(self) -> End:
-        """Until the job is finished, a signal comes or the folder is lost; all processes have ended then."""
+        """Run until the job is finished, a signal comes or the folder is lost, and end all processes."""
         signals = Signals()
         cluster = LocalCluster(self._folder.path, self._environment, on_event=self._event)
         end = End(RunExit.INTERRUPTED)
@@ -135,7 +136,7 @@ class Run:
         return self._finish(end)
 
     async def _work(self, cluster: LocalCluster, signals: Signals) -> End:
-        """The job's work beside a wait for signals; whichever ends first."""
+        """Run the job until it ends or a signal comes."""
         work = asyncio.create_task(self._until_finished(cluster))
         asked = asyncio.create_task(signals.asked.wait())
         try:
@@ -159,7 +160,7 @@ class Run:
     async def _until_finished(self, cluster: LocalCluster) -> End:
         url = self._job.spec.nats.url or await start_nats(cluster, self._folder.nats, port=self._nats_port)
         defaults = self._folder.defaults(url)
-        # A new run writes over nothing; one that goes on takes back that the job had ended.
+        # Has no effect on a new run; of a resumed run it removes the conditions with which the job had ended.
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
         async with (
@@ -169,7 +170,7 @@ class Run:
             helpers = [
                 beside.create_task(self._lasting(partial(self._follow_metrics, store))),
                 beside.create_task(self._lasting(partial(self._follow_engines, store))),
-                beside.create_task(self._lasting(partial(self._tell_deaths, store))),
+                beside.create_task(self._lasting(partial(self._delete_heartbeats, store))),
                 beside.create_task(self._sample()),
                 beside.create_task(self._follow_changes(cluster, defaults)),
             ]
@@ -179,13 +180,13 @@ class Run:
         return end
 
     async def _reconciled(self, cluster: LocalCluster, defaults: ClusterDefaults) -> End:
-        """How the job ended, by its trainer and by its coordinator's own words."""
+        """Reconcile until the job ends; the end is that of the trainer and of the coordinator's last metrics line."""
         reconciler = Reconciler(cluster, defaults, metrics=self._job_metrics)
         reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
         said = asyncio.create_task(self._ended.wait())
         try:
             await asyncio.wait({reconcile, said}, return_when=asyncio.FIRST_COMPLETED)
-            # Either follows the other soon: the trainer ends at the coordinator's word, which is published by then.
+            # Both come soon after each other: the coordinator publishes its last line before the trainer ends.
             patience = _LAST_LINES_SECONDS if reconcile.done() else _UNFINISHED_SECONDS
             await asyncio.wait({reconcile, said}, timeout=patience)
             outcome = reconcile.result() if reconcile.done() else None
@@ -206,40 +207,42 @@ class Run:
     # ------------------------------------------------------------------------------------------ following
 
     async def _lasting(self, follow: Callable[[], Awaitable[None]]) -> None:
-        """Follow for as long as the job runs: a server that is away for long costs the picture, not the job."""
+        """Repeat `follow` while the job runs: an outage of the server must not end the job."""
         while True:
             began = time.monotonic()
             try:
                 await follow()
             except StoreUnavailable as error:
-                # Said once, not for as long as it lasts.
+                # Report an outage once, not every second.
                 if time.monotonic() - began > _SUMMARY_SECONDS:
                     self._view.note(f"{error}; waiting for it")
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     async def _follow_metrics(self, store: NatsStore) -> None:
-        """Take in the job's own figures: all of them so far at once, then each as it comes."""
+        """Read the job's metrics: first all that are stored, then each new line."""
         if self._known is None:
             self._known = await store.last_sequence(Channel.METRICS)
             if not self._known:
                 self._metrics.start([])
         async for batch in store.read(Channel.METRICS, start=self._read + 1):
             for message in batch:
-                self._take(STEP_METRICS.validate_json(message.data), before=message.sequence <= self._known)
+                self._add_line(
+                    STEP_METRICS.validate_json(message.data), before=message.sequence <= self._known
+                )
                 if message.sequence == self._known:
                     self._metrics.start(self.progress.lines)
                 self._read = message.sequence
-            # What ended an earlier run may be taken back by a line that follows.
+            # A later line may revoke the end of an earlier run.
             if self.progress.end is not None and batch[-1].sequence >= self._known:
                 self._ended.set()
             self._view.refresh(self.progress)
 
-    def _take(self, line: StepMetrics, *, before: bool) -> None:
-        """A line of the stream; `before`: it was there when this run started."""
+    def _add_line(self, line: StepMetrics, *, before: bool) -> None:
+        """Add a line of the metrics stream; `before`: it was stored when this run started."""
         if line.gone_back:
             self._failed_before = None
         if before and line.finished == "Failed":
-            # It ended an earlier run; whether it ends this one too, the ledger decides.
+            # It ended an earlier run; the ledger decides whether it ends this one too.
             self._failed_before = line.message
             return
         if not self.progress.add(line):
@@ -260,27 +263,27 @@ class Run:
                 if key.startswith(f"{ENGINE_SIGNALS}{event.about}."):
                     self._dead.put_nowait(key)
 
-    async def _tell_deaths(self, store: NatsStore) -> None:
-        """Remove the heartbeats of engines whose process has ended: its parent knows long before a lease runs out."""
+    async def _delete_heartbeats(self, store: NatsStore) -> None:
+        """Delete the heartbeats of engines whose process has ended, long before their leases expire."""
         while True:
             await store.delete_signal(await self._dead.get())
 
     async def _follow_changes(self, cluster: LocalCluster, defaults: ClusterDefaults) -> None:
-        """Take over what `rljob patch` writes."""
+        """Apply the changes that `rljob patch` writes."""
         async for identity in changes(self._folder, self._job.metadata.generation or 0):
             try:
                 job = identity.stamp(stored_job(identity))
-                # Once more, as what the pods are started from is this process' environment.
+                # Checked again, because the pods get the environment of this process.
                 check_pods(resolve_job(job, defaults), self._environment)
             except SpecError as error:
                 self._view.note(f"not taken over from rljob patch: {error}")
                 continue
             self._job = job
             self._view.changed(job)
-            cluster.look_again()
+            cluster.wake()
 
     async def _sample(self) -> None:
-        """Once a second: memory, free space, rates, the picture and the summary so far."""
+        """Once a second, measure memory, free space and rates, and update the view and the summary."""
         while True:
             self._peak = max(self._peak, await asyncio.to_thread(resident_bytes))
             if (free := shutil.disk_usage(self._folder.path).free) < LEAST_FREE_BYTES:
@@ -326,7 +329,7 @@ class Run:
         report.write_summary(self._folder, summary)
 
     def _finish(self, end: End) -> End:
-        """Write the results, as far as the disk takes them."""
+        """Write the results; a full disk turns the end into a failure."""
         try:
             self._summarize(end.exit, end.message)
             report.plot(self._folder.plot, self._job, self.progress)

@@ -131,11 +131,11 @@ async def test_a_changed_job_restarts_what_reads_the_field_and_tells_the_rest(
         return {json.loads(path.read_text())["spec"]["pipeline"]["maxStaleness"] for path in configs}
 
     job = make_job(pipeline__maxStaleness=7, **scripts)
-    world.cluster.look_again()
+    world.cluster.wake()
     await until(lambda: bounds() == {7})  # of the coordinator and both engines, which run on
     assert world.pids() == first
     job = make_job(pipeline__maxStaleness=7, steps=99, **scripts)
-    world.cluster.look_again()
+    world.cluster.wake()
     other = "chain-sum-coordinator-0"
     await until(lambda: world.pids().get(other, first[other]) != first[other])
     assert {pod: pid for pod, pid in world.pids().items() if pod != other} == {

@@ -1,14 +1,14 @@
-"""A cluster made of local processes: what `rljob run` reconciles against. A tiny API server and kubelet.
+"""A cluster of local processes, which plays the API server and the kubelet for `rljob run`.
 
     async with LocalCluster(folder, environment, on_event=print) as cluster:
         await cluster.apply(nats_deployment)          # any Deployment, also one that belongs to no RLJob
-        outcome = await Reconciler(cluster, site).run(job)     # Ctrl-C: cancel it
+        outcome = await Reconciler(cluster, defaults).run(job)   # Ctrl-C: cancel it
         await cluster.shutdown()                      # in order, within 10 s; leaving the block does it too
 
-Deployments and Jobs run (`workloads.py`), ConfigMaps and Services are kept for them, other kinds are only stored.
+Deployments and Jobs run as processes (`workloads.py`), which see ConfigMaps and Services; other kinds are only stored.
 In the folder: `logs/<pod>.log` (stdout and stderr of all starts), `pids.json` (`{pod: {role, pool, attempt, pid,
-restarts}}` of what runs now), `status.json` (the RLJob's status, which a later run goes on from), `pods/` (volumes).
-No process is left behind: see `process_group.py` and `guardian.py`.
+restarts}}` of what runs now), `status.json` (the RLJob's status, with which a later run continues), `pods/` (volumes).
+No process is left behind: see `process_group.py` and `reaper.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Self
 
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.backoff import Backoff
-from rljob_operator.cluster.local import reaper as guardian
+from rljob_operator.cluster.local import reaper
 from rljob_operator.cluster.local.files import LocalFiles
 from rljob_operator.cluster.local.pod import Launch, PodPlace, prepare, write_config_maps
 from rljob_operator.cluster.local.pod_manifest import pod_manifest
@@ -40,19 +40,19 @@ from rljob_operator.names import LABEL_JOB, LABEL_ROLE, Role
 SHUTDOWN_SECONDS = 9.0
 """All processes have ended this long after `shutdown` was called."""
 BACK_OFF, FAILED = "BackOff", "Failed"
-"""Reasons of the events about a process that has ended unasked: it starts again, or it does not."""
-_LEAST_GRACE = 0.4  # seconds that each later role keeps for itself while an earlier one takes its time
+"""Reasons of the events about a process that ended by itself: it will be restarted, or not."""
+_LEAST_GRACE = 0.4  # seconds that an earlier role must leave to each later one
 
 
 class LocalCluster:
     """The `Cluster` protocol over processes of this machine, for one RLJob.
 
     Args:
-        folder: for logs, volumes, process ids and status; made if missing.
-        environment: that every process starts from. The folder of this interpreter is put first on its PATH, and
-            so `nats-server` and `python` are this environment's.
-        backoff: between the starts of one pod.
-        on_event: called with every event, the cluster's own (`BackOff`, `Failed`: a process ended unasked) among them.
+        folder: folder for logs, volumes, process ids and status; created if it is missing.
+        environment: the environment variables of every process. The folder of this interpreter is put first on PATH,
+            so that `python` and `nats-server` are those of its environment.
+        backoff: delays between the starts of one pod.
+        on_event: called with every event, including the cluster's own (`BackOff`, `Failed`: a process ended by itself).
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class LocalCluster:
         self._stepping = False
         self._step_again = False
         self._error: Exception | None = None
-        self._guardian: asyncio.subprocess.Process | None = None
+        self._reaper: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         token = str(uuid.uuid4())
-        self._environment[guardian.TOKEN] = token
-        self._guardian = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", guardian.__name__, token),
+        self._environment[reaper.TOKEN] = token
+        self._reaper = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", reaper.__name__, token),
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
@@ -98,14 +98,14 @@ class LocalCluster:
         try:
             await self.shutdown()
         finally:
-            if self._guardian is not None and self._guardian.stdin is not None:
-                self._guardian.stdin.close()
-                await self._guardian.wait()
+            if self._reaper is not None and self._reaper.stdin is not None:
+                self._reaper.stdin.close()
+                await self._reaper.wait()
 
     # ------------------------------------------------------------------------------------------ the protocol
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
-        """Objects labelled with this job, and their pods, with their statuses."""
+        """The objects with this job's label and their pods, with their statuses."""
         found = []
         for ref, manifest in self._objects.items():
             if _labels(manifest).get(LABEL_JOB) != job.metadata.name:
@@ -119,13 +119,13 @@ class LocalCluster:
         return found
 
     async def apply(self, manifest: Manifest) -> None:
-        """Store the object; a Deployment or Job starts or changes its processes."""
+        """Store an object; for a Deployment or Job, start or change its processes."""
         ref = Ref.of(manifest)
         before = self._objects.get(ref)
         metadata = {**manifest["metadata"], "uid": str(uuid.uuid4()), "generation": 1}
         if before is not None:
             if "deletionTimestamp" in before["metadata"]:
-                return  # it is on its way out; whoever wants it applies it again once it is gone
+                return  # it is being deleted; the reconciler applies it again once it is gone
             same = before.get("spec") == manifest.get("spec")
             metadata["uid"] = before["metadata"]["uid"]
             metadata["generation"] = before["metadata"]["generation"] + (0 if same else 1)
@@ -142,13 +142,13 @@ class LocalCluster:
         self._step()
 
     async def apply_status(self, manifest: Manifest) -> None:
-        """Store the status; what runs has its own."""
+        """Store an object's status; a Deployment or Job reports its own."""
         ref = Ref.of(manifest)
         if ref in self._objects and ref not in self._workloads:
             self._objects[ref] = {**self._objects[ref], "status": manifest["status"]}
 
     async def delete(self, ref: Ref) -> None:
-        """End the object's processes; it stays visible until they have ended."""
+        """End an object's processes and delete what it owns; it stays visible until its processes have ended."""
         manifest = self._objects.get(ref)
         if manifest is None:
             return
@@ -163,14 +163,14 @@ class LocalCluster:
         self._step()
 
     async def force_delete(self, ref: Ref) -> None:
-        """As `delete`: a process of this machine is never out of reach."""
+        """The same as `delete`: the node of a local process cannot be lost."""
         await self.delete(ref)
 
     async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
-        """Nothing here reads annotations of pods."""
+        """Do nothing: no one reads annotations of local pods."""
 
     async def status(self, job: RLJob) -> RLJobStatus:
-        """What `status.json` holds for this very job."""
+        """The status of this job in `status.json`."""
         return self._files.read_status(job)
 
     async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
@@ -178,11 +178,11 @@ class LocalCluster:
         self._files.write_status(job, status)
 
     async def event(self, job: RLJob, event: Event) -> None:
-        """Hand it to `on_event`."""
+        """Pass the event to `on_event`."""
         self._on_event(event if event.about else replace(event, about=job.metadata.name))
 
     async def changed(self) -> None:
-        """Return once something changed since the last return.
+        """Wait until something has changed since the last call returned.
 
         Raises:
             OSError: the folder cannot be written.
@@ -195,10 +195,11 @@ class LocalCluster:
     # ------------------------------------------------------------------------------------------ shutting down
 
     async def shutdown(self, order: Sequence[str] = tuple(Role), within: float = SHUTDOWN_SECONDS) -> None:
-        """End everything: roles in `order`, then the rest (nats-server), each once the one before has ended.
+        """End all processes: role by role in `order`, then the rest (nats-server).
 
-        A role gets SIGTERM and what is left of `within` seconds, less a little for each role after it, then SIGKILL.
-        Cancelled, it kills at once whatever still runs.
+        A role starts to end when the role before it has ended. It gets SIGTERM, and SIGKILL when the time is up: the
+        rest of the `within` seconds, less a little for each later role. If this call is cancelled, it kills all
+        processes at once.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
@@ -211,7 +212,7 @@ class LocalCluster:
             for index, stage in enumerate(stages):
                 grace = deadline - loop.time() - _LEAST_GRACE * (len(stages) - index)
                 pods = []
-                # One that an earlier shutdown was ending may be gone by now.
+                # A workload that an earlier shutdown was ending may be gone by now.
                 for ref in (r for r in stage if r in self._workloads):
                     self._mark_deleted(ref)
                     self._workloads[ref].remove()
@@ -232,7 +233,7 @@ class LocalCluster:
     # ------------------------------------------------------------------------------------------ inside
 
     def _step(self) -> None:
-        """Let every workload take its next step, again while that changes a pod."""
+        """Let every workload take its next step, and repeat while a step changes a pod."""
         self._changed.set()
         self._step_again = True
         if self._stepping:
@@ -248,7 +249,7 @@ class LocalCluster:
                         for kept in self._ports.pop(ref, {}).values():
                             kept.close()
             self._files.write_pids(s for workload in self._workloads.values() for s in workload.slots)
-        except Exception as error:  # pods' tasks call this, which nobody awaits: `changed` raises it
+        except Exception as error:  # called by tasks of pods, which nothing awaits; `changed` raises it
             self._error = error
         finally:
             self._stepping = False
@@ -278,20 +279,20 @@ class LocalCluster:
         return PodPlace(pod, self.folder, self._environment, maps, addresses)
 
     def _refresh_volumes(self) -> None:
-        """As a kubelet does it: what runs finds the new text in its mounted files."""
+        """Update the files that running pods mount from ConfigMaps, as a kubelet does."""
         for workload in self._workloads.values():
             for slot in workload.slots:
                 write_config_maps(slot.template["spec"], self._place(slot.pod.name, {}))
 
-    def look_again(self) -> None:
-        """Let `changed` return: the RLJob itself is another."""
+    def wake(self) -> None:
+        """Make `changed` return, because the RLJob itself has changed."""
         self._changed.set()
 
     def port(self, owner: Ref, port: int) -> int:
-        """The port of this machine that a workload uses for a container port: the same for all its pods.
+        """The local port that all pods of a workload use for a container port.
 
-        It is kept bound until the workload is gone, so that the system gives it to nobody else, not even while a server
-        starts again. A server that reuses addresses, as they all do, can listen on it all the same.
+        A socket stays bound to it until the workload is gone, so that the system assigns the port to no other program,
+        even while the workload's server restarts. The server can still listen on it because it reuses addresses.
         """
         ports = self._ports.setdefault(owner, {})
         if port not in ports:

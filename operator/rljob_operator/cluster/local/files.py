@@ -1,6 +1,6 @@
-"""What a local cluster keeps in its folder for others to read: `status.json` and `pids.json`.
+"""The files of a local cluster that other programs read: `status.json` and `pids.json`.
 
-Each file is replaced at once, so a reader sees the old text or the new one.
+Each file is replaced atomically: a reader sees the old text or the new text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rljob_operator.names import LABEL_ATTEMPT, LABEL_POOL, LABEL_ROLE
 
 
 class LocalFiles:
-    """The two files. Methods raise `OSError` where the folder cannot be written."""
+    """The two files; methods raise `OSError` if the folder cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self._status = folder / "status.json"
@@ -24,7 +24,7 @@ class LocalFiles:
         self._pids_written: dict[str, Any] | None = None
 
     def read_status(self, job: RLJob) -> RLJobStatus:
-        """The stored status of this very job (by its uid); an empty one if there is none."""
+        """The stored status of the job with this uid; an empty one if there is none."""
         if self._status.exists():
             stored = json.loads(self._status.read_text(encoding="utf-8"))
             if stored["metadata"] == _identity(job):
@@ -62,6 +62,6 @@ def _identity(job: RLJob) -> dict[str, str | None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

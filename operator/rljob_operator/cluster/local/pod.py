@@ -1,8 +1,8 @@
-"""A pod template as this machine can run it: one command, its environment, its folders.
+"""Translates a pod template to a local process: its command, its environment variables, its folders.
 
-What a kubelet does with mounts, a process on this machine gets by name: every mount path that stands in the
-command, the arguments or the environment becomes the folder that holds the volume. Of the containers only the
-first (ours) is run, and resources, probes and security are not looked at.
+A local process has no mounts. Instead, every mount path in the command, the arguments or the environment is replaced by
+the folder that holds the volume. Only the first container (the worker's) is run; resources, probes and security
+settings are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rljob_core.errors import SpecError
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import TERMINATION_LOG
 
-_MACHINE_S_OWN = {"/dev/shm", "/tmp"}  # noqa: S108 what a pod gets its own of, processes share
+_SHARED_FOLDERS = {"/dev/shm", "/tmp"}  # noqa: S108 a pod has its own; local processes share the machine's
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -29,11 +29,11 @@ class Launch:
     """How to start a pod's process.
 
     Attributes:
-        command: arguments, the program first.
-        environment: all of it.
-        log: file that stdout and stderr are appended to.
-        termination_log: file in which the process may leave its last words.
-        ready_file: file whose presence makes it Ready; None if running is enough.
+        command: the program and its arguments.
+        environment: all environment variables.
+        log: file to which stdout and stderr are appended.
+        termination_log: file to which the process may write its termination message.
+        ready_file: file whose existence means that the process is ready; None if it is ready once it runs.
         grace: seconds between SIGTERM and SIGKILL.
     """
 
@@ -47,14 +47,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class PodPlace:
-    """Where and as what a pod runs.
+    """The place of a pod in a local cluster.
 
     Attributes:
-        name: the pod's.
-        folder: of the cluster.
-        environment: what the process starts from.
-        config_maps: data of the ConfigMaps by name.
-        addresses: what a variable's value is replaced by if it is a host name or port of a gang.
+        name: name of the pod.
+        folder: folder of the cluster.
+        environment: environment variables that every process of the cluster gets.
+        config_maps: data of the ConfigMaps, by name.
+        addresses: local host names and ports that replace those of a gang in the values of variables.
     """
 
     name: str
@@ -65,7 +65,7 @@ class PodPlace:
 
 
 def prepare(template: Manifest, place: PodPlace) -> Launch:
-    """Write the pod's volumes and work out how to start it.
+    """Write the pod's volumes, and determine how to start its process.
 
     Raises:
         SpecError: the template needs something that only a real cluster has.
@@ -100,10 +100,11 @@ def prepare(template: Manifest, place: PodPlace) -> Launch:
 
 
 def check(template: Manifest, environment: Mapping[str, str]) -> None:
-    """Look whether a pod could be started, without doing anything.
+    """Check that a pod could be started here; writes nothing.
 
     Args:
-        environment: that it would start from.
+        template: the pod template.
+        environment: environment variables that the process would get.
 
     Raises:
         SpecError: the template needs something that only a real cluster has.
@@ -126,7 +127,7 @@ def _check_volumes(spec: Manifest, container: Manifest) -> None:
 
 
 def _mount(spec: Manifest, container: Manifest, place: PodPlace) -> dict[str, Path]:
-    """Materialise the volumes; mount path → folder."""
+    """Create the volumes; returns their folders by mount path."""
     volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
     _check_volumes(spec, container)
     write_config_maps(spec, place)
@@ -137,9 +138,9 @@ def _mount(spec: Manifest, container: Manifest, place: PodPlace) -> dict[str, Pa
         if "configMap" in volume:
             folder.mkdir(parents=True, exist_ok=True)
         elif "emptyDir" in volume:
-            if mount["mountPath"] in _MACHINE_S_OWN:
+            if mount["mountPath"] in _SHARED_FOLDERS:
                 continue
-            # What was killed with the last start may still be at its last write.
+            # A process of the last start that was just killed may still be writing.
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
         mounts[mount["mountPath"].rstrip("/")] = folder
@@ -147,15 +148,15 @@ def _mount(spec: Manifest, container: Manifest, place: PodPlace) -> dict[str, Pa
 
 
 def write_config_maps(spec: Manifest, place: PodPlace) -> None:
-    """Put the ConfigMaps that a pod mounts into its folder, each file at once: what runs may read it any time."""
+    """Write the ConfigMaps that a pod mounts; each file is replaced atomically, because the pod may be reading it."""
     for volume in spec.get("volumes", []):
         data = place.config_maps.get(volume.get("configMap", {}).get("name", ""), {})
         for key, text in data.items():
             file = _volume(place, volume) / key
             file.parent.mkdir(parents=True, exist_ok=True)
-            aside = file.with_name(f".{key}")
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(file)
+            temporary = file.with_name(f".{key}")
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(file)
 
 
 def _volume(place: PodPlace, volume: Mapping[str, Any]) -> Path:
@@ -163,7 +164,7 @@ def _volume(place: PodPlace, volume: Mapping[str, Any]) -> Path:
 
 
 def _value(variable: Mapping[str, Any], place: PodPlace) -> str:
-    """A variable's value; what would come from a Secret comes from the user's own environment."""
+    """A variable's value; a value that a cluster takes from a Secret is taken from the user's environment instead."""
     source = variable.get("valueFrom")
     if source is None:
         return str(variable.get("value", ""))
@@ -176,7 +177,7 @@ def _value(variable: Mapping[str, Any], place: PodPlace) -> str:
 
 
 def _expand(text: str, environment: Mapping[str, str]) -> str:
-    """Kubernetes' `$(NAME)`; unknown names stay as they are."""
+    """Replace references of the form `$(NAME)`, as Kubernetes does; unknown names stay."""
     return _REFERENCE.sub(lambda match: environment.get(match[1], match[0]), text)
 
 

@@ -1,4 +1,4 @@
-"""A local process as the Pod that Kubernetes would report."""
+"""The manifest of a local process, in the form in which Kubernetes reports a Pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rljob_operator.cluster.port import Manifest
 
 
 def pod_manifest(pod: PodProcess, template: Manifest, namespace: str) -> Manifest:
-    """Pod with labels, readiness, restart count and how its process last ended."""
+    """A Pod with labels, readiness, restart count and the end of its last process."""
     metadata: dict[str, Any] = {**template["metadata"], "name": pod.name, "namespace": namespace}
     if pod.stopped_at is not None and not pod.done.is_set():
         metadata["deletionTimestamp"] = pod.stopped_at.isoformat()

@@ -1,8 +1,8 @@
-"""One pod of the local cluster: a process group, started again with back-off until it is stopped.
+"""One pod of the local cluster: a process group that is restarted with back-off until it is stopped.
 
-Each process leads its own session, so that a terminal's Ctrl-C does not reach it and all that it started can be
-killed with it. It also dies with this process, whatever kills that: the kernel is asked to
-(`PR_SET_PDEATHSIG`), and `RLJOB_DIE_WITH_PARENT=1` asks it to do the same for what it starts itself.
+Each process leads its own session, so that Ctrl-C in the terminal does not reach it, and so that it can be killed with
+everything that it has started. The kernel also kills it when this process dies (`PR_SET_PDEATHSIG`);
+`RLJOB_DIE_WITH_PARENT=1` tells the worker to arrange the same for the processes that it starts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local.pod import Launch
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# Looked up here: between fork and exec a lock that another thread held (imports, dlsym) would never be released.
+# Looked up here, because between fork and exec a lock that another thread holds (imports, dlsym) is never released.
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _CANNOT_START = 127  # as a shell says it
-_LAST_WORDS = 2048  # bytes of the log that Kubernetes takes for a missing termination message
+_MESSAGE_BYTES = 2048  # of the log, which Kubernetes uses if there is no termination message
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Termination:
 
 
 class PodProcess:
-    """A pod. `start` it once, then `stop` it once or more; `done` is set when nothing of it is left.
+    """A pod. Call `start` once, then `stop` once or more; `done` is set when no process of the pod is left.
 
     Args:
-        name: the pod's.
-        prepare: makes the launch of one start.
-        restart: start again after any end (a Deployment's pod), or never (a Job's).
-        backoff: between starts.
+        name: name of the pod.
+        prepare: returns how to start the process; called before each start.
+        restart: whether the process is restarted after every end (a Deployment's pod) or never (a Job's).
+        backoff: delays between starts.
         changed: called after every change of the attributes.
-        ended: called with every end that nobody asked for (but a Job's success) and the seconds until the next
-            start, if there is one.
+        ended: called with every end that was not requested, except a Job's success, and with the seconds until the
+            next start (None if there is none).
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PodProcess:
                     f"--- {self.name}: start {self.starts}, {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n".encode()
                 )
                 log.flush()
-                words_from = log.tell()
+                log_start = log.tell()
                 process = await asyncio.create_subprocess_exec(
                     *launch.command,
                     env={
@@ -160,16 +160,18 @@ class PodProcess:
         try:
             await self._watch(process, launch)
         finally:
-            # Also when this task is cancelled: the group goes with the process that led it.
+            # Also when this task is cancelled: the group is killed with its leader.
             _signal_group(process.pid, signal.SIGKILL)
             self.pid, self.ready = None, False
         code = await process.wait()
         return Termination(
-            code if code >= 0 else 128 - code, _last_words(launch, words_from, code), datetime.now(UTC)
+            code if code >= 0 else 128 - code,
+            _termination_message(launch, log_start, code),
+            datetime.now(UTC),
         )
 
     async def _watch(self, process: asyncio.subprocess.Process, launch: Launch) -> None:
-        """Until the process has ended: look for its ready file, and end it when asked to."""
+        """Wait until the process has ended; meanwhile look for its ready file, and end the process when asked to."""
         ended = asyncio.create_task(process.wait())
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -190,7 +192,7 @@ class PodProcess:
     async def _terminate(
         self, process: asyncio.subprocess.Process, ended: asyncio.Task[int], grace: float
     ) -> None:
-        """SIGTERM to the leader, as a container's first process gets it; SIGKILL to all once the grace is over."""
+        """Send SIGTERM to the leader, as to a container's first process; after the grace period SIGKILL to all."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
         with suppress(ProcessLookupError):
@@ -212,7 +214,7 @@ def _die_with(parent: int) -> Callable[[], None] | None:
 
     def before_exec() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it was gone before the kernel was asked
+        if os.getppid() != parent:  # the parent died before prctl was called
             os._exit(1)
 
     return before_exec
@@ -223,12 +225,12 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def _last_words(launch: Launch, words_from: int, code: int) -> str:
-    """What the process left in its termination log, else (if it failed) the end of its output."""
+def _termination_message(launch: Launch, log_start: int, code: int) -> str:
+    """The content of the process's termination log; if it is empty and the process failed, the end of its output."""
     written = _tail(launch.termination_log, 0)
     if written or code == 0:
         return written
-    return _tail(launch.log, words_from)
+    return _tail(launch.log, log_start)
 
 
 def _tail(path: Path, start: int) -> str:
@@ -236,5 +238,5 @@ def _tail(path: Path, start: int) -> str:
         return ""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(start, end - _LAST_WORDS))
+        file.seek(max(start, end - _MESSAGE_BYTES))
         return file.read().decode("utf-8", errors="replace").strip()

@@ -1,7 +1,7 @@
-"""Deployments and Jobs over local processes, as Kubernetes' own controllers run them.
+"""Deployments and Jobs of local processes, which behave like those of Kubernetes.
 
-Each is level-triggered: after every change of its object or of a pod it looks at all its pods and takes the next
-step. Pods have stable names, `<name>-<slot>`.
+Each is level-triggered: after every change of its object or of a pod it inspects all its pods and takes the next step.
+Pods have stable names, `<name>-<slot>`.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from rljob_operator.cluster.local.process_group import PodProcess, Termination
 from rljob_operator.cluster.port import Manifest
 
 StartPod = Callable[[str, Manifest, bool], PodProcess]
-"""Starts the pod of that name from a template; the flag says whether it is to be started again when it ends."""
+"""Starts a pod, given its name, its template, and whether it is restarted when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A pod and the template that it was made from."""
+    """A pod, and the template from which it was created."""
 
     pod: PodProcess
     template: Manifest
 
 
 class Workload(Protocol):
-    """An object that keeps pods."""
+    """An object that owns pods."""
 
     manifest: Manifest
 
     @property
     def slots(self) -> Iterable[Slot]:
-        """Its pods, stopping ones too."""
+        """Its pods, including those that are stopping."""
 
     def update(self, manifest: Manifest) -> None:
-        """Take another version of the object."""
+        """Replace the object by a newer version."""
 
     def remove(self) -> None:
-        """Stop all its pods for good."""
+        """Stop all its pods and start no others."""
 
     def step(self) -> None:
-        """Look at all pods and take the next step; called after every change."""
+        """Inspect all pods and take the next step; called after every change."""
 
     @property
     def gone(self) -> bool:
-        """Whether it was removed and nothing of it is left."""
+        """Whether it was removed and none of its pods is left."""
 
     def status(self) -> dict[str, Any]:
         """Its status as Kubernetes writes it."""
@@ -67,24 +67,24 @@ class Deployment:
 
     @property
     def slots(self) -> Iterable[Slot]:
-        """Its pods by slot, stopping ones too."""
+        """Its pods, including those that are stopping."""
         return self._slots.values()
 
     def update(self, manifest: Manifest) -> None:
-        """Take another replica count, template or strategy."""
+        """Replace the replica count, the template or the strategy."""
         self.manifest = manifest
 
     def remove(self) -> None:
-        """Stop all pods for good."""
+        """Stop all pods and start no others."""
         self._removed = True
 
     @property
     def gone(self) -> bool:
-        """Removed, and no pod is left."""
+        """Whether it was removed and no pod is left."""
         return self._removed and not self._slots
 
     def step(self) -> None:
-        """Forget what ended, stop what is too much or too old, start what is missing."""
+        """Forget pods that have ended, stop those that are surplus or outdated, start those that are missing."""
         self._slots = {slot: s for slot, s in self._slots.items() if not s.pod.done.is_set()}
         spec = self.manifest["spec"]
         wanted = 0 if self._removed else spec.get("replicas", 1)
@@ -125,7 +125,7 @@ class Deployment:
 
 
 class Job:
-    """Runs one gang: complete when all pods exit with 0, failed (the others ended) as soon as one does not."""
+    """Runs one gang: complete when all pods have exited with 0; failed, and stopped, as soon as one pod has failed."""
 
     def __init__(self, manifest: Manifest, start: StartPod) -> None:
         self.manifest = manifest
@@ -145,20 +145,20 @@ class Job:
         return self._slots
 
     def update(self, manifest: Manifest) -> None:
-        """Take other labels and annotations; a Job's template cannot change."""
+        """Replace the labels and annotations; a Job's template cannot change."""
         self.manifest = {**self.manifest, "metadata": manifest["metadata"]}
 
     def remove(self) -> None:
-        """Stop all pods for good."""
+        """Stop all pods and start no others."""
         self._removed = True
 
     @property
     def gone(self) -> bool:
-        """Removed, and no process is left."""
+        """Whether it was removed and no process is left."""
         return self._removed and all(slot.pod.done.is_set() for slot in self._slots)
 
     def step(self) -> None:
-        """Find the first failure and end the rest of the gang; note when all is over."""
+        """Find the first failure and stop the rest of the gang; record when all pods have ended."""
         ended = [
             (s.pod.name, s.pod.last) for s in self._slots if s.pod.last is not None and not s.pod.stopping
         ]
@@ -202,7 +202,7 @@ class Job:
 
 
 def _with_index(template: Manifest, index: int) -> Manifest:
-    """The template of an indexed Job's pod: its first container knows the index."""
+    """The template of an indexed Job's pod: its first container gets the index as an environment variable."""
     spec = template["spec"]
     first, *others = spec["containers"]
     environment = [*first.get("env", []), {"name": "JOB_COMPLETION_INDEX", "value": str(index)}]
