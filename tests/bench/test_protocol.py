@@ -7,6 +7,9 @@ import pytest
 from bench import protocol
 
 
+pytestmark = pytest.mark.timeout(1800)
+
+
 def test_a_small_run_measures_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     found = protocol.main(protocol.SMOKE)
     assert found["core"] > 0
