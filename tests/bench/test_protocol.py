@@ -6,7 +6,6 @@ import pytest
 
 from bench import protocol
 
-
 pytestmark = pytest.mark.timeout(1800)
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from bench import trainer
 
-
 pytestmark = pytest.mark.timeout(1800)
 
 
