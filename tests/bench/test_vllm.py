@@ -6,9 +6,8 @@ import pytest
 
 from bench import publishing, rollout, swap
 
-pytestmark = pytest.mark.timeout(
-    1800
-)  # vLLM starts within 20 s on an idle machine, and within minutes on a busy one
+# vLLM starts within 20 s on an idle machine, and within minutes on a busy one.
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_rollout_worker_beside_bare_vllm(capsys: pytest.CaptureFixture[str]) -> None:
