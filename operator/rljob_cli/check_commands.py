@@ -1,4 +1,4 @@
-"""`rljob check-engine`, `check-backend`, `check-reward`: the contracts of the ports, on what has that name here."""
+"""`rljob check-engine`, `check-backend`, `check-loss`, `check-reward`: run a contract on what is installed here."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def check_engine(
     """
     with exit_codes(), signals_interrupt() as heed, ExitStack() as held:
         from rljob_contract.engine import ENGINE
-        from rljob_contract.engine_subject import UNENDING, EngineSubject
+        from rljob_contract.engine_subject import EngineSubject
         from rljob_runtime.engines.registry import check_engine as check_options
-        from rljob_runtime.engines.registry import create_engine
+        from rljob_runtime.engines.registry import create_engine, find_engine
         from rljob_runtime.training.registry import check_backend as check_backend_options
 
-        given = {**UNENDING.get(name, {}), **_given(options, "spec.rollout.engine.options")}
+        given = {**find_engine(name).endless_options, **_given(options, "spec.rollout.engine.options")}
         check_options(name, given)
         if backend is not None:
             check_backend_options(_config(Path(), trainer={"backend": backend}).spec)
@@ -148,6 +148,42 @@ def check_backend(
             dtype,
         )
         _tell(f"backend {name}", _shown(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed))
+
+
+def check_loss(
+    name: Annotated[str, typer.Argument(help="As spec.algorithm.loss would have it.", show_default=False)],
+    *,
+    algorithm: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="field=value",
+            help="A field of spec.algorithm, for constants like your job's.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  typer's way
+) -> None:
+    """Check that a loss does what trainer backends need of it, on this machine.
+
+    The gradient is compared with slopes of the value, and a batch with the same batch in parts, on random tokens in
+    float64. The exit code is 1 if a check fails; the output then says what to do.
+
+    **Examples**
+
+        rljob check-loss GRPO
+
+        rljob check-loss Mine --set clip=0.1 --set importanceSampling=None
+    """
+    with exit_codes(), signals_interrupt() as heed:
+        from rljob_contract.check import examine_blocking
+        from rljob_contract.loss import LOSS, LossSubject
+        from rljob_runtime.training.losses.loss import LossSettings
+        from rljob_runtime.training.losses.registry import find_loss
+
+        given = {**_given(algorithm, "spec.algorithm"), "loss": name}
+        settings = LossSettings.of(_config(Path(), algorithm=given).spec.algorithm)
+        subject = LossSubject(find_loss(name), settings)
+        _tell(f"loss {name}", _shown(lambda begin: examine_blocking(LOSS, subject, begin=begin), heed))
 
 
 def check_reward(

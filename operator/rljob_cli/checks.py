@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,6 @@ from rljob_operator.cluster.local import pod as local_pod
 from rljob_runtime.locations import local_path
 
 _OPTIONS = "spec.rollout.engine.options"
-#: Those that read the model's weights from its folder.
-_COMPUTING = frozenset({"Torch", "vLLM"})
-_TRAINING = frozenset({"Torch", "FSDP", "DeepSpeed"})
 
 
 def check_job(config: JobConfig) -> None:
@@ -62,7 +60,7 @@ def _model(config: JobConfig) -> None:
     from rljob_runtime.model.settings import read_settings
 
     settings = read_settings(folder / "config.json")
-    computes = config.spec.rollout.engine.name in _COMPUTING or config.spec.trainer.backend in _TRAINING
+    computes = _reads_weights(config)
     architectures = settings.get("architectures") or []
     if computes and not any(str(name).endswith("ForCausalLM") for name in architectures):
         what = ", ".join(map(str, architectures)) or f"of type {settings.get('model_type', 'unknown')}"
@@ -74,6 +72,19 @@ def _model(config: JobConfig) -> None:
     from rljob_runtime.model.tokenizer import Tokenizer
 
     Tokenizer(folder)
+
+
+def _reads_weights(config: JobConfig) -> bool:
+    """Whether the job's engine or backend reads the model's weights; a name that does not resolve reads none."""
+    from rljob_runtime.engines.registry import find_engine
+    from rljob_runtime.training.registry import find_backend
+
+    with suppress(SpecError):
+        if find_engine(config.spec.rollout.engine.name).reads_weights:
+            return True
+    with suppress(SpecError):
+        return find_backend(config.spec.trainer.backend).trains_model
+    return False
 
 
 def _wrong_model(message: str) -> SpecError:
@@ -98,15 +109,14 @@ def _engines_fit(config: JobConfig) -> None:
 
 
 def _servers(config: JobConfig) -> None:
-    if config.spec.rollout.engine.name != "HTTP":
-        return
-    from rljob_runtime.engines.fit import shared_servers
-    from rljob_runtime.engines.http.capabilities import glance
-    from rljob_runtime.engines.registry import check_engine
+    from rljob_runtime.engines.registry import check_engine, find_engine
 
-    if problems := shared_servers(config):
+    name = config.spec.rollout.engine.name
+    engine = find_engine(name)
+    if engine.check_pools is not None and (problems := engine.check_pools(config)):
         raise InvalidManifest("the engines would get into each other's way", problems)
-    _in_every_pool(config, lambda options: asyncio.run(glance(check_engine("HTTP", options))))
+    if (ask := engine.check_server) is not None:
+        _in_every_pool(config, lambda options: asyncio.run(ask(check_engine(name, options))))
 
 
 def _in_every_pool(config: JobConfig, check: Callable[[Mapping[str, Any]], object]) -> None:
@@ -135,10 +145,16 @@ def _backend(config: JobConfig) -> None:
     check_backend(config.spec)
 
 
-def _adapters_fit(config: JobConfig) -> None:
-    from rljob_runtime.training.registry import check_adapters
+def _loss(config: JobConfig) -> None:
+    from rljob_runtime.training.losses.registry import check_loss
 
-    check_adapters(config.spec, local_path(config.spec.model.uri))
+    check_loss(config.spec)
+
+
+def _adapters_fit(config: JobConfig) -> None:
+    from rljob_runtime.training.adapter_rank import check_adapter_rank
+
+    check_adapter_rank(config.spec, local_path(config.spec.model.uri))
 
 
 def _data_and_rewards(config: JobConfig) -> None:
@@ -167,7 +183,7 @@ def _uris(config: JobConfig) -> None:
     local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
 
 
-_NAMES = (_model, _engines, _backend)
+_NAMES = (_model, _engines, _backend, _loss)
 _FITS = (_engines_fit, _adapters_fit)
 _REST = (_data_and_rewards, _runs_here, _uris)
 

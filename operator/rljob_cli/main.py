@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from rljob_cli.check_commands import check_backend, check_engine, check_reward
+from rljob_cli.check_commands import check_backend, check_engine, check_loss, check_reward
 from rljob_cli.crd_command import crd
 from rljob_cli.exits import EXIT_FAILED, exit_codes
 from rljob_cli.manifest import load_job
@@ -171,6 +171,7 @@ def audit(
 app.command()(replay)
 app.command()(check_engine)
 app.command()(check_backend)
+app.command()(check_loss)
 app.command()(check_reward)
 app.command()(crd)
 app.command()(nats_init)

@@ -227,6 +227,7 @@ def test_a_model_without_tokenizer_or_weights(tmp_path: Path) -> None:
             "slots",
         ),
         ({"trainer": {"backend": "Torsh"}}, "spec.trainer.backend", "Torch"),
+        ({"algorithm": {"loss": "GRPA"}}, "spec.algorithm.loss", "did you mean GRPO?"),
         ({"suspend": True}, "spec.suspend", "--set spec.suspend=false"),
         ({"rollout": {"pools": [{"name": "a", "replicas": 0}]}}, "spec.rollout.pools", "1 or more"),
         ({"weights": {"uri": "gs://bucket/weights"}}, "spec.weights.uri", "gs://"),

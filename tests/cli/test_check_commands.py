@@ -1,4 +1,4 @@
-"""`rljob check-engine`, `check-backend`, `check-reward`: what they tell, and how they end."""
+"""`rljob check-engine`, `check-backend`, `check-loss`, `check-reward`: what they tell, and how they end."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ PATIENCE = 200.0  # seconds; of a busy machine
         (["check-engine", "Emulated", "--backend", "Torsh"], "spec.trainer.backend", "did you mean Torch?"),
         (["check-backend", "Torsh"], "spec.trainer.backend", "did you mean Torch?"),
         (["check-backend", "Torch", "--set", "speed=1"], "spec.trainer.options.speed", "threads"),
+        (["check-loss", "GRPA"], "spec.algorithm.loss", "did you mean GRPO?"),
+        (["check-loss", "GRPO", "--set", "clipp=0.1"], "spec.algorithm.clipp", "clip"),
         (["check-reward", "exact_mach"], "spec.reward.functions[0]", "did you mean exact_match?"),
         (["check-reward", "nowhere:reward"], "spec.reward.functions[0]", "nowhere does not import"),
         (["check-reward", "exact_match", "--set", "dataset=chain_sun"], "spec.data.dataset", "chain_sum"),
@@ -51,6 +53,14 @@ def test_an_engine_that_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> N
     assert ended.code == 0, ended.out
     assert "✗" not in ended.out
     assert ended.out.endswith("\nengine Emulated: all 15 checks hold\n")
+
+
+def test_a_loss_that_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    ended = rljob("check-loss", "GSPO", "--set", "clip=3e-4", "--set", "clipHigh=4e-4")
+    assert ended.code == 0, ended.out
+    assert "✗" not in ended.out
+    assert ended.out.endswith("\nloss GSPO: all 7 checks hold\n")
 
 
 def test_an_engine_that_does_not_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,15 @@ from safetensors.torch import load_file
 
 from rljob_contract.check import Check
 from rljob_contract.engine import ENGINE
-from rljob_contract.engine_subject import UNENDING, EngineSubject
+from rljob_contract.engine_subject import EngineSubject
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
-from rljob_runtime.engines.registry import create_engine
+from rljob_runtime.engines.registry import create_engine, find_engine
 
 SLOTS = 4
 OPTIONS: dict[str, dict[str, Any]] = {
     "Torch": {"slots": SLOTS, "threads": 1, "device": "cpu"},
-    "Emulated": {"slots": SLOTS, **UNENDING["Emulated"]},
+    "Emulated": {"slots": SLOTS, **find_engine("Emulated").endless_options},
 }
 
 

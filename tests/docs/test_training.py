@@ -9,14 +9,14 @@ import pytest
 from ruamel.yaml import YAML
 
 from rljob_core.spec import ModelSpec, RLJob
-from rljob_runtime.training.registry import (
-    BACKENDS,
+from rljob_runtime.training.losses.registry import LOSSES
+from rljob_runtime.training.options import (
     DeepSpeedBackendOptions,
     FsdpBackendOptions,
     TorchBackendOptions,
     TrainingOptions,
-    check_backend,
 )
+from rljob_runtime.training.registry import BACKENDS, check_backend
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 FRAGMENTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -44,6 +44,11 @@ def test_every_option_is_there_with_its_default() -> None:
 def test_every_backend_is_there() -> None:
     named = [re.findall(r"`(\w+)`", row[0])[0] for row in rows("`backend`")]
     assert named == [name for name, offering in BACKENDS.offers().items() if offering == ["rljob itself"]]
+
+
+def test_every_loss_is_there() -> None:
+    named = [re.findall(r"`(\w+)`", row[0])[0] for row in rows("`loss`")]
+    assert named == [name for name, offering in LOSSES.offers().items() if offering == ["rljob itself"]]
 
 
 @pytest.mark.parametrize("fragment", FRAGMENTS)

@@ -194,7 +194,6 @@ MANIFESTS = [
             "should match '^(reasoning-gym|jsonl|parquet)$'", "write one of reasoning-gym, jsonl, parquet"
         ),
     ),
-    case("spec.algorithm.loss", "PPO", one_of("GRPO", "DrGRPO", "DAPO")),
     case("spec.weights.transport", "NCCL", one_of(*WEIGHT_TRANSPORTS)),
     case(f"{POOL_0}.scaling.policy", "Internal", one_of("External"), **ONLY_SCALED),
     # Out of bounds.
@@ -259,6 +258,7 @@ MANIFESTS = [
     case("spec.nats.url", "http://nats:4222", NATS_URL),
     case("spec.managedBy", "me", CONTROLLER),
     case("spec.trainer.backend", "DeepSpeed 2", IDENTIFIER),
+    case("spec.algorithm.loss", "Dr. GRPO", IDENTIFIER),
     case("spec.reward.functions", ["my rewards"], IDENTIFIER, at="spec.reward.functions[0]"),
     # Fields that do not go together.
     case(

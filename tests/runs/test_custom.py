@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +36,11 @@ def path(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_its_files_are_short() -> None:
     lengths = {name: len(text.splitlines()) for name, text in blocks().items() if name.endswith(".py")}
-    assert lengths.keys() == {f"rljob_bigrams/{name}.py" for name in ("model", "engine", "backend", "reward")}
+    assert lengths.keys() == {
+        f"rljob_bigrams/{name}.py" for name in ("model", "engine", "backend", "loss", "reward")
+    }
     assert max(lengths.values()) <= 60
+    assert lengths["rljob_bigrams/loss.py"] <= 20
 
 
 @pytest.mark.usefixtures("path")
@@ -62,7 +66,7 @@ def run(tmp_path: Path, path: None) -> Iterator[LiveRun]:
     run.stop()
 
 
-def test_a_job_of_all_three_trains_and_its_audit_is_clean(run: LiveRun) -> None:
+def test_a_job_of_engine_backend_and_reward_trains_and_its_audit_is_clean(run: LiveRun) -> None:
     assert run.wait() == 0, run.said[-3000:] + run.logs()
     steps = int(YAML(typ="safe", pure=True).load(blocks()["yaml"])["spec"]["steps"])
     assert run.summary()["steps"] == steps
@@ -73,3 +77,18 @@ def test_a_job_of_all_three_trains_and_its_audit_is_clean(run: LiveRun) -> None:
     assert rewards[-1] > 0.8
     verdict = audit(run.output)
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+
+
+def test_the_loss_trains_a_model_and_its_audit_is_clean(tmp_path: Path, path: None) -> None:
+    tiny_model(tmp_path / "model")
+    (tmp_path / "job.yaml").write_text(blocks()["yaml"])
+    program, command, manifest, _, output, *settings = shlex.split(blocks()["sh"].replace("\\\n", " "))
+    assert (program, command) == ("rljob", "run")
+    run = LiveRun(tmp_path / manifest, tmp_path / output, *settings)
+    try:
+        assert run.wait() == 0, run.said[-3000:] + run.logs()
+        assert run.summary()["steps"] == 3
+        verdict = audit(run.output)
+        assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+    finally:
+        run.stop()

@@ -1,4 +1,4 @@
-"""Engines, backends and rewards of other distributions, by their entry points."""
+"""Engines, backends, losses and rewards of other distributions, by their entry points."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.data.prompts import PromptSource
 from rljob_runtime.engines.registry import ENGINES, check_engine, create_engine
 from rljob_runtime.rewards.registry import resolve, score
+from rljob_runtime.training.losses.registry import check_loss, find_loss
 from rljob_runtime.training.registry import check_backend, create_backend
 
 CODE = """
 from pydantic import BaseModel, ConfigDict
+from rljob_runtime.training import MEAN_OVER_TOKENS, Loss, TokenLosses
 
 class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -46,6 +48,8 @@ class WrongOptions(Engine):
     options_model = dict
 
 number = 3
+
+plain = Loss(lambda tokens, settings: TokenLosses(-tokens.advantages * tokens.log_probabilities), MEAN_OVER_TOKENS)
 """
 
 
@@ -60,6 +64,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
                 CODE,
                 engines="Mine = Engine\nTorch = Engine\nGone = Missing\nNumber = number\nWrong = WrongOptions",
                 backends="Mine = backend",
+                losses="Plain = plain\nnumber = number",
                 rewards="length = length\nwrong = wrong\nnumber = number",
             )
         )
@@ -95,6 +100,24 @@ def test_an_installed_backend_without_a_model_takes_any_options(plugin: Path) ->
     assert check_backend(config.spec) == {"any": [1]}
     made = create_backend(config, rank=1, world_size=2, model_path=plugin)
     assert made == ("test", {"any": [1]}, plugin, 1, 2)
+
+
+def test_an_installed_loss_has_its_name(plugin: Path) -> None:
+    config = job_config(plugin, algorithm={"loss": "Plain"})
+    check_loss(config.spec)
+    assert find_loss("Plain").average.token_weight(3) == 1.0
+    with pytest.raises(SpecError, match=r"spec.algorithm.loss: .*'number'.* it is no Loss, but int"):
+        find_loss("number")
+
+
+def test_an_unknown_loss_is_refused_like_an_unknown_engine(plugin: Path) -> None:
+    config = job_config(plugin, algorithm={"loss": "Plane"}, trainer={"backend": "Mine"})
+    with pytest.raises(
+        SpecError, match=r"'Plane' is unknown: did you mean Plain\? write one of GRPO, "
+    ) as caught:
+        create_backend(config, rank=0, world_size=1, model_path=plugin)
+    assert caught.value.path == "spec.algorithm.loss"
+    assert "Plain (of rljob-plugin 1.2)" in str(caught.value)
 
 
 def test_an_installed_reward_scores(plugin: Path, prompts: PromptSource) -> None:

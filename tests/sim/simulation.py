@@ -41,7 +41,7 @@ from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.trainer import Trainer
 from rljob_runtime.training.backends.emulated import EmulatedBackend
 from rljob_runtime.training.checkpoints import CheckpointStore
-from rljob_runtime.training.registry import EmulatedBackendOptions
+from rljob_runtime.training.options import EmulatedBackendOptions
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 

@@ -1,6 +1,7 @@
-"""What an engine, a trainer backend and a reward must do, as checks that their authors can run.
+"""What an engine, a trainer backend, a loss and a reward must do, as checks that their authors can run.
 
-`engine`, `backend` and `reward` each hold one contract (`ENGINE`, `BACKEND`, `REWARD`): a list of checks on a subject,
-which makes what is checked. `rljob check-engine NAME` and its siblings run them on what has that name, our own tests on
-what is ours. They need no test framework: a check is a function that raises `Broken` with what it found.
+The modules `engine`, `backend`, `loss` and `reward` each define one contract (`ENGINE`, `BACKEND`, `LOSS`, `REWARD`): a
+list of checks, each run on a subject, which creates the engines or backends to check. `rljob check-engine NAME` and its
+siblings run a contract on an installed plug-in, and our tests run it on what is built in. The checks need no test
+framework: each is a function that raises `ContractBroken` with what it found.
 """

@@ -71,7 +71,7 @@ def a_step_changes_the_weights(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def the_loss_falls(subject: BackendSubject) -> None:
-    """The loss falls where the same samples are trained on again (a backend that reports none is passed over).
+    """The loss falls over steps on the same samples (a backend that reports no loss is not checked).
 
     The loss rewards tokens of positive advantage; look for a sign, or for weights that the forward does not use.
     """
@@ -86,7 +86,7 @@ def the_loss_falls(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def micro_batches_add_up_to_the_whole_batch(subject: BackendSubject) -> None:
-    """However a batch is cut into micro-batches, the step is the same.
+    """A step is the same however its batch is cut into micro-batches.
 
     Accumulate sums, and divide once in finish_step() by what is known only then: sequences or tokens of the whole step.
     Where a backend publishes in another dtype than it computes in, name the latter with --dtype.
@@ -104,7 +104,7 @@ def micro_batches_add_up_to_the_whole_batch(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def a_step_without_samples_is_a_step(subject: BackendSubject) -> None:
-    """A step with nothing but an empty micro-batch is taken.
+    """A step whose only micro-batch is empty succeeds.
 
     A rank may get no sample of a step: divide by nothing, and take part in whatever ranks do together.
     """
@@ -116,7 +116,7 @@ def a_step_without_samples_is_a_step(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def the_same_start_and_samples_give_the_same_step(subject: BackendSubject) -> None:
-    """The same weights, state and samples give the same step, so that what is done again after a crash is the same.
+    """The same weights, state and samples give the same step, so a step that is repeated after a crash is the same.
 
     Seed what is random from the configuration; switch dropout off, since samples come from the model without it.
     """
@@ -136,7 +136,7 @@ def the_same_start_and_samples_give_the_same_step(subject: BackendSubject) -> No
 
 @BACKEND.check
 def begin_step_forgets_what_was_accumulated(subject: BackendSubject) -> None:
-    """A step that was broken off leaves nothing behind.
+    """A step that was interrupted leaves nothing behind.
 
     begin_step() drops gradients and counts; load() does, too.
     """
@@ -157,7 +157,7 @@ def begin_step_forgets_what_was_accumulated(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def published_weights_load_again(subject: BackendSubject) -> None:
-    """Another backend takes the weights that one has published, and has the same.
+    """A backend that loads another one's published weights publishes the same ones.
 
     load() takes torch CPU tensors by name, in any order, and copies them: they are not its own.
     """
@@ -174,7 +174,7 @@ def published_weights_load_again(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def load_none_brings_the_beginning_back(subject: BackendSubject) -> None:
-    """load(None) and load_state(None) bring the beginning back.
+    """load(None) and load_state(None) restore the initial weights and optimizer state.
 
     None means the initial model's weights, and an optimizer and a random state as of a new backend.
     """
@@ -194,7 +194,7 @@ def load_none_brings_the_beginning_back(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def a_restored_state_takes_the_very_same_next_step(subject: BackendSubject) -> None:
-    """With its weights and a checkpoint another backend takes the very same next step.
+    """A backend that loads another one's weights and checkpoint takes the same next step.
 
     save() writes moments, counts of steps and random state into the folder; load_state() reads all of it.
     """
@@ -220,7 +220,7 @@ def a_restored_state_takes_the_very_same_next_step(subject: BackendSubject) -> N
 
 @BACKEND.check
 def weights_of_another_model_are_refused(subject: BackendSubject) -> None:
-    """Weights of another model are refused, and the right ones taken afterwards.
+    """Weights of another model are refused, and the right ones load afterwards.
 
     Compare names and shapes, and look for what is missing; raise WeightsRejected. What is in use then may be a mixture,
     since tensors may be taken one at a time: the next load() replaces all of it.
@@ -251,7 +251,7 @@ def weights_of_another_model_are_refused(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def a_folder_without_a_checkpoint_is_refused(subject: BackendSubject) -> None:
-    """A folder that holds no checkpoint of its kind is refused by its name.
+    """A folder without a checkpoint of this kind is refused, by its name.
 
     Raise JobFailed with the folder in its message.
     """
@@ -266,7 +266,7 @@ def a_folder_without_a_checkpoint_is_refused(subject: BackendSubject) -> None:
 
 @BACKEND.check
 def staleness_is_told(subject: BackendSubject) -> None:
-    """A step tells how stale its samples were, and how many tokens they had.
+    """A step reports how stale its samples were, and how many tokens they had.
 
     Staleness is the step's number less the trajectory's span.min; BackendBase counts it, or count it in accumulate().
     """

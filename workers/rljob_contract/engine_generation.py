@@ -29,7 +29,7 @@ GENERATION = Contract[EngineSubject]()
 
 @GENERATION.check
 async def responses_have_what_was_asked_for(subject: EngineSubject) -> None:
-    """A response has as many tokens as were asked for, each with log-probability and version.
+    """A response has as many tokens as the request asks for, each with its log-probability and version.
 
     Report Completed with int32 tokens, float32 log-probabilities and int32 versions of one length; without stop tokens
     it ends by max_tokens, with Finish.LENGTH.
@@ -103,9 +103,9 @@ async def a_response_depends_on_prompt_and_seed_alone(subject: EngineSubject) ->
 
 @GENERATION.check
 async def what_is_cancelled_is_forgotten(subject: EngineSubject) -> None:
-    """What is cancelled is forgotten, running or waiting, and its slot is free again.
+    """A cancelled request, running or waiting, gets no event, and its slot is free again.
 
-    After cancel() no event comes about these ids, not even one that was ready; unknown ids are passed over.
+    After cancel(), report no event about these ids, not even one that was ready; ignore unknown ids.
     """
     async with subject.engine() as engine:
         await use(engine)
@@ -119,7 +119,7 @@ async def what_is_cancelled_is_forgotten(subject: EngineSubject) -> None:
 
 @GENERATION.check
 async def the_same_id_again_takes_the_place_of_the_first(subject: EngineSubject) -> None:
-    """A request with an id that is being generated takes its place.
+    """A request replaces an earlier one of the same id that is still being generated.
 
     submit() forgets an older request of the same id, as cancel() does; only the newer one is reported.
     """
@@ -134,9 +134,9 @@ async def the_same_id_again_takes_the_place_of_the_first(subject: EngineSubject)
 
 @GENERATION.check
 async def a_request_that_inherits_all_that_it_may_have_fails_alone(subject: EngineSubject) -> None:
-    """A request that inherits as many tokens as it may have is refused, alone.
+    """A request that inherits as many tokens as it asks for is refused, and only that one.
 
-    Report Stopped("NothingLeft: …", failure=True); engine_events.nothing_to_generate(request) gives the reason.
+    Report Stopped("NothingLeft: …", failure=True); rljob_runtime.engines.nothing_to_generate() gives the reason.
     """
     async with subject.engine() as engine:
         version = await use(engine)
@@ -150,9 +150,9 @@ async def a_request_that_inherits_all_that_it_may_have_fails_alone(subject: Engi
 
 @GENERATION.check
 async def an_empty_request_fails_alone(subject: EngineSubject) -> None:
-    """A request without a prompt, or for no token, is refused, alone.
+    """A request without a prompt, or for no token, is refused, and only that one.
 
-    Report Stopped("EmptyRequest: …", failure=True); engine_events.nothing_to_generate(request) gives the reason.
+    Report Stopped("EmptyRequest: …", failure=True); rljob_runtime.engines.nothing_to_generate() gives the reason.
     """
     async with subject.engine() as engine:
         version = await use(engine)

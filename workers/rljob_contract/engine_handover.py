@@ -27,7 +27,7 @@ HANDOVER = Contract[EngineSubject]()
 
 @HANDOVER.check
 async def another_engine_goes_on_as_if_nothing_had_happened(subject: EngineSubject) -> None:
-    """Another engine goes on with a response as if nothing had happened, from any token on.
+    """Another engine continues a response from any token, and gives the response that the first would have given.
 
     Prefill Request.inherited after the prompt, go on with the random number of the next token, and report the whole
     response, inherited tokens with the log-probabilities and versions that they came with.
@@ -74,7 +74,7 @@ async def another_engine_goes_on_as_if_nothing_had_happened(subject: EngineSubje
 
 @HANDOVER.check
 async def what_is_generating_tells_how_far_it_has_come(subject: EngineSubject) -> None:
-    """progress() gives the beginnings of responses that are running and long enough, and of no others.
+    """progress() returns running responses that are long enough, and no others.
 
     Compare len(tokens), inherited ones included, with the number asked for; leave out what waits or is unknown.
     """
@@ -111,7 +111,7 @@ async def what_is_generating_tells_how_far_it_has_come(subject: EngineSubject) -
 
 @HANDOVER.check
 async def nothing_is_lost_of_an_engine_that_is_closed(subject: EngineSubject) -> None:
-    """A closed engine still tells what it had made, and another one goes on from there.
+    """A closed engine still returns its progress, and another engine continues from it.
 
     Keep the running responses after close(): progress() is asked once more, and load().tokens counts all that was made.
     """
@@ -148,7 +148,7 @@ async def nothing_is_lost_of_an_engine_that_is_closed(subject: EngineSubject) ->
 
 @HANDOVER.check
 async def a_closed_engine_says_so(subject: EngineSubject) -> None:
-    """A closed engine raises GenerationFailed to whoever waits for it, or asks it anew.
+    """A closed engine raises GenerationFailed to every caller that waits or calls it again.
 
     close() ends a swap() and an events() that are waiting, and is itself called any number of times.
     """

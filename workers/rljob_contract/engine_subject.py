@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from rljob_contract.check import require, unhurried
 from rljob_core.ports import Engine
-
-UNENDING: Mapping[str, Mapping[str, Any]] = {
-    # Longer than any request allows, and as slow as real ones: what is asked for still runs when a check acts.
-    "Emulated": {
-        "stepSeconds": 0.002,
-        "lengths": {"median": 1e6, "sigma": 0.0, "promptSigma": 0.0, "max": 1_000_000},
-    },
-}
-"""Options under which engines of ours end no response by themselves."""
 
 
 class EngineSubject:

@@ -28,7 +28,7 @@ SWAPS = Contract[EngineSubject]()
 
 @SWAPS.check
 async def update_goes_on_under_the_new_weights(subject: EngineSubject) -> None:
-    """Under `Update` what is running goes on, and each token carries the version that produced it.
+    """Under `Update` running responses continue, and each token carries the version that produced it.
 
     swap(…, "Update") takes effect between two tokens; note the version with each token, not with the response.
     """
@@ -50,7 +50,7 @@ async def update_goes_on_under_the_new_weights(subject: EngineSubject) -> None:
 
 @SWAPS.check
 async def keep_ends_what_runs_and_then_swaps(subject: EngineSubject) -> None:
-    """Under `Keep` what is running ends with the old weights, and what comes meanwhile waits for the new ones.
+    """Under `Keep` running responses end with the old weights, and requests submitted meanwhile wait for the new ones.
 
     swap(…, "Keep") returns once the running requests have ended; admit none from when its tensors are read, that is, at
     once where they are a sequence.
@@ -72,7 +72,7 @@ async def keep_ends_what_runs_and_then_swaps(subject: EngineSubject) -> None:
 
 @SWAPS.check
 async def restart_stops_what_runs(subject: EngineSubject) -> None:
-    """Under `Restart` what is running is stopped, and what waits is generated with the new weights.
+    """Under `Restart` running responses are stopped, and waiting requests are generated with the new weights.
 
     swap(…, "Restart") reports Stopped(reason="Restarted", failure=False) for each request that was running.
     """
@@ -98,9 +98,9 @@ async def restart_stops_what_runs(subject: EngineSubject) -> None:
 
 @SWAPS.check
 async def weights_that_do_not_verify_change_nothing(subject: EngineSubject) -> None:
-    """Weights that do not verify leave the old ones in use.
+    """Weights that fail verification leave the old ones in use.
 
-    Read all tensors before you take any: reading raises WeightsRejected, which swap() passes on.
+    Read all tensors before using any: reading raises WeightsRejected, which swap() passes on.
     """
 
     def altered() -> Iterator[tuple[str, Any]]:

@@ -96,7 +96,7 @@ REWARD = Contract[RewardSubject]()
 
 @REWARD.check
 async def any_answer_gets_a_finite_number(subject: RewardSubject) -> None:
-    """Any answer gets a finite number, in time.
+    """Any answer gets a finite score within the time limit.
 
     Models say anything: catch what your parser raises, and return the score of a wrong answer. An answer that raises,
     or takes longer than spec.reward.timeoutSeconds, is generated again and in the end aborts its group.

@@ -1,20 +1,21 @@
-"""Finds the engines, trainer backends and rewards that a manifest names: built in, or installed by a distribution.
+"""Registries of what a manifest names: engines, trainer backends, losses and rewards, built in or installed.
 
-A distribution offers a plugin as an entry point, whose name is the name in the manifest:
+A distribution offers one as an entry point, whose name is what a manifest writes:
 
-| group | what it refers to |
+| group | what the entry point refers to |
 |---|---|
 | `rljob.engines` | a callable `(model_path, *, options, decode)` that returns an `Engine` |
 | `rljob.backends` | a callable `(config, *, options, model_path, rank, world_size)` that returns a `TrainerBackend` |
+| `rljob.losses` | a `Loss` |
 | `rljob.rewards` | a `Reward` |
 
-A name must be unique: if two distributions offer it, or a distribution offers the name of a built-in plugin, it is
-refused. An entry point is loaded when its name is used, never before, so a plugin that is installed and not used costs
-nothing and breaks nothing.
+One name means one thing: a name that two distributions offer, or that a distribution and rljob itself offer, is
+refused. An entry point is loaded when a manifest uses its name, never before, so a distribution that is installed but
+not used costs nothing and breaks nothing.
 
-Names are looked up by the programs that run the plugins: `rljob run`, `rljob validate`, and the workers in their pods.
-The operator looks up none: it does not know what the user's images contain, and should not have to be reinstalled for
-each plugin. A pod that does not know a name ends with the same message.
+`rljob run`, `rljob validate` and the workers in their pods look names up, because they run what has the name. The
+operator does not: it cannot know what an image of the user's holds. A pod whose image does not offer a name ends with
+the message that `rljob validate` would print.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -34,40 +35,40 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Factory(Generic[T]):
-    """Creates an engine or a backend.
+    """Creates engines or backends of one kind; each room adds what else it needs to know about a kind.
 
     Attributes:
         create: creates one.
-        options: pydantic model of its options; None accepts any options, as a dict.
+        options: model of its options; None takes any, as a dict.
     """
 
     create: Callable[..., T]
     options: type[BaseModel] | None
 
     @classmethod
-    def of(cls, made: object) -> Factory[T]:
-        """The factory for the callable of an entry point; its attribute `options_model` may be a pydantic model.
+    def of(cls, offered: object) -> Self:
+        """A factory from what an entry point refers to: a callable, which may name its model as `options_model`.
 
         Raises:
-            TypeError: it is not callable, or `options_model` is not a pydantic model.
+            TypeError: it is something else.
         """
-        if not callable(made):
-            raise TypeError(f"it is no callable, but {type(made).__name__}")
-        options = getattr(made, "options_model", None)
+        if not callable(offered):
+            raise TypeError(f"it is no callable, but {type(offered).__name__}")
+        options = getattr(offered, "options_model", None)
         if options is not None and not (isinstance(options, type) and issubclass(options, BaseModel)):
             raise TypeError(f"its options_model is no pydantic model, but {options!r}")
-        return cls(made, options)
+        return cls(offered, options)
 
     def check(self, options: Mapping[str, Any], *, field: str, whose: str) -> Any:
-        """The options as an instance of their model, or as a dict.
+        """The options as an instance of their model, or as a dict where there is no model.
 
         Args:
-            options: from the manifest.
-            field: their path in the manifest, for messages.
-            whose: the plugin they belong to, for messages: `engine Torch`.
+            options: as written in the manifest.
+            field: path of the manifest's field, for messages.
+            whose: what has these options, for messages: `engine Torch`.
 
         Raises:
-            SpecError: an option is unknown, or its value is wrong.
+            SpecError: an option is unknown or has a wrong value.
         """
         if self.options is None:
             return dict(options)
@@ -83,14 +84,14 @@ class Factory(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """The plugins of one kind, by name.
+    """The names of one kind of plug-in, and what each name refers to.
 
     Args:
-        noun: the kind, for messages: `engine`.
-        group: of the entry points.
-        built_in: the plugins of rljob itself.
-        adopt: turns what an entry point refers to into a plugin like the built-in ones; raises TypeError if it cannot.
-        otherwise: what a manifest may write instead of a name, for messages.
+        noun: the kind, as messages call it: `engine`.
+        group: group of the entry points.
+        built_in: what rljob itself offers, by name.
+        adopt: converts what an entry point refers to into `T`; raises TypeError with what is wrong with it.
+        otherwise: what else a manifest may write, for messages.
     """
 
     def __init__(
@@ -109,21 +110,21 @@ class Registry(Generic[T]):
         self._otherwise = f", {otherwise}" if otherwise else ""
 
     def offers(self) -> dict[str, list[str]]:
-        """The distributions that offer each name, with their versions: built-in names first, then others in order."""
+        """The distributions, with their versions, that offer each name: built-in names first, then others by name."""
         found = {name: [_OURS] for name in self._built_in}
         for point in self._points():
             found.setdefault(point.name, []).append(_distribution(point))
         return found
 
     def find(self, name: str, *, field: str) -> T:
-        """The plugin of that name.
+        """What the name refers to.
 
         Args:
-            name: from the manifest.
-            field: its path in the manifest, for messages.
+            name: as written in the manifest.
+            field: path of the manifest's field, for messages.
 
         Raises:
-            SpecError: no plugin has the name, several have it, or the plugin does not load.
+            SpecError: nothing has that name, more than one distribution offers it, or it does not load.
         """
         points = [point for point in self._points() if point.name == name]
         if len(points) + (name in self._built_in) > 1:
@@ -136,7 +137,7 @@ class Registry(Generic[T]):
         return self._load(points[0], field)
 
     def known(self) -> str:
-        """All names, those of other distributions with the distribution, for messages."""
+        """All names, each with the distribution that offers it unless it is built in, as messages list them."""
         return ", ".join(
             name if offering == [_OURS] else f"{name} (of {' and '.join(offering)})"
             for name, offering in self.offers().items()
@@ -148,12 +149,12 @@ class Registry(Generic[T]):
     def _load(self, point: metadata.EntryPoint, field: str) -> T:
         whose = f"the {self._noun} {point.name!r} of {_distribution(point)} ({point.value})"
         try:
-            made = point.load()
+            offered = point.load()
         except Exception as error:  # a distribution's module may raise anything
             detail = f"{type(error).__name__}: {error}"
             raise SpecError(field, f"{whose} does not load: {detail}; mend or reinstall it") from error
         try:
-            return self._adopt(made)
+            return self._adopt(offered)
         except TypeError as error:
             raise SpecError(field, f"{whose} is not what {self._group} must be: {error}") from error
 

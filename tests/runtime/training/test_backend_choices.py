@@ -16,11 +16,13 @@ from torch import Tensor
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, SpecError
+from rljob_core.spec.training import INTERCHANGEABLE
 from rljob_runtime.model.causal import decoder_layers
+from rljob_runtime.training.adapter_rank import smallest_projection
 from rljob_runtime.training.backends.torch import TorchBackend
 from rljob_runtime.training.out_of_memory import explain_out_of_memory
 from rljob_runtime.training.packing.rows import Row
-from rljob_runtime.training.registry import check_backend, create_backend, smallest_projection
+from rljob_runtime.training.registry import BACKENDS, check_backend, create_backend, find_backend
 
 
 @pytest.fixture(scope="module")
@@ -274,3 +276,7 @@ def test_options_of_another_backend_are_refused(trainer: dict[str, Any], path: s
 )
 def test_the_smallest_projection(settings: dict[str, int], smallest: int | None) -> None:
     assert smallest_projection(settings) == smallest
+
+
+def test_checkpoints_are_exchanged_by_the_backends_that_train_a_model() -> None:
+    assert {name for name in BACKENDS.offers() if find_backend(name).trains_model} == set(INTERCHANGEABLE)

@@ -23,8 +23,9 @@ from rljob_core.ports import TrainingSample
 from rljob_core.trajectory import Source
 from rljob_runtime.training.backends.emulated import EmulatedBackend
 from rljob_runtime.training.backends.torch import TorchBackend
+from rljob_runtime.training.options import TorchBackendOptions
 from rljob_runtime.training.packing.rows import batches, row, share
-from rljob_runtime.training.registry import TorchBackendOptions, check_backend, create_backend
+from rljob_runtime.training.registry import check_backend, create_backend
 
 
 @pytest.fixture(scope="module")

@@ -10,29 +10,33 @@ import torch
 from torch import Tensor
 
 from rljob_core.spec import AlgorithmSpec
-from rljob_runtime.training.loss import (
-    LossSettings,
-    LossSums,
-    divisor,
-    loss_sums,
-    token_log_probabilities,
-    token_weight,
-)
+from rljob_runtime.training.forward import token_log_probabilities
+from rljob_runtime.training.losses.loss import LossSettings, StepTotals
+from rljob_runtime.training.losses.registry import LOSSES, find_loss
+from rljob_runtime.training.losses.sums import LossSums, loss_sums
 
 
-def sums_of(new: Tensor, *, sequences: Tensor | None = None, **rest: Any) -> LossSums:
+def sums_of(new: Tensor, *, loss: str = "GRPO", sequences: Tensor | None = None, **rest: Any) -> LossSums:
     """The loss where each token is a sequence, unless others are given."""
-    return loss_sums(new, sequences=torch.arange(len(new)) if sequences is None else sequences, **rest)
+    owners = torch.arange(len(new)) if sequences is None else sequences
+    return loss_sums(new, loss=find_loss(loss), sequences=owners, **rest)
 
 
 def gradient(
-    new: Tensor, *, behaviour: Tensor, advantages: Tensor, settings: LossSettings, **rest: Tensor
+    new: Tensor,
+    *,
+    behaviour: Tensor,
+    advantages: Tensor,
+    settings: LossSettings,
+    loss: str = "GRPO",
+    **rest: Tensor,
 ) -> Tensor:
     """∂loss/∂log π of each token."""
     new = new.clone().requires_grad_()
     weights = rest.pop("weights", torch.ones_like(new))
     sums = sums_of(
         new,
+        loss=loss,
         behaviour=behaviour,
         advantages=advantages,
         weights=weights,
@@ -55,14 +59,14 @@ def tokens(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 def test_fresh_data_gives_the_plain_policy_gradient() -> None:
     new, _, advantages = tokens(100)
     for cap in (None, 2.0):
-        settings = LossSettings(loss="GRPO", clip_low=0.2, clip_high=0.2, importance_cap=cap, kl=0.0)
+        settings = LossSettings(clip_low=0.2, clip_high=0.2, importance_cap=cap, kl=0.0)
         found = gradient(new, behaviour=new, advantages=advantages, settings=settings)
         torch.testing.assert_close(found, -advantages, rtol=1e-12, atol=0)
 
 
 def test_with_a_cap_out_of_reach_it_is_the_clipped_objective_of_ppo() -> None:
     new, behaviour, advantages = tokens(500)
-    settings = LossSettings(loss="GRPO", clip_low=0.2, clip_high=0.3, importance_cap=1e9, kl=0.0)
+    settings = LossSettings(clip_low=0.2, clip_high=0.3, importance_cap=1e9, kl=0.0)
     found = gradient(new, behaviour=behaviour, advantages=advantages, settings=settings)
 
     variable = new.clone().requires_grad_()
@@ -88,7 +92,7 @@ def test_with_a_cap_out_of_reach_it_is_the_clipped_objective_of_ppo() -> None:
 def test_clip_stops_a_token_only_where_it_is_pushed_further_out(
     ratio: float, advantage: float, pushed: bool, cap: float | None
 ) -> None:
-    settings = LossSettings(loss="GRPO", clip_low=0.2, clip_high=0.3, importance_cap=cap, kl=0.0)
+    settings = LossSettings(clip_low=0.2, clip_high=0.3, importance_cap=cap, kl=0.0)
     new = torch.tensor([-1.0], dtype=torch.float64)
     behaviour, advantages = new - math.log(ratio), torch.tensor([advantage], dtype=torch.float64)
     found = gradient(new, behaviour=behaviour, advantages=advantages, settings=settings)
@@ -104,13 +108,13 @@ def test_importance_weight_corrects_and_is_truncated() -> None:
     ratios = torch.tensor([0.5, 1.0, 1.1, 3.0], dtype=torch.float64)
     new = torch.full((4,), -1.0, dtype=torch.float64)
     advantages = torch.tensor([1.0, 1.0, 1.0, -1.0], dtype=torch.float64)
-    settings = LossSettings(loss="GRPO", clip_low=0.9, clip_high=9.0, importance_cap=2.0, kl=0.0)
+    settings = LossSettings(clip_low=0.9, clip_high=9.0, importance_cap=2.0, kl=0.0)
     found = gradient(new, behaviour=new - ratios.log(), advantages=advantages, settings=settings)
     torch.testing.assert_close(found, torch.tensor([-0.5, -1.0, -1.1, 2.0], dtype=torch.float64))
 
 
 def test_an_infinite_ratio_stays_finite() -> None:
-    settings = LossSettings(loss="GRPO", clip_low=0.2, clip_high=0.2, importance_cap=2.0, kl=0.0)
+    settings = LossSettings(clip_low=0.2, clip_high=0.2, importance_cap=2.0, kl=0.0)
     new, behaviour = torch.tensor([-0.1, -0.1]), torch.tensor([-500.0, -500.0])
     found = gradient(new, behaviour=behaviour, advantages=torch.tensor([1.0, -1.0]), settings=settings)
     assert found.tolist() == [0.0, 2.0]
@@ -123,7 +127,7 @@ def test_the_value_of_the_gradient_is_that_of_finite_differences() -> None:
     reference_logits = torch.randn(6, 5, generator=random, dtype=torch.float64)
     targets = torch.tensor([0, 1, 2, 3, 4, 0])
     _, shift, advantages = tokens(6, seed=3)
-    settings = LossSettings(loss="GRPO", clip_low=0.2, clip_high=0.2, importance_cap=1e9, kl=0.3)
+    settings = LossSettings(clip_low=0.2, clip_high=0.2, importance_cap=1e9, kl=0.3)
     temperature = 0.7
 
     def log_softmax(row: Tensor, target: int) -> float:
@@ -163,7 +167,7 @@ def test_the_value_of_the_gradient_is_that_of_finite_differences() -> None:
 
 
 def test_kl_is_nothing_at_the_reference_and_positive_elsewhere() -> None:
-    settings = LossSettings(loss="GRPO", clip_low=0.2, clip_high=0.2, importance_cap=None, kl=1.0)
+    settings = LossSettings(clip_low=0.2, clip_high=0.2, importance_cap=None, kl=1.0)
     new, other, _ = tokens(50)
     nothing = torch.zeros_like(new)
     at = gradient(new, behaviour=new, advantages=nothing, settings=settings, reference=new)
@@ -190,7 +194,7 @@ def test_half_precision_logits_are_widened() -> None:
 
 def test_the_loss_has_the_value_of_the_clipped_objective() -> None:
     new, behaviour, advantages = tokens(500)
-    settings = LossSettings(loss="GRPO", clip_low=0.2, clip_high=0.3, importance_cap=1e9, kl=0.0)
+    settings = LossSettings(clip_low=0.2, clip_high=0.3, importance_cap=1e9, kl=0.0)
     found = sums_of(
         new, behaviour=behaviour, advantages=advantages, weights=torch.ones_like(new), settings=settings
     )
@@ -205,7 +209,7 @@ def test_gspo_clips_whole_sequences_by_their_geometric_mean_ratio() -> None:
     new, behaviour, _ = tokens(int(lengths.sum()))
     advantages = torch.randn(len(lengths), dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     owners = torch.arange(len(lengths)).repeat_interleave(lengths)
-    settings = LossSettings(loss="GSPO", clip_low=0.1, clip_high=0.15, importance_cap=1e9, kl=0.0)
+    settings = LossSettings(clip_low=0.1, clip_high=0.15, importance_cap=1e9, kl=0.0)
 
     variable = new.clone().requires_grad_()
     total, clipped = torch.zeros((), dtype=torch.float64), 0
@@ -216,7 +220,8 @@ def test_gspo_clips_whole_sequences_by_their_geometric_mean_ratio() -> None:
         total = total - objective
         clipped += int(mine.sum()) * int(objective.item() < (ratio * advantages[index]).item())
     (expected,) = torch.autograd.grad(total, variable)
-    arguments = {
+    arguments: dict[str, Any] = {
+        "loss": "GSPO",
         "behaviour": behaviour,
         "advantages": advantages[owners],
         "weights": (1 / lengths.double())[owners],
@@ -232,39 +237,51 @@ def test_gspo_clips_whole_sequences_by_their_geometric_mean_ratio() -> None:
 
 def test_cispo_weights_log_probabilities_by_clipped_ratios_that_have_no_gradient() -> None:
     new, behaviour, advantages = tokens(300)
-    settings = LossSettings(loss="CISPO", clip_low=0.2, clip_high=0.3, importance_cap=None, kl=0.0)
+    settings = LossSettings(clip_low=0.2, clip_high=0.3, importance_cap=None, kl=0.0)
     weights = torch.exp(new - behaviour).clamp(max=1.3)
-    found = gradient(new, behaviour=behaviour, advantages=advantages, settings=settings)
+    found = gradient(new, loss="CISPO", behaviour=behaviour, advantages=advantages, settings=settings)
     torch.testing.assert_close(found, -weights * advantages, rtol=1e-12, atol=0)
     sums = sums_of(
-        new, behaviour=behaviour, advantages=advantages, weights=torch.ones_like(new), settings=settings
+        new,
+        loss="CISPO",
+        behaviour=behaviour,
+        advantages=advantages,
+        weights=torch.ones_like(new),
+        settings=settings,
     )
     torch.testing.assert_close(sums.loss, -(weights * advantages * new).sum(), rtol=1e-12, atol=0)
     assert sums.figures[3] == int((weights == 1.3).sum()) > 0
 
 
-LOSSES = ["GRPO", "DrGRPO", "DAPO", "GSPO", "CISPO"]
+BUILT_IN = ["GRPO", "DrGRPO", "DAPO", "GSPO", "CISPO"]
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+def test_all_built_in_losses_are_tested() -> None:
+    assert [name for name, offering in LOSSES.offers().items() if offering == ["rljob itself"]] == BUILT_IN
+
+
+@pytest.mark.parametrize("loss", BUILT_IN)
 def test_averages(loss: str) -> None:
     """Two sequences, of 2 and of 4 tokens, with at most 10 tokens each."""
     losses = [[1.0, 3.0], [2.0, 2.0, 2.0, 6.0]]
-    total = sum(token_weight(loss, len(s)) * x for s in losses for x in s)
-    found = total / divisor(loss, sequences=2, tokens=6, max_tokens=10)
+    average = find_loss(loss).average
+    total = sum(average.token_weight(len(s)) * x for s in losses for x in s)
+    found = total / average.divisor(StepTotals(sequences=2, tokens=6, max_tokens=10))
     per_sequence, per_token = (4 / 2 + 12 / 4) / 2, 16 / 6
     expected = {"GRPO": per_sequence, "GSPO": per_sequence, "DAPO": per_token, "CISPO": per_token}
     assert found == pytest.approx(expected.get(loss, 16 / (2 * 10)))
 
 
 def test_an_empty_step_divides_by_one() -> None:
-    assert {divisor(x, sequences=0, tokens=0, max_tokens=8) for x in LOSSES} == {1.0}
+    assert {
+        find_loss(x).average.divisor(StepTotals(sequences=0, tokens=0, max_tokens=8)) for x in BUILT_IN
+    } == {1.0}
 
 
 def test_settings_of_the_specification() -> None:
     plain = LossSettings.of(AlgorithmSpec(clip=0.1))
-    assert plain == LossSettings(loss="GRPO", clip_low=0.1, clip_high=0.1, importance_cap=2.0, kl=0.0)
+    assert plain == LossSettings(clip_low=0.1, clip_high=0.1, importance_cap=2.0, kl=0.0)
     other = LossSettings.of(
         AlgorithmSpec(loss="GSPO", clip=0.1, clip_high=0.4, importance_sampling="None", kl=0.01)
     )
-    assert other == LossSettings(loss="GSPO", clip_low=0.1, clip_high=0.4, importance_cap=None, kl=0.01)
+    assert other == LossSettings(clip_low=0.1, clip_high=0.4, importance_cap=None, kl=0.01)

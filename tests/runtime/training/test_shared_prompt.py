@@ -16,8 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
-from rljob_runtime.training.forward import InFloat64, log_probabilities
-from rljob_runtime.training.loss import LossSettings, loss_sums, token_log_probabilities
+from rljob_runtime.training.forward import InFloat64, log_probabilities, token_log_probabilities
+from rljob_runtime.training.losses.clipped import GSPO
+from rljob_runtime.training.losses.loss import LossSettings
+from rljob_runtime.training.losses.sums import loss_sums
 from rljob_runtime.training.packing.attention import (
     EXACT,
     NAME,
@@ -31,7 +33,7 @@ from rljob_runtime.training.packing.rows import Row
 from rljob_runtime.training.packing.shared import PADDED, SHARED_PROMPT, choose_packing, pack, split
 
 ARCHITECTURES = sorted(EXACT)
-SETTINGS = LossSettings(loss="GSPO", clip_low=0.2, clip_high=0.3, importance_cap=2.0, kl=0.0)
+SETTINGS = LossSettings(clip_low=0.2, clip_high=0.3, importance_cap=2.0, kl=0.0)
 VOCABULARY = 50
 Result = tuple[float, dict[str, Tensor]]
 
@@ -85,6 +87,7 @@ def loss_of(log_probabilities: Tensor, made: list[Row], owners: Tensor) -> Tenso
             owners
         ],
         sequences=owners,
+        loss=GSPO,
         settings=SETTINGS,
     ).loss
 
@@ -142,6 +145,7 @@ def packed_gradients(path: Path, made: list[Row], dtype: torch.dtype) -> Result:
             advantages=columns.advantages,
             weights=columns.weights,
             sequences=columns.sequences,
+            loss=GSPO,
             settings=SETTINGS,
         ).loss
         loss.backward()

@@ -27,9 +27,9 @@ from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
 from rljob_runtime.engines.random_stream import draw, stream
 from rljob_runtime.engines.stepped_sampler import sample
+from rljob_runtime.engines.stops import Decode
 
 T = TypeVar("T")
-Decode = Callable[[Sequence[int]], str]
 
 #: Tokens that a character is made of at most (the bytes of UTF-8).
 _TOKENS_PER_CHARACTER = 4

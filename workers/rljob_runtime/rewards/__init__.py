@@ -1,1 +1,37 @@
-"""Reward functions by name, and the processes that run them under a time limit."""
+"""Rewards score answers. This module is what authors of rewards import.
+
+A reward is a callable `(*, completion, item)` that returns a number, as the protocol `Reward` says. `resolve` finds
+rewards by the names that a manifest uses, for the items of a `PromptSource`, and `score` calls one as a reward worker
+does. Names that this module does
+not export may change in any release. Each is imported when it is first used: processes that score are forked from one
+that has imported as little as possible.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rljob_core.errors import RewardFailed, SpecError
+    from rljob_core.ports import Reward
+    from rljob_runtime.data.prompts import PromptSource
+    from rljob_runtime.rewards.registry import exact_match, resolve, score
+
+__all__ = ["PromptSource", "Reward", "RewardFailed", "SpecError", "exact_match", "resolve", "score"]
+
+_MODULES = {
+    "PromptSource": "rljob_runtime.data.prompts",
+    "Reward": "rljob_core.ports",
+    "RewardFailed": "rljob_core.errors",
+    "SpecError": "rljob_core.errors",
+    "exact_match": "rljob_runtime.rewards.registry",
+    "resolve": "rljob_runtime.rewards.registry",
+    "score": "rljob_runtime.rewards.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,106 +1,60 @@
-"""The trainer backends by name, and their options; checking them loads no torch."""
+"""The trainer backends by the names that `spec.trainer.backend` uses; looking one up loads no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from typing import Any
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import TrainerBackend
 from rljob_core.spec import RLJobSpec
-from rljob_runtime.model.settings import read_settings
 from rljob_runtime.plugins import Factory, Registry
+from rljob_runtime.training.adapter_rank import check_adapter_rank
+from rljob_runtime.training.losses.registry import check_loss
+from rljob_runtime.training.options import (
+    DeepSpeedBackendOptions,
+    EmulatedBackendOptions,
+    FsdpBackendOptions,
+    TorchBackendOptions,
+    TrainingOptions,
+)
 
 
-class BackendOptions(BaseModel):
-    """Strict, camelCase outside."""
+@dataclass(frozen=True, slots=True)
+class BackendFactory(Factory[TrainerBackend]):
+    """Creates backends of one kind.
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", strict=True
-    )
+    Attributes:
+        trains_model: it trains the Hugging Face model in the job's folder, so the folder must hold its weights.
+    """
 
+    trains_model: bool = False
 
-class TrainingOptions(BackendOptions):
-    """Options that all backends that train have."""
-
-    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Threads of a CPU operation; null leaves it to torch (all cores)."""
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """What is computed in. With bfloat16, the optimizer keeps the weights in float32 as well."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Where to compute; with cuda, each rank of a pod takes the GPU of its number."""
-    forward_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of one forward and backward at most, padding included; it bounds memory. Null: microBatchTokens."""
-    packing: Literal["SharedPrompt", "Padded"] | None = None
-    """Whether a group's prompt is computed once for all its responses, or each trajectory by itself and padded to the
-    longest. Null shares prompts where the model's architecture allows it."""
-    activation_checkpointing: bool = False
-    """Keep each decoder layer's input only, and compute the layer again in the backward."""
-    offload_reference: bool = False
-    """Keep the reference model in host memory between its uses."""
-
-
-class TorchBackendOptions(TrainingOptions):
-    """Options of the backend `Torch`."""
-
-
-class FsdpBackendOptions(TrainingOptions):
-    """Options of the backend `FSDP`."""
-
-
-class DeepSpeedBackendOptions(TrainingOptions):
-    """Options of the backend `DeepSpeed`."""
-
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What is computed in. With bfloat16, the optimizer keeps the weights in float32 as well."""
-    zero_stage: Literal[1, 2, 3] = 2
-    """What is divided between the ranks: the optimizer's state (1), gradients too (2), weights too (3)."""
-
-
-Seconds = Annotated[float, Field(ge=0, strict=False)]
-
-
-class EmulatedBackendOptions(BackendOptions):
-    """Options of the backend `Emulated`: what training takes, shared evenly between ranks."""
-
-    step_seconds: Seconds = 0.0
-    """Each step's end."""
-    seconds_per_trajectory: Seconds = 0.0
-    """Each trajectory fed."""
-    seconds_per_token: Seconds = 0.0
-    """Each token fed, prompts included."""
+    @property
+    def trains_adapters(self) -> bool:
+        """Whether it can train low-rank adapters instead of full weights."""
+        return self.options is not None and issubclass(self.options, TrainingOptions)
 
 
 def _torch(config: JobConfig, **given: Any) -> TrainerBackend:
     from rljob_runtime.training.backends.torch import TorchBackend
 
-    return _trains(TorchBackend, config, **given)
+    return TorchBackend(config, **given)
 
 
 def _fsdp(config: JobConfig, **given: Any) -> TrainerBackend:
     from rljob_runtime.training.backends.fsdp import FsdpBackend
 
-    return _trains(FsdpBackend, config, **given)
+    return FsdpBackend(config, **given)
 
 
 def _deepspeed(config: JobConfig, **given: Any) -> TrainerBackend:
     from rljob_runtime.training.backends.deepspeed import DeepSpeedBackend
 
-    return _trains(DeepSpeedBackend, config, **given)
-
-
-def _trains(
-    kind: Callable[..., TrainerBackend], config: JobConfig, *, model_path: Path, **given: Any
-) -> TrainerBackend:
-    """One that trains, for whose model the adapters must be right."""
-    check_adapters(config.spec, model_path)
-    return kind(config, model_path=model_path, **given)
+    return DeepSpeedBackend(config, **given)
 
 
 def _emulated(
@@ -116,17 +70,26 @@ def _emulated(
     return EmulatedBackend(options, world_size=world_size, sleep=sleep)
 
 
-BACKENDS = Registry[Factory[TrainerBackend]](
+BACKENDS = Registry[BackendFactory](
     "trainer backend",
     "rljob.backends",
     {
-        "Torch": Factory(_torch, TorchBackendOptions),
-        "FSDP": Factory(_fsdp, FsdpBackendOptions),
-        "DeepSpeed": Factory(_deepspeed, DeepSpeedBackendOptions),
-        "Emulated": Factory(_emulated, EmulatedBackendOptions),
+        "Torch": BackendFactory(_torch, TorchBackendOptions, trains_model=True),
+        "FSDP": BackendFactory(_fsdp, FsdpBackendOptions, trains_model=True),
+        "DeepSpeed": BackendFactory(_deepspeed, DeepSpeedBackendOptions, trains_model=True),
+        "Emulated": BackendFactory(_emulated, EmulatedBackendOptions),
     },
-    Factory.of,
+    BackendFactory.of,
 )
+
+
+def find_backend(name: str) -> BackendFactory:
+    """The factory of the backend with that name; loads none of our backends.
+
+    Raises:
+        SpecError: no backend has that name, or it does not load.
+    """
+    return BACKENDS.find(name, field="spec.trainer.backend")
 
 
 def check_backend(spec: RLJobSpec) -> Any:
@@ -136,8 +99,8 @@ def check_backend(spec: RLJobSpec) -> Any:
         SpecError: no backend has that name, it does not load, it has no such option, or it cannot do what the job asks.
     """
     name = spec.trainer.backend
-    factory = BACKENDS.find(name, field="spec.trainer.backend")
-    if spec.model.lora is not None and not (factory.options and issubclass(factory.options, TrainingOptions)):
+    factory = find_backend(name)
+    if spec.model.lora is not None and not factory.trains_adapters:
         raise SpecError("spec.model.lora", f"backend {name} trains full weights only: remove lora")
     _check_ranks(spec)
     return factory.check(spec.trainer.options, field="spec.trainer.options", whose=f"backend {name}")
@@ -154,41 +117,8 @@ def _check_ranks(spec: RLJobSpec) -> None:
         )
 
 
-def check_adapters(spec: RLJobSpec, model_path: Path) -> None:
-    """Whether the model's layers are large enough for the adapters' rank; reads its config.json only.
-
-    Raises:
-        SpecError: they are not.
-    """
-    if spec.model.lora is None:
-        return
-    settings = read_settings(model_path / "config.json")
-    smallest = smallest_projection(settings.get("text_config", settings))
-    if smallest is not None and spec.model.lora.rank > smallest:
-        raise SpecError(
-            "spec.model.lora.rank",
-            f"{spec.model.lora.rank} is above {smallest}, the smallest size of a layer of {model_path}: an adapter of "
-            f"full rank has {smallest}",
-        )
-
-
-def smallest_projection(settings: Mapping[str, Any]) -> int | None:
-    """The smallest input or output of the projections in a decoder layer; None if config.json does not say.
-
-    Args:
-        settings: of the text model.
-    """
-    hidden, heads = settings.get("hidden_size"), settings.get("num_attention_heads")
-    if not isinstance(hidden, int) or not isinstance(heads, int):
-        return None
-    head = settings.get("head_dim") or hidden // heads
-    keys = settings.get("num_key_value_heads") or heads
-    sizes = [hidden, head * heads, head * keys, settings.get("intermediate_size")]
-    return min(size for size in sizes if isinstance(size, int))
-
-
 def device_of(options: Any) -> str:
-    """Where a backend computes."""
+    """The device that a backend with these options computes on: `cpu` or `cuda`."""
     return options.device if isinstance(options, TrainingOptions) else "cpu"
 
 
@@ -204,8 +134,12 @@ def create_backend(config: JobConfig, *, rank: int, world_size: int, model_path:
         model_path: folder of the initial model (the backend `Emulated` reads none).
 
     Raises:
-        SpecError: as `check_backend`, or the folder holds no causal language model, or not one for these adapters.
+        SpecError: as `check_backend` and `check_loss`, or the folder holds no causal language model, or not one for
+            these adapters.
     """
     options = check_backend(config.spec)
-    factory = BACKENDS.find(config.spec.trainer.backend, field="spec.trainer.backend")
+    check_loss(config.spec)
+    factory = find_backend(config.spec.trainer.backend)
+    if factory.trains_model:
+        check_adapter_rank(config.spec, model_path)
     return factory.create(config, options=options, model_path=model_path, rank=rank, world_size=world_size)

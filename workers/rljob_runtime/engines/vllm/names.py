@@ -7,6 +7,6 @@ OWNER = "RLJOB_VLLM_OWNER"
 #: Of our weight transfer in vLLM's registry.
 TRANSFER = "rljob"
 #: The worker extension.
-EXTENSION = "rljob_runtime.engines.vllm.worker.RLJobWorker"
+EXTENSION = "rljob_runtime.engines.vllm.RLJobWorker"
 #: Of a request's extra arguments: its seed, as decimal digits, and how many numbers others have drawn from its stream.
 SEED, DRAWN = "rljob_seed", "rljob_drawn"

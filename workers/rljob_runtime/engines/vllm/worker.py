@@ -1,7 +1,7 @@
 """What runs inside vLLM's own processes: weights from a folder, our random numbers, and an end with our process.
 
-vLLM imports this module in each worker because it is named as `worker_extension_cls`, in process by `engine_vllm`, or
-on the command line of a server: `--worker-extension-cls rljob_runtime.engines.vllm.worker.RLJobWorker`.
+vLLM imports this module in each worker because its `worker_extension_cls` is `rljob_runtime.engines.vllm.RLJobWorker`,
+set by our engine, or on the command line of a server as `--worker-extension-cls`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,10 +33,12 @@ from rljob_core.ports import TrainingSample
 from rljob_runtime.model.lora import without_adapters
 from rljob_runtime.training.backends.state import BackendState
 from rljob_runtime.training.forward import log_probabilities
-from rljob_runtime.training.loss import LossSettings, divisor, loss_sums, token_weight
+from rljob_runtime.training.losses.loss import LossSettings, StepTotals
+from rljob_runtime.training.losses.registry import find_loss
+from rljob_runtime.training.losses.sums import loss_sums
+from rljob_runtime.training.options import TrainingOptions
 from rljob_runtime.training.out_of_memory import explain_out_of_memory
 from rljob_runtime.training.packing.rows import Row, row
-from rljob_runtime.training.registry import TrainingOptions
 from rljob_runtime.training.step_count import StepCount
 
 _FIGURES = 5
@@ -94,6 +95,7 @@ class BackendBase(BackendState):
         )
         self._algorithm = config.spec.algorithm
         self._sampling = config.spec.rollout.sampling
+        self._loss = find_loss(self._algorithm.loss)
         self._settings = LossSettings.of(self._algorithm)
         self._forward_tokens = options.forward_tokens or config.spec.trainer.micro_batch_tokens
         on_cpu = self._device.type == "cpu" and options.forward_tokens is None
@@ -223,6 +225,7 @@ class BackendBase(BackendState):
             advantages=batch.columns.advantages,
             weights=batch.columns.weights,
             sequences=batch.columns.sequences,
+            loss=self._loss,
             settings=self._settings,
             reference=reference,
         )
@@ -233,7 +236,7 @@ class BackendBase(BackendState):
             self._sums.figures += sums.figures
 
     def _batch(self, rows: Sequence[Row]) -> Any:
-        weight = partial(token_weight, self._algorithm.loss)
+        weight = self._loss.average.token_weight
         return self._packing.pack(rows, weight=weight, dtype=self._wide, device=self._device)
 
     def _log_probabilities(self, model: Any, batch: Any, rows: Sequence[Row]) -> Tensor:
@@ -247,11 +250,12 @@ class BackendBase(BackendState):
         )
 
     def _divisor(self) -> float:
-        return divisor(
-            self._algorithm.loss,
-            sequences=self._sums.sequences,
-            tokens=self._sums.tokens,
-            max_tokens=self._sampling.max_tokens,
+        return self._loss.average.divisor(
+            StepTotals(
+                sequences=self._sums.sequences,
+                tokens=self._sums.tokens,
+                max_tokens=self._sampling.max_tokens,
+            )
         )
 
     def _learning_rate(self, step: int) -> float:

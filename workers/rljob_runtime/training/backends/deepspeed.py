@@ -26,8 +26,8 @@ from rljob_runtime.training.broadcast import gathered
 from rljob_runtime.training.gang import join_alone
 from rljob_runtime.training.optimizer import fill_state, moments_of
 from rljob_runtime.training.optimizer_state import Elements
+from rljob_runtime.training.options import DeepSpeedBackendOptions
 from rljob_runtime.training.reference import Reference
-from rljob_runtime.training.registry import DeepSpeedBackendOptions
 
 #: Elements that are reduced at a time; DeepSpeed holds a buffer of this size.
 _BUCKET = 1 << 28

@@ -14,7 +14,7 @@ import xxhash
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.training.backends.arrays import ArrayBackend
-from rljob_runtime.training.registry import EmulatedBackendOptions
+from rljob_runtime.training.options import EmulatedBackendOptions
 
 TENSOR = "emulated.steps"
 STEPS = "steps"

@@ -28,9 +28,9 @@ from rljob_runtime.model.tensor_files import Layout, TensorStream, write_model
 from rljob_runtime.training.broadcast import broadcast_tensors
 from rljob_runtime.training.forward import precision
 from rljob_runtime.training.optimizer_state import Elements, SavedState, write_state
+from rljob_runtime.training.options import TrainingOptions
 from rljob_runtime.training.packing.rows import PADDED, Packing
 from rljob_runtime.training.packing.shared import choose_packing
-from rljob_runtime.training.registry import TrainingOptions
 
 
 class BackendState(ABC):

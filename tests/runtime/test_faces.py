@@ -1,0 +1,41 @@
+"""What authors of plug-ins import: complete, light, and all that the pages and examples name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FACES = ["rljob_runtime.engines", "rljob_runtime.training", "rljob_runtime.rewards"]
+HEAVY = {"torch", "transformers", "vllm", "deepspeed", "peft", "safetensors", "aiohttp"}
+
+
+@pytest.mark.parametrize(
+    "face", [*FACES, "rljob_runtime.engines.vllm", "rljob_runtime.training.losses.registry"]
+)
+def test_importing_a_face_loads_no_heavy_library(face: str) -> None:
+    code = f"import sys, {face}; print(*sorted({HEAVY!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_exports_what_it_names(face: str) -> None:
+    module = import_module(face)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = module.Nothing
+
+
+@pytest.mark.parametrize("page", ["docs/custom.md", "docs/data-and-rewards.md"])
+def test_pages_name_nothing_deeper(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"^(?:from|import) (rljob_[\w.]+)", text, re.MULTILINE)
+    assert named
+    assert {name for name in named if name.startswith("rljob_runtime")} <= set(FACES)
