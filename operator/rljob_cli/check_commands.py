@@ -83,7 +83,7 @@ def check_engine(
         from rljob_runtime.engines.registry import create_engine, find_engine
         from rljob_runtime.training.registry import check_backend as check_backend_options
 
-        given = {**find_engine(name).endless_options, **_given(options, "spec.rollout.engine.options")}
+        given = {**find_engine(name).endless_options, **_settings(options, "spec.rollout.engine.options")}
         check_options(name, given)
         if backend is not None:
             check_backend_options(_config(Path(), trainer={"backend": backend}).spec)
@@ -104,7 +104,7 @@ def check_engine(
             finally:
                 await subject.close()
 
-        _tell(f"engine {name}", _awaited(findings, heed))
+        _print_findings(f"engine {name}", _run_with_status(findings, heed))
 
 
 def check_backend(
@@ -137,7 +137,7 @@ def check_backend(
         from rljob_runtime.training.registry import check_backend as check_options
         from rljob_runtime.training.registry import create_backend
 
-        given = _given(options, "spec.trainer.options")
+        given = _settings(options, "spec.trainer.options")
         trainer = {"backend": name, "options": given}
         check_options(_config(Path(), trainer=trainer).spec)
         folder, place = held.enter_context(_model(model)), held.enter_context(scratch_folder())
@@ -147,7 +147,10 @@ def check_backend(
             lambda: Path(tempfile.mkdtemp(dir=place)),
             dtype,
         )
-        _tell(f"backend {name}", _shown(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed))
+        _print_findings(
+            f"backend {name}",
+            _with_status(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed),
+        )
 
 
 def check_loss(
@@ -180,10 +183,12 @@ def check_loss(
         from rljob_runtime.training.losses.loss import LossSettings
         from rljob_runtime.training.losses.registry import find_loss
 
-        given = {**_given(algorithm, "spec.algorithm"), "loss": name}
+        given = {**_settings(algorithm, "spec.algorithm"), "loss": name}
         settings = LossSettings.of(_config(Path(), algorithm=given).spec.algorithm)
         subject = LossSubject(find_loss(name), settings)
-        _tell(f"loss {name}", _shown(lambda begin: examine_blocking(LOSS, subject, begin=begin), heed))
+        _print_findings(
+            f"loss {name}", _with_status(lambda begin: examine_blocking(LOSS, subject, begin=begin), heed)
+        )
 
 
 def check_reward(
@@ -219,12 +224,14 @@ def check_reward(
         from rljob_runtime.rewards.registry import resolve
 
         allow_modules_in(Path.cwd())
-        given = {"dataset": "chain_sum", **_given(data, "spec.data")}
+        given = {"dataset": "chain_sum", **_settings(data, "spec.data")}
         config = _config(Path(), data=given, reward={"functions": [name]})
         resolve([name], open_prompts(config)[0])
         subject = RewardSubject(config)
-        findings = _awaited(lambda begin: examine(REWARD, subject, begin=begin, patience=patience), heed)
-        _tell(f"reward {name}", findings)
+        findings = _run_with_status(
+            lambda begin: examine(REWARD, subject, begin=begin, patience=patience), heed
+        )
+        _print_findings(f"reward {name}", findings)
 
 
 # ----------------------------------------------------------------------------------------------- what is checked
@@ -266,7 +273,7 @@ def _config(model: Path, **sections: dict[str, Any]) -> JobConfig:
         ) from error
 
 
-def _given(settings: Sequence[str], path: str) -> dict[str, Any]:
+def _settings(settings: Sequence[str], path: str) -> dict[str, Any]:
     """Values of `--set name=value` below a field."""
     content: dict[str, Any] = {}
     for text in settings:
@@ -315,13 +322,13 @@ def _longest(folder: Path, options: dict[str, Any]) -> int:
 # ----------------------------------------------------------------------------------------------- what is told
 
 
-def _awaited(
+def _run_with_status(
     findings: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]], heed: Callable[[], None]
 ) -> T:
-    return _shown(lambda begin: asyncio.run(findings(begin)), heed)
+    return _with_status(lambda begin: asyncio.run(findings(begin)), heed)
 
 
-def _shown(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:
+def _with_status(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:
     """What comes of checks; the claim of each is shown while it is run, on a terminal.
 
     Args:
@@ -336,7 +343,7 @@ def _shown(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], No
         return findings(begin)
 
 
-def _tell(title: str, findings: Sequence[Finding]) -> None:
+def _print_findings(title: str, findings: Sequence[Finding]) -> None:
     """One row per check, what to do about those that fail, and the verdict."""
     console = Console(emoji=False)  # as which `:name:` would be read
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rljob_contract.backend import BACKEND, BackendSubject
-from rljob_contract.check import Contract, Finding, examine, examine_blocking, unhurried
+from rljob_contract.check import Contract, Finding, examine, examine_blocking, without_time_limit
 from rljob_contract.engine import ENGINE
 from rljob_contract.engine_subject import EngineSubject
 from rljob_contract.reward import REWARD, RewardSubject
@@ -511,7 +511,7 @@ async def test_what_takes_its_time_does_not_use_up_a_checks_patience() -> None:
 
         Wait.
         """
-        with unhurried():
+        with without_time_limit():
             await asyncio.sleep(0.3)
 
     @contract.check
@@ -520,7 +520,7 @@ async def test_what_takes_its_time_does_not_use_up_a_checks_patience() -> None:
 
         Speak.
         """
-        with unhurried():
+        with without_time_limit():
             await asyncio.sleep(0.3)
         await asyncio.Event().wait()
 

@@ -68,7 +68,7 @@ def weights(backend: TrainerBackend) -> Weights:
     """Copies of the weights.
 
     Raises:
-        Broken: there are none, or two have one name.
+        ContractBroken: there are none, or two have one name.
     """
     import torch
 
@@ -94,7 +94,7 @@ def distance(one: Weights, other: Weights) -> float:
     """‖one − other‖ over all tensors.
 
     Raises:
-        Broken: they have not the same names.
+        ContractBroken: they have not the same names.
     """
     if one.keys() != other.keys():
         names = ", ".join(sorted(one.keys() ^ other.keys())[:3])

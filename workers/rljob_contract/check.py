@@ -1,4 +1,4 @@
-"""Checks of a contract: functions whose docstrings say what must hold, and what to do where it does not."""
+"""Contracts: lists of checks, which are functions whose docstrings say what must hold and what to do if it does not."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Run = Callable[[S], Awaitable[None] | None]
 
 
 class ContractBroken(Exception):
-    """A contract is not kept; the message says what was found."""
+    """A check failed; the message says what it found."""
 
 
 def require(holds: bool, found: str) -> None:
-    """Go on only if something holds.
+    """Raise unless a condition holds.
 
     Raises:
-        Broken: it does not; `found` says what is instead.
+        ContractBroken: it does not hold; `found` says what was found instead.
     """
     if not holds:
         raise ContractBroken(found)
@@ -72,7 +72,7 @@ class Contract(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of a check: `found` is empty if the clause is kept."""
+    """The result of a check: `found` is empty if the check passed."""
 
     name: str
     claim: str
@@ -96,7 +96,7 @@ def examine_blocking(
     findings = list[Finding]()
     for check in checks:
         begin(check.claim)
-        with _noted(check, findings):
+        with _recorded(check, findings):
             check.run(subject)
     return findings
 
@@ -110,18 +110,18 @@ async def examine(
         checks: which.
         subject: what they are run on.
         begin: called with the claim of each before it is run.
-        patience: seconds after which a check that waits for something is given up; see `unhurried`.
+        patience: seconds after which a check that waits for something is given up; see `without_time_limit`.
     """
     findings = list[Finding]()
     for check in checks:
         begin(check.claim)
-        with _noted(check, findings):
+        with _recorded(check, findings):
             await _within(patience, check, subject)
     return findings
 
 
 @contextmanager
-def _noted(check: Check[S], findings: list[Finding]) -> Iterator[None]:
+def _recorded(check: Check[S], findings: list[Finding]) -> Iterator[None]:
     """Add what comes of a check that is run within."""
     found = ""
     try:
@@ -129,14 +129,14 @@ def _noted(check: Check[S], findings: list[Finding]) -> Iterator[None]:
     except SpecError:
         raise
     except Exception as error:  # a stranger's code may raise anything
-        found = told(error)
+        found = describe(error)
     findings.append(Finding(check.name, check.claim, check.remedy, found))
 
 
 async def _within(patience: float, check: Check[S], subject: S) -> None:
     try:
         async with asyncio.timeout(patience) as limit:
-            _hurry.set((limit, patience))
+            _time_limit.set((limit, patience))
             if (waiting := check.run(subject)) is not None:
                 await waiting
     except SpecError:
@@ -148,17 +148,17 @@ async def _within(patience: float, check: Check[S], subject: S) -> None:
 
 
 #: The limit of the check that is run, and its seconds.
-_hurry: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("_hurry", default=None)
+_time_limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("_time_limit", default=None)
 
 
 @contextmanager
-def unhurried() -> Iterator[None]:
-    """Within, time does not count; afterwards a check has all its patience again."""
-    hurry = _hurry.get()
-    if hurry is None:
+def without_time_limit() -> Iterator[None]:
+    """Suspend the check's time limit; afterwards the check has its full time again."""
+    time_limit = _time_limit.get()
+    if time_limit is None:
         yield
         return
-    limit, patience = hurry
+    limit, patience = time_limit
     limit.reschedule(None)
     try:
         yield
@@ -167,8 +167,8 @@ def unhurried() -> Iterator[None]:
             limit.reschedule(asyncio.get_running_loop().time() + patience)
 
 
-def told(error: Exception) -> str:
-    """What a check has found, or what was raised, and where."""
+def describe(error: Exception) -> str:
+    """What a failed check found, or what was raised and where."""
     if isinstance(error, ContractBroken):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""The part of an engine's contract that is about requests and their responses."""
+"""The part of the engine contract about requests and their responses."""
 
 from __future__ import annotations
 

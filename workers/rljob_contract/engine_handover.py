@@ -1,4 +1,4 @@
-"""The part of an engine's contract that is about its end, and other engines that go on with its responses."""
+"""The part of the engine contract about closing an engine, and other engines that continue its responses."""
 
 from __future__ import annotations
 

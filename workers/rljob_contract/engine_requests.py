@@ -43,7 +43,7 @@ async def gather(engine: Engine, names: Iterable[str]) -> dict[str, EngineEvent]
     """The events of these requests.
 
     Raises:
-        Broken: another one came, or a second one of the same.
+        ContractBroken: another one came, or a second one of the same.
     """
     missing, found = set(names), dict[str, EngineEvent]()
     while missing:
@@ -64,7 +64,7 @@ async def completed(engine: Engine, names: Iterable[str]) -> dict[str, Completed
     """The responses to these requests.
 
     Raises:
-        Broken: as `gather`, or one has stopped.
+        ContractBroken: as `gather`, or one has stopped.
     """
     done = dict[str, Completed]()
     for name, event in (await gather(engine, names)).items():

@@ -1,4 +1,4 @@
-"""Engines of one kind, as the checks of their contract are given them."""
+"""The engines that the checks of the engine contract run on, all of one kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rljob_contract.check import require, unhurried
+from rljob_contract.check import require, without_time_limit
 from rljob_core.ports import Engine
 
 
@@ -39,7 +39,7 @@ class EngineSubject:
         """An engine that has nothing to do; whoever leaves it so leaves it to the next check.
 
         Raises:
-            Broken: a new one already has a version, or after a check it believes to have something to do.
+            ContractBroken: a new one already has a version, or after a check it believes to have something to do.
         """
         engine = self._idle.pop() if self._idle else await self._started()
         try:
@@ -72,7 +72,7 @@ class EngineSubject:
     async def _started(self) -> Engine:
         engine = self._create()
         try:
-            with unhurried():
+            with without_time_limit():
                 await engine.start()
             require(engine.version == -1, f"a new engine's version is {engine.version}, not -1")
             require(engine.slots >= 1, f"slots is {engine.slots}, not 1 at least")

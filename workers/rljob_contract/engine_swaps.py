@@ -1,4 +1,4 @@
-"""The part of an engine's contract that is about new weights while responses are under way."""
+"""The part of the engine contract about new weights while responses are running."""
 
 from __future__ import annotations
 

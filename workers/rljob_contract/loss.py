@@ -121,7 +121,7 @@ def an_advantage_of_zero_teaches_nothing(subject: LossSubject) -> None:
     samples = [replace(each, advantage=0.0) for each in _sequences()]
     gradient = _gradient(subject, samples)
     require(not gradient.any(), f"{int((gradient != 0).sum())} of {len(gradient)} gradients are not 0")
-    value = float(_value(subject, _batch(samples), samples))
+    value = float(_value(subject, _batch(samples), samples).detach())
     require(value == 0, f"the loss is {value:.7g}")
 
 
@@ -178,7 +178,7 @@ def no_ratio_makes_the_gradient_infinite(subject: LossSubject) -> None:
         for advantage in (1.0, -1.0):
             samples = [_Sequence(alike(n, now), alike(n, before), advantage) for n in (1, 5)]
             gradient = _gradient(subject, samples)
-            value = _value(subject, _batch(samples), samples)
+            value = _value(subject, _batch(samples), samples).detach()
             require(
                 bool(gradient.isfinite().all()) and bool(value.isfinite()),
                 f"with log-probability {now:g} where the engine's was {before:g} and advantage {advantage:g}, the "

@@ -1,8 +1,8 @@
-"""An engine that sleeps by a profile instead of computing: for benchmarks of everything around the engine.
+"""The engine `Emulated` sleeps by a profile instead of computing, to benchmark everything around an engine.
 
-Running responses advance together, one token per decode step. The engine sleeps until the next one ends or
-something changes, never once per token. Times are kept against the event loop's clock: a step's end follows from
-the previous one's, however late the loop was, so that nothing drifts; an event loop with virtual time works too.
+Running responses advance together, one token per decode step. The engine sleeps until the next response ends or
+something changes, never once per token. It keeps times against the event loop's clock: a step's end follows from the
+previous one's, however late the loop was, so that nothing drifts, and an event loop with virtual time works too.
 
 A response's length depends on the options' seed, the prompt and the request's seed alone:
 median · exp(promptSigma · z(prompt) + sqrt(sigma² − promptSigma²) · z(prompt, request)) with standard normal z,
@@ -29,6 +29,7 @@ from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
 from rljob_runtime.engines.options import EmulatedEngineOptions, LengthOptions
+from rljob_runtime.engines.pending_swap import PendingSwap, fail_all
 
 
 def response_length(options: LengthOptions, prompt: NDArray[np.int32], seed: int) -> int:
@@ -47,7 +48,7 @@ def _normal(*key: int | bytes) -> float:
 
 
 @dataclass(slots=True)
-class _Response:
+class _EmulatedResponse:
     """One response; `first` is the step of its first token that is not inherited."""
 
     request: Request
@@ -67,13 +68,6 @@ class _Response:
         return self.request.inherited_tokens + step - self.first
 
 
-@dataclass(frozen=True, slots=True)
-class _Swap:
-    version: int
-    inflight: str
-    done: asyncio.Future[None]
-
-
 class EmulatedEngine:
     """The port `Engine`; see `EmulatedEngineOptions` for its options.
 
@@ -85,9 +79,9 @@ class EmulatedEngine:
         self.slots = options.slots
         self.version = -1
         self._options = options
-        self._waiting: deque[_Response] = deque()
-        self._running: list[_Response] = []
-        self._swaps: deque[_Swap] = deque()
+        self._waiting: deque[_EmulatedResponse] = deque()
+        self._running: list[_EmulatedResponse] = []
+        self._swaps: deque[PendingSwap] = deque()
         self._events = EngineEvents()
         self._wake = asyncio.Event()
         self._changed = False
@@ -117,7 +111,7 @@ class EmulatedEngine:
             length = response_length(self._options.lengths, prompt, request.seed)
             length = max(length, request.inherited_tokens + 1)
             finish = FinishReason.STOP if length <= request.max_tokens else FinishReason.LENGTH
-            self._waiting.append(_Response(request, prompt, min(length, request.max_tokens), finish))
+            self._waiting.append(_EmulatedResponse(request, prompt, min(length, request.max_tokens), finish))
         if self._waiting and len(self._running) < self.slots:
             self._change()
 
@@ -151,7 +145,7 @@ class EmulatedEngine:
         if self._events.failure is not None:
             raise self._events.failure
         done = asyncio.get_running_loop().create_future()
-        self._swaps.append(_Swap(version, inflight, done))
+        self._swaps.append(PendingSwap(version, inflight, done))
         self._change()
         await done
 
@@ -164,7 +158,7 @@ class EmulatedEngine:
         """How far those of these requests have come that have so many tokens at least."""
         end = self._step + self._begun()
         return [
-            self._made(response, end)
+            self._progress_of(response, end)
             for response in self._running
             if not response.cancelled and response.tokens(end) >= least.get(response.request.id, math.inf)
         ]
@@ -214,7 +208,7 @@ class EmulatedEngine:
             self._context += len(response.prompt) + response.tokens(self._step)
             self._running.append(response)
 
-    def _use(self, swap: _Swap) -> None:
+    def _use(self, swap: PendingSwap) -> None:
         if swap.inflight == Inflight.RESTART:
             for response in list(self._running):
                 self._leave(response)
@@ -224,8 +218,7 @@ class EmulatedEngine:
         self._versions.append((self._step, swap.version))
         while len(self._versions) > 1 and self._versions[1][0] <= oldest:
             del self._versions[0]
-        if not swap.done.done():
-            swap.done.set_result(None)
+        swap.succeed()
 
     def _advance(self, steps: int) -> None:
         """Have done so many steps; responses that end with the last of them are reported."""
@@ -238,33 +231,33 @@ class EmulatedEngine:
             if not response.cancelled:
                 self._events.put([self._completed(response)])
 
-    def _leave(self, response: _Response) -> None:
+    def _leave(self, response: _EmulatedResponse) -> None:
         self._running.remove(response)
         self._context -= len(response.prompt) + response.tokens(self._step)
 
-    def _completed(self, response: _Response) -> Completed:
-        made = self._made(response, response.end)
-        return Completed(made.id, made.tokens, made.logprobs, made.versions, response.finish)
+    def _completed(self, response: _EmulatedResponse) -> Completed:
+        progress = self._progress_of(response, response.end)
+        return Completed(progress.id, progress.tokens, progress.logprobs, progress.versions, response.finish)
 
-    def _made(self, response: _Response, end: int) -> Progress:
+    def _progress_of(self, response: _EmulatedResponse, end: int) -> Progress:
         """A response up to step `end`."""
         starts, versions = zip(*self._versions, strict=True)
         steps = np.arange(response.first, end)
         before, length = response.request.inherited_tokens, response.tokens(end)
-        made = Progress(
+        progress = Progress(
             id=response.request.id,
             tokens=np.resize(response.prompt, length),
             logprobs=np.full(length, -1.0, np.float32),
             versions=np.empty(length, np.int32),
         )
-        made.versions[before:] = np.array(versions, np.int32)[
+        progress.versions[before:] = np.array(versions, np.int32)[
             np.searchsorted(starts, steps, side="right") - 1
         ]
         if (inherited := response.request.inherited) is not None:
-            made.tokens[:before] = inherited.tokens
-            made.logprobs[:before] = inherited.logprobs
-            made.versions[:before] = inherited.versions
-        return made
+            progress.tokens[:before] = inherited.tokens
+            progress.logprobs[:before] = inherited.logprobs
+            progress.versions[:before] = inherited.versions
+        return progress
 
     def _seconds(self, steps: int) -> float:
         """Duration of the next steps of the running responses."""
@@ -308,6 +301,4 @@ class EmulatedEngine:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         failure = self._events.end(None if task.cancelled() else task.exception())
-        for swap in self._swaps:
-            if not swap.done.done():
-                swap.done.set_exception(failure)
+        fail_all(self._swaps, failure)

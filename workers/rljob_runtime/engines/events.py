@@ -1,4 +1,4 @@
-"""What an engine has to report, between whoever makes the events and the one task that awaits them."""
+"""A queue of an engine's events, and the checks of requests that every engine makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rljob_core.ports import EngineEvent, Request
 
 
 def nothing_to_generate(request: Request) -> str:
-    """Why a request asks for no token, or gives none to begin with; empty if it is well."""
+    """Why there is nothing to generate for a request, if so; empty if there is."""
     if not len(request.tokens) or request.max_tokens < 1:
         return "EmptyRequest: prompt and maxTokens must be at least one token"
     if request.inherited_tokens >= request.max_tokens:
@@ -23,7 +23,7 @@ def nothing_to_generate(request: Request) -> str:
 
 
 def unfit(request: Request, *, longest: int, vocabulary: int) -> str:
-    """Why a model cannot take a request, or there is nothing to generate; empty if it is well.
+    """Why a model cannot serve a request, or there is nothing to generate for it; empty if it can.
 
     Args:
         request: what is asked for.

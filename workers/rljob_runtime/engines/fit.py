@@ -1,6 +1,6 @@
-"""Whether an engine can serve a model with its options, as far as that is known without loading either.
+"""Checks whether an engine can serve a model with its options, as far as that is known without loading either.
 
-`rljob validate` and `rljob run` ask before anything is started, and a rollout worker asks before it loads.
+`rljob validate` and `rljob run` check before they start anything, and a rollout worker before it loads the model.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rljob_runtime.model.settings import ModelSettings, check_tokenizer
 
 OPTIONS = "spec.rollout.engine.options"
 _NAME = "spec.rollout.engine.name"
-#: Of a server: host, port, path.
-_Place = tuple[str, int, str]
-_APART = (
+#: Host, port and path of a server.
+_Address = tuple[str, int, str]
+_ONE_SERVER_EACH = (
     "one server serves one replica; give each its own pool and url, or have something else give the server its weights "
     "(weights: Publish)"
 )
 
 
 def check_torch(model: ModelSettings, options: TorchEngineOptions) -> None:
-    """Whether the engine `Torch` can.
+    """Check that the engine `Torch` can serve the model.
 
     Raises:
-        SpecError: it cannot, or torch is not installed.
+        SpecError: it cannot, or PyTorch is not installed.
     """
     check_tokenizer(model)
     check_length(model, options.max_length)
@@ -36,7 +36,7 @@ def check_torch(model: ModelSettings, options: TorchEngineOptions) -> None:
 
 
 def check_vllm(model: ModelSettings, options: VllmEngineOptions) -> None:
-    """Whether vLLM can.
+    """Check that vLLM can serve the model.
 
     Raises:
         SpecError: it cannot, or is not installed.
@@ -58,14 +58,14 @@ def check_vllm(model: ModelSettings, options: VllmEngineOptions) -> None:
 
 
 def check_http(model: ModelSettings, options: HttpEngineOptions) -> None:
-    """Whether a server can, as far as that is known without asking it.
+    """Check that a server can serve the model, as far as that is known without asking it.
 
     Raises:
         SpecError: it cannot, or a package is missing here.
     """
     check_tokenizer(model)
     check_length(model, options.max_length)
-    _place(options.url)
+    _address(options.url)
     if "@" in urlsplit(options.url).netloc:
         raise SpecError(
             f"{OPTIONS}.url",
@@ -77,13 +77,13 @@ def check_http(model: ModelSettings, options: HttpEngineOptions) -> None:
 
 
 def shared_servers(config: JobConfig) -> list[SpecError]:
-    """Which fields give a server to two engines `HTTP` of which one replaces its weights, and so the other's.
+    """The fields that give one server to two engines `HTTP` of which at least one replaces its weights.
 
     Args:
-        config: of a job whose engine is `HTTP`, with options that read.
+        config: of a job whose engine is `HTTP`, with valid options.
     """
     problems = []
-    users: dict[_Place, list[bool]] = {}  # of a server: whether each pool before replaces its weights
+    users: dict[_Address, list[bool]] = {}  # of a server: whether each pool before replaces its weights
     for number, pool in enumerate(config.spec.rollout.pools):
         field = f"spec.rollout.pools[{number}]"
         most = pool.initial_replicas if pool.scaling is None else pool.scaling.max_replicas
@@ -95,25 +95,25 @@ def shared_servers(config: JobConfig) -> list[SpecError]:
             problems.append(
                 SpecError(
                     f"{field}.{'replicas' if pool.scaling is None else 'scaling.maxReplicas'}",
-                    f"{most} replicas would replace the weights of one server under each other: {_APART}",
+                    f"{most} replicas would replace the weights of one server under each other: {_ONE_SERVER_EACH}",
                 )
             )
-        others = users.setdefault(_place(options.url), [])
+        others = users.setdefault(_address(options.url), [])
         if others and any([reloads, *others]):
             own = "url" in pool.engine.options
             problems.append(
                 SpecError(
                     f"{field}.engine.options.url" if own else f"{OPTIONS}.url",
                     f"pool {pool.name} has the server of a pool before it, and weights would be replaced under each "
-                    f"other: {_APART}",
+                    f"other: {_ONE_SERVER_EACH}",
                 )
             )
         others.append(reloads)
     return problems
 
 
-def _place(url: str) -> _Place:
-    """Where a server is: the same for two ways to write one URL.
+def _address(url: str) -> _Address:
+    """A server's address, which is the same for two ways to write one URL.
 
     Raises:
         SpecError: it is no URL.
@@ -128,7 +128,7 @@ def _place(url: str) -> _Place:
 
 
 def check_length(model: ModelSettings, length: int | None) -> None:
-    """Whether the model's context holds prompts and responses of so many tokens together.
+    """Check that the model's context holds prompts and responses of so many tokens together.
 
     Raises:
         SpecError: it does not.
@@ -141,7 +141,7 @@ def check_length(model: ModelSettings, length: int | None) -> None:
 
 
 def check_tensor_parallel(model: ModelSettings, size: int) -> None:
-    """Whether a layer's heads can be split among so many devices; nothing is refused if their number is not known.
+    """Check that a layer's heads can be split among so many devices; passes if their number is not known.
 
     Raises:
         SpecError: they cannot.
@@ -158,7 +158,7 @@ def check_tensor_parallel(model: ModelSettings, size: int) -> None:
 
 
 def check_response(model: ModelSettings, *, max_length: int | None, max_tokens: int) -> None:
-    """Whether there is room for a prompt beside the longest response.
+    """Check that there is room for a prompt beside the longest response.
 
     Args:
         model: that generates.

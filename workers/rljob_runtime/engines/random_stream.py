@@ -1,4 +1,4 @@
-"""Random numbers of a response: the i-th token draws the same number, whoever draws it.
+"""Random numbers of a response: the i-th token draws the same number in every engine.
 
 The stream is SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): its
 state is a counter, so that the i-th token of a sequence draws the same number whatever runs beside it and whenever

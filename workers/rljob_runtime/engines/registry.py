@@ -67,9 +67,9 @@ def _http(model_path: Path, *, options: HttpEngineOptions, decode: Decode | None
 
 
 async def _ask_server(options: HttpEngineOptions) -> None:
-    from rljob_runtime.engines.http.capabilities import glance
+    from rljob_runtime.engines.http.capabilities import check_server
 
-    await glance(options)
+    await check_server(options)
 
 
 ENGINES = Registry[EngineFactory](

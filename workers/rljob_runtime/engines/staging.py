@@ -1,8 +1,9 @@
-"""Weights as files, for engines whose model lives in another process: written tensor by tensor, into memory if it fits.
+"""Writes weights to files for engines whose model lives in another process, in memory if there is room.
 
-A folder of them is what any engine can load, and what it loads cannot change under it: every set has a folder of its
-own, which is removed once the next one is in use. What a process leaves that is killed, the next one removes: memory
-that holds files outlives their owner. A lock on the folder tells whether it has one.
+Any engine can load a folder of safetensors files. Each set of weights gets a folder of its own, so that what an engine
+loads cannot change while it loads it, and the folder is removed once the next set is in use. Files in memory outlive
+the process that wrote them: the next process removes those that a killed one left. A lock on the folder says whether
+the process that wrote it still lives.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Staging:
         self._root = root
         self._home: Path | None = None
         self._lock = -1
-        self._settling = threading.Lock()
+        self._making_home = threading.Lock()
         self._folders: list[Path] = []
 
     def write(self, tensors: Iterable[tuple[str, Any]]) -> Path:
@@ -51,8 +52,8 @@ class Staging:
         """
         from safetensors.torch import save_file
 
-        with self._settling:
-            self._home = self._home or self._settle()
+        with self._making_home:
+            self._home = self._home or self._make_home()
         folder = Path(tempfile.mkdtemp(dir=self._home))
         self._folders.append(folder)
         check = WeightsCheck({name: s for name, s in self._shapes.items() if name not in self._optional})
@@ -82,21 +83,21 @@ class Staging:
             os.close(self._lock)
             self._lock = -1
 
-    def _settle(self) -> Path:
+    def _make_home(self) -> Path:
         """A new folder for all sets, held as long as this process lives."""
         if self._root is not None:  # may be shared by machines that do not know each other's locks
             return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._root))
-        root = self._roomy()
-        _remove_left(root)
+        root = self._root_with_room()
+        _remove_abandoned(root)
         while True:
             home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
             self._lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
             # Another process may have looked at it before it was held, and taken it for one that was left.
-            if _held(self._lock) and home.exists():
+            if _lock_folder(self._lock) and home.exists():
                 return home
             os.close(self._lock)
 
-    def _roomy(self) -> Path:
+    def _root_with_room(self) -> Path:
         # Four bytes each at most; the set before this one is still there.
         size = sum(4 * math.prod(shape) for shape in self._shapes.values())
         try:
@@ -106,7 +107,7 @@ class Staging:
         return _MEMORY if size and free > 2 * size else Path(tempfile.gettempdir())
 
 
-def _remove_left(root: Path) -> None:
+def _remove_abandoned(root: Path) -> None:
     """Remove what killed processes left."""
     for folder in root.glob(f"{_PREFIX}*"):
         try:
@@ -114,13 +115,13 @@ def _remove_left(root: Path) -> None:
         except OSError:  # another user's, or gone
             continue
         try:
-            if _held(lock):
+            if _lock_folder(lock):
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
 
 
-def _held(folder: int) -> bool:
+def _lock_folder(folder: int) -> bool:
     """Hold a folder; False if another process holds it."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

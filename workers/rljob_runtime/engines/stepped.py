@@ -1,8 +1,8 @@
-"""A base for engines of one's own: a subclass says what the next token's logits are, the rest is done here.
+"""A base for engines of one's own: a subclass computes the logits of the next tokens, and this module does the rest.
 
-All that the protocol asks of an engine stands between two steps: requests come in and are cancelled, weights are
-swapped, responses end. Steps, and taking weights, run one at a time in a thread of the engine's own; everything else
-happens in the event loop, so that nothing needs a lock. Tokens are drawn as the engine `Torch` draws them.
+Between two steps the engine admits and cancels requests, swaps weights and ends responses. Steps run one at a time in
+the engine's own thread, and so does taking weights; everything else happens in the event loop, so that nothing needs a
+lock. Tokens are drawn as the engine `Torch` draws them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Reque
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
+from rljob_runtime.engines.pending_swap import PendingSwap, fail_all
 from rljob_runtime.engines.random_stream import draw, stream
 from rljob_runtime.engines.stepped_sampler import sample
 from rljob_runtime.engines.stops import Decode
 
 T = TypeVar("T")
 
-#: Tokens that a character is made of at most (the bytes of UTF-8).
+#: Tokens of one character at most (the bytes of UTF-8).
 _TOKENS_PER_CHARACTER = 4
 
 
 @dataclass(slots=True, eq=False)
-class _Response:
-    """A response under way; `before` are the prompt and what it goes on from, the lists what came since."""
+class _SteppedResponse:
+    """A running response: `before` has the prompt and inherited tokens, the lists have what was generated since."""
 
     request: Request
     before: NDArray[np.int32]
@@ -54,7 +55,7 @@ class _Response:
         """Prompt and response so far: int32 [p + n]."""
         return np.concatenate([self.before, np.array(self.tokens, np.int32)])
 
-    def made(self) -> Progress:
+    def progress(self) -> Progress:
         """The response so far."""
         inherited = self.request.inherited
         columns = (
@@ -69,14 +70,6 @@ class _Response:
             np.concatenate([old, new], dtype=new.dtype) for old, new in zip(older, columns, strict=True)
         ]
         return Progress(self.request.id, *joined)
-
-
-@dataclass(frozen=True, slots=True)
-class _Swap:
-    version: int
-    tensors: Mapping[str, Any] | None
-    inflight: str
-    done: asyncio.Future[None]
 
 
 class SteppedEngine(ABC):
@@ -96,9 +89,9 @@ class SteppedEngine(ABC):
         self.version = -1
         self._path = model_path
         self._decode = decode
-        self._waiting = deque[_Response]()
-        self._running = dict[str, _Response]()
-        self._swaps = deque[_Swap]()
+        self._waiting = deque[_SteppedResponse]()
+        self._running = dict[str, _SteppedResponse]()
+        self._swaps = deque[PendingSwap]()
         self._events = EngineEvents()
         self._wake = asyncio.Event()
         self._generated = 0
@@ -142,7 +135,9 @@ class SteppedEngine(ABC):
                 self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
                 continue
             older = [] if request.inherited is None else [request.inherited.tokens]
-            self._waiting.append(_Response(request, np.concatenate([request.tokens, *older], dtype=np.int32)))
+            self._waiting.append(
+                _SteppedResponse(request, np.concatenate([request.tokens, *older], dtype=np.int32))
+            )
         self._wake.set()
 
     def cancel(self, ids: Sequence[str]) -> None:
@@ -164,7 +159,7 @@ class SteppedEngine(ABC):
 
     async def progress(self, least: Mapping[str, int]) -> Sequence[Progress]:
         """How far those of these requests have come that have so many tokens at least."""
-        return [r.made() for name, r in self._running.items() if r.length >= least.get(name, math.inf)]
+        return [r.progress() for name, r in self._running.items() if r.length >= least.get(name, math.inf)]
 
     async def swap(self, version: int, tensors: Iterable[tuple[str, Any]] | None, inflight: str) -> None:
         """Use new weights from the next token on (`None`: the initial model's); generation goes on while they are read.
@@ -181,7 +176,7 @@ class SteppedEngine(ABC):
         if self._events.failure is not None:
             raise self._events.failure
         done = asyncio.get_running_loop().create_future()
-        self._swaps.append(_Swap(version, weights, inflight, done))
+        self._swaps.append(PendingSwap(version, inflight, done, weights))
         self._wake.set()
         await done
 
@@ -216,18 +211,16 @@ class SteppedEngine(ABC):
             response = self._waiting.popleft()
             self._running[response.request.id] = response
 
-    async def _use(self, swap: _Swap) -> None:
+    async def _use(self, swap: PendingSwap) -> None:
         try:
             await self._compute(self.take, swap.tensors)
         except WeightsRejected as error:
-            if not swap.done.done():
-                swap.done.set_exception(error)
+            swap.fail(error)
             return
         if swap.inflight == Inflight.RESTART:
             self._stop_all("Restarted", failure=False)
         self.version = swap.version
-        if not swap.done.done():
-            swap.done.set_result(None)
+        swap.succeed()
 
     async def _step(self) -> None:
         """One token for every running response; those that end with it are reported."""
@@ -240,7 +233,9 @@ class SteppedEngine(ABC):
         except Exception as error:  # an engine outlives one batch; each of its responses says why
             self._stop_all(f"EngineFailed: {type(error).__name__}: {error}", failure=True)
 
-    def _next_tokens(self, responses: Sequence[_Response]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _next_tokens(
+        self, responses: Sequence[_SteppedResponse]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Tokens and log-probabilities [n], in the engine's thread."""
         logits = np.asarray(self.logits([response.sequence() for response in responses]), np.float32)
         if logits.ndim != 2 or len(logits) != len(responses):
@@ -254,7 +249,7 @@ class SteppedEngine(ABC):
             top_p=np.array([request.top_p for request in requests], np.float32),
         )
 
-    def _append(self, response: _Response, token: int, logprob: float) -> None:
+    def _append(self, response: _SteppedResponse, token: int, logprob: float) -> None:
         request = response.request
         response.tokens.append(token)
         response.logprobs.append(logprob)
@@ -265,15 +260,15 @@ class SteppedEngine(ABC):
             reason = f"NotFinite: version {self.version} gives no finite probabilities"
             event = Stopped(id=request.id, reason=reason, failure=True)
         elif (stopped := self._stops(response)) or response.length == request.max_tokens:
-            made = response.made()
+            ended = response.progress()
             finish = FinishReason.STOP if stopped else FinishReason.LENGTH
-            event = Completed(made.id, made.tokens, made.logprobs, made.versions, finish)
+            event = Completed(ended.id, ended.tokens, ended.logprobs, ended.versions, finish)
         else:
             return
         del self._running[request.id]
         self._events.put([event])
 
-    def _stops(self, response: _Response) -> bool:
+    def _stops(self, response: _SteppedResponse) -> bool:
         """Whether its newest token ends a response."""
         request = response.request
         if response.tokens[-1] in request.stop_tokens:
@@ -298,6 +293,4 @@ class SteppedEngine(ABC):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         failure = self._events.end(None if task.cancelled() else task.exception())
-        for swap in self._swaps:
-            if not swap.done.done():
-                swap.done.set_exception(failure)
+        fail_all(self._swaps, failure)

@@ -1,4 +1,4 @@
-"""Sampling as the engine `Torch` does it (`engine_torch_sampler`), in NumPy."""
+"""Sampling in NumPy, token for token as `torch.sampler` samples for the engine `Torch`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where responses end: a table by vocabulary says at once which new tokens need a look.
+"""Finds where responses end: a table by vocabulary says which new tokens need a closer look.
 
-A stop string can only be completed by a token whose text holds it, or begins with an end of it. Those tokens are
-marked beforehand; text is decoded only for rows that just drew one, and only their newest tokens.
+A token can complete a stop string only if the token's text contains the string or begins with an end of it. Such tokens
+are marked beforehand, so that text is decoded only for rows that have just drawn one, and only their newest tokens.
 """
 
 from __future__ import annotations

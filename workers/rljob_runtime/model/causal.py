@@ -1,4 +1,9 @@
-"""Loads Hugging Face causal models for engines and trainer backends, and copies published weights into them."""
+"""Loads Hugging Face causal models for engines and trainer backends, and copies published weights into them.
+
+Two parts of transformers below its public interface are used here, and nowhere else: `no_init_weights`, since
+`from_config` would otherwise fill weights that are loaded right after, and `_supports_attention_backend`, the only sign
+that a model's attention can be replaced. `tests/engines/test_library_internals.py` names what an upgrade breaks.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +82,11 @@ def write_settings(path: Path, folder: Path, *, dtype: torch.dtype) -> None:
     config.save_pretrained(folder)
     if (path / GENERATION_CONFIG_NAME).is_file():
         copyfile(path / GENERATION_CONFIG_NAME, folder / GENERATION_CONFIG_NAME)
+
+
+def attention_can_be_replaced(model: Any) -> bool:
+    """Whether a model calls its attention through transformers' attention interface."""
+    return bool(getattr(model, "_supports_attention_backend", False))
 
 
 def decoder_layers(model: Any) -> list[tuple[str, nn.Module]]:

@@ -1,4 +1,8 @@
-"""Adds LoRA adapters to a model that is trained, with `peft`: only the adapters have gradients."""
+"""Adds LoRA adapters to a model that is trained, with `peft`: only the adapters have gradients.
+
+Below peft's public interface, only `BaseTunerLayer._disable_adapters` is used, in `without_adapters`, which says why;
+`tests/engines/test_library_internals.py` names it when an upgrade breaks it.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 A reward is a callable `(*, completion, item)` that returns a number, as the protocol `Reward` says. `resolve` finds
 rewards by the names that a manifest uses, for the items of a `PromptSource`, and `score` calls one as a reward worker
-does. Names that this module does
-not export may change in any release. Each is imported when it is first used: processes that score are forked from one
-that has imported as little as possible.
+does. Names that this module does not export may change in any release. Each is imported when it is first used, because
+processes that score are forked from one that has imported as little as possible.
 """
 
 from __future__ import annotations

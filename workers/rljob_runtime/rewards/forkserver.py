@@ -1,6 +1,7 @@
-"""First import of the reward pool's fork server, which has no other hook: the server ends with the reward role.
+"""Makes the reward pool's fork server end with the reward role; it is the server's first import, its only hook.
 
-Processes of the pool are its children, so they end with it. It would not end by itself while one of them lives.
+Processes of the pool are the server's children, so they end with it. The server would not end by itself while one of
+them lives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Scores answers in other processes: fast when functions are cheap, safe when they hang, raise or crash.
 
-Answers wait in line; each free process takes a fair part of the line as one chunk, so that cheap functions pay
-for one trip per chunk while expensive ones come back after a slice of time with what is done. A process that dies
-over a chunk says by shared memory which answer it was at: that one fails (if its limit ended the process) or is
-tried once more alone (a process may be killed for reasons that are not the answer's); the others go back in line.
+Answers wait in a queue; each free process takes a fair share of the queue as one chunk, so that cheap functions pay for
+one trip per chunk, while a chunk of expensive ones returns after a time slice with what is done. When a process dies,
+shared memory says which answer it was scoring. That answer fails if its time limit ended the process, and is tried once
+more, alone, if something else did, which need not be the answer's fault; the rest of the chunk returns to the queue.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ _CHUNK = 256
 #: Beyond all limits of a chunk, for functions that change the process's timer.
 _GRACE = 5.0
 #: Pools that may break in a row before the role gives up.
-_BREAKS = 5
+_MAX_BREAKS = 5
 
 
 @dataclass(slots=True)
-class _Entry:
+class _WaitingAnswer:
     job: ScoringJob
     outcome: asyncio.Future[ScoringOutcome]
     crashes: int = 0
 
 
 @dataclass(slots=True)
-class _Line:
+class _AnswerQueue:
     """Who waits: suspects, which are scored alone, and the others."""
 
-    suspects: deque[_Entry] = field(default_factory=deque)
-    others: deque[_Entry] = field(default_factory=deque)
+    suspects: deque[_WaitingAnswer] = field(default_factory=deque)
+    others: deque[_WaitingAnswer] = field(default_factory=deque)
 
-    def take(self, share: int) -> list[_Entry]:
+    def take(self, share: int) -> list[_WaitingAnswer]:
         """The next chunk; empty if nobody waits."""
         if self.suspects:
             return [self.suspects.popleft()]
         number = min(_CHUNK, math.ceil(len(self.others) / share))
         return [self.others.popleft() for _ in range(number)]
 
-    def put_back(self, entries: Sequence[_Entry]) -> None:
+    def put_back(self, entries: Sequence[_WaitingAnswer]) -> None:
         """To the head of the line, in order."""
         self.others.extendleft(reversed(entries))
 
@@ -81,7 +81,7 @@ class RewardPool:
         self._free = list(range(self._workers))
         limits = len(config.spec.reward.functions) * config.spec.reward.timeout_seconds
         self._backstop = reward_worker.SLICE + limits + _GRACE
-        self._line = _Line()
+        self._queue = _AnswerQueue()
         self._running = set[asyncio.Task[None]]()
         self._breaks = 0
         self._pool = self._new_pool()
@@ -112,8 +112,8 @@ class RewardPool:
         Raises:
             RewardFailed: no process of the pool stays alive.
         """
-        entry = _Entry(job, asyncio.get_running_loop().create_future())
-        self._line.others.append(entry)
+        entry = _WaitingAnswer(job, asyncio.get_running_loop().create_future())
+        self._queue.others.append(entry)
         # After this turn of the loop: answers that come together go together.
         asyncio.get_running_loop().call_soon(self._dispatch)
         return await entry.outcome
@@ -126,12 +126,12 @@ class RewardPool:
         await asyncio.to_thread(_end, self._pool)
 
     def _dispatch(self) -> None:
-        while self._free and (chunk := self._line.take(self._workers)):
+        while self._free and (chunk := self._queue.take(self._workers)):
             task = asyncio.create_task(self._run(self._free.pop(), chunk))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _run(self, slot: int, chunk: list[_Entry]) -> None:
+    async def _run(self, slot: int, chunk: list[_WaitingAnswer]) -> None:
         pool = self._pool
         self._progress[slot] = 0
         jobs = [entry.job for entry in chunk]
@@ -143,7 +143,7 @@ class RewardPool:
         except TimeoutError:
             self._died(chunk, self._progress[slot], -signal.SIGALRM)
         except Exception as error:  # a broken pool, or a process that cannot load what it needs
-            self._line.put_back(chunk)
+            self._queue.put_back(chunk)
             # Whoever waits has been told if this was once too often.
             with contextlib.suppress(RewardFailed):
                 await self._replace(pool, error)
@@ -151,21 +151,21 @@ class RewardPool:
             self._breaks = 0
             for entry, outcome in zip(chunk, outcomes, strict=False):
                 _settle(entry, outcome)
-            self._line.put_back(chunk[len(outcomes) :])
+            self._queue.put_back(chunk[len(outcomes) :])
         finally:
             self._free.append(slot)
         self._dispatch()
 
-    def _died(self, chunk: list[_Entry], position: int, code: int | None) -> None:
+    def _died(self, chunk: list[_WaitingAnswer], position: int, code: int | None) -> None:
         """A process ended over a chunk while it was at `position`."""
         culprit = chunk[position]
-        self._line.put_back(chunk[:position] + chunk[position + 1 :])
+        self._queue.put_back(chunk[:position] + chunk[position + 1 :])
         if code == -signal.SIGALRM:
             limit = self._config.spec.reward.timeout_seconds
             _settle(culprit, ScoringOutcome(error=f"RewardTimeout: longer than {limit:g} s"))
         elif culprit.crashes == 0:
             culprit.crashes += 1
-            self._line.suspects.append(culprit)
+            self._queue.suspects.append(culprit)
         else:
             _settle(culprit, ScoringOutcome(error=f"RewardCrashed: the process ended {_manner(code)}"))
 
@@ -180,12 +180,12 @@ class RewardPool:
         self._breaks += 1
         self._pool = self._new_pool()
         await asyncio.to_thread(_end, broken)
-        if self._breaks > _BREAKS:
+        if self._breaks > _MAX_BREAKS:
             failure = RewardFailed(f"reward processes die before they score anything: {error}")
-            for entry in [*self._line.suspects, *self._line.others]:
+            for entry in [*self._queue.suspects, *self._queue.others]:
                 if not entry.outcome.done():
                     entry.outcome.set_exception(failure)
-            self._line = _Line()
+            self._queue = _AnswerQueue()
             raise failure from error
 
     def _new_pool(self) -> ProcessPool:
@@ -211,7 +211,7 @@ def _preload(config: JobConfig) -> list[str]:
     return [module for module, wanted in modules.items() if wanted]
 
 
-def _settle(entry: _Entry, outcome: ScoringOutcome) -> None:
+def _settle(entry: _WaitingAnswer, outcome: ScoringOutcome) -> None:
     if not entry.outcome.done():  # its caller may have given up
         entry.outcome.set_result(outcome)
 

@@ -1,4 +1,4 @@
-"""Rewards: what scores an answer, by the names that a manifest uses.
+"""The rewards by the names that a manifest uses.
 
 | name | score |
 |---|---|
@@ -7,7 +7,7 @@
 | `math_verify` | 1 if both are the same mathematical value (`math-verify`), else 0 |
 | `package.module:function` | what the function returns, called with `completion` and `item` by keyword |
 
-Any other name is one that an installed distribution offers (`registry`).
+Any other name is one that an installed distribution offers (`rljob_runtime.plugins`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a model's layers are large enough for adapters of a rank; reads its config.json only."""
+"""Checks that a model's layers are large enough for adapters of a rank; reads its config.json only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors between ranks, one at a time: nobody holds more than one whole tensor besides its own weights."""
+"""Sends tensors between ranks one at a time, so that no rank has more than one whole tensor besides its own weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checkpoints: `<root>/step-000120/` in Hugging Face format with optimizer and random state, and a link `latest`.
+"""Checkpoints: folders `step-000120` in Hugging Face format with optimizer and random state, and a link `latest`.
 
-A checkpoint is written under a hidden name, synced and renamed, then `latest` is switched over: whoever opens the
-root finds whole checkpoints only, whatever is killed when. The newest two versions are kept. Loads no torch: the
-backend writes the tensors, this module the rest.
+A checkpoint is written under a hidden name, synced and renamed, and then `latest` is switched over: a reader of the
+root finds whole checkpoints only, whichever process is killed at whichever moment. The newest two versions are kept.
+Loads no torch: the backend writes the tensors, and this module everything else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trainer backend over all ranks of a gang: rank 0 is called, the others follow the same calls in the same order.
+"""A trainer backend over all ranks of a gang: the trainer calls rank 0, and the others repeat its calls in order.
 
 Commands travel as bytes over `torch.distributed` (gloo): a JSON line, then the payload in the wire format; weights
 travel one tensor at a time. Nothing is pickled.

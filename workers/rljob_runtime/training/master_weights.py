@@ -1,6 +1,6 @@
-"""Float32 weights that the optimizer updates, of a model that computes in bfloat16.
+"""Float32 copies of the weights of a model that computes in bfloat16, which the optimizer updates.
 
-In bfloat16 an update smaller than 1/256 of a weight is lost, and so is what is added to a gradient that has grown.
+In bfloat16 an update smaller than 1/256 of a weight would be lost, and so would a small addition to a large gradient.
 """
 
 from __future__ import annotations

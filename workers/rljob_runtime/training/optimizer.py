@@ -1,6 +1,6 @@
-"""The optimizer of all backends: AdamW (decoupled weight decay, arXiv 1711.05101), with its state there from the start.
+"""The optimizer of all backends: AdamW (decoupled weight decay, arXiv 1711.05101), whose state exists from the start.
 
-The state is made before the first step so that a checkpoint can be copied into it part by part.
+The state is created before the first step, so that a checkpoint can be copied into it part by part.
 """
 
 from __future__ import annotations

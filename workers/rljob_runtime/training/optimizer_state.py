@@ -1,12 +1,12 @@
 """Optimizer state in a checkpoint: flat ranges of every parameter, for any number of ranks and any backend.
 
-A rank writes the elements it holds into a safetensors file of its own, `optimizer-00000.safetensors`: tensors named
+Each rank writes its elements into a safetensors file of its own, `optimizer-00000.safetensors`: tensors named
 `<kind>:<first>:<parameter>`, flat, where `first` is the flat index of the first element and the kinds are the
-optimizer's moments (`exp_avg`, `exp_avg_sq`) and `master`, the float32 weights of a job that computes in bfloat16.
-The header says how many such files there are, how many steps were taken, and every parameter's shape. Whoever loads
-takes the ranges that it holds from whichever files have them.
+optimizer's moments (`exp_avg`, `exp_avg_sq`) and `master`, the float32 weights of a job that computes in bfloat16. The
+header says how many such files there are, how many steps were taken, and every parameter's shape. A rank that loads a
+checkpoint reads the ranges that it needs from the files that have them.
 
-A saved master stands only where it rounds to the weight that is loaded: the state may be older than the weights.
+A saved master weight is used only if it rounds to the weight that was loaded: the state may be older than the weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running out of memory in a forward or backward: what it was too much for, and what to lower."""
+"""Explains an out-of-memory error in a forward or backward: how large the batch was, and which options to lower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frozen initial model that the KL divergence is measured against, kept in host memory between uses if asked to."""
+"""The frozen initial model that the KL divergence is measured against; it can stay in host memory between its uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step has been given, as its figures tell it."""
+"""Counts a step's samples, tokens and staleness for its statistics."""
 
 from __future__ import annotations
 

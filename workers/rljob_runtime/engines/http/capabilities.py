@@ -1,4 +1,4 @@
-"""What a completions server is and can do, as far as it says so itself."""
+"""Finds out what a completions server can do, by asking it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rljob_runtime.engines.vllm.names import DRAWN, SEED
 
 #: A server's label while weights are being replaced.
 LOADING = "loading"
-#: Seconds for a look at a server, whose first token may take some.
-_GLANCE = 10.0
+#: Seconds that a check of a server may take; its first token may take some.
+_CHECK_SECONDS = 10.0
 
 
 class LogprobKind(Enum):
-    """Which log-probabilities a server tells."""
+    """The distribution that a server's log-probabilities are of."""
 
     OURS = "of the tempered distribution before truncation, by our sampler"
     RAW = "of the untempered distribution"
@@ -36,29 +36,29 @@ class LogprobKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerCapabilities:
-    """What is known of a server.
+    """What a server serves, and with which log-probabilities.
 
     Attributes:
-        name: what it calls the model.
+        name: the server's name of the model.
         context: prompt and response together at most, in tokens; None if it does not say.
-        told: which log-probabilities it tells.
+        logprobs_are: of which distribution its log-probabilities are.
         seeds: whether its requests may carry seeds.
     """
 
     name: str
     context: int | None
-    told: LogprobKind
+    logprobs_are: LogprobKind
     seeds: bool
 
-    def unable(self, request: Request) -> str:
-        """Why log-probabilities of these samples would be of no use; empty if they are."""
+    def unsupported(self, request: Request) -> str:
+        """Why the server's log-probabilities of these samples are not those that training needs; empty if they are."""
         tempered, truncated = request.temperature not in (0, 1), request.temperature > 0 and request.top_p < 1
-        if tempered and self.told in (LogprobKind.RAW, LogprobKind.UNKNOWN):
+        if tempered and self.logprobs_are in (LogprobKind.RAW, LogprobKind.UNKNOWN):
             return (
                 "Unsupported: the server tells log-probabilities before temperature, and training needs those after: "
                 "start it with --logprobs-mode processed_logprobs, or set spec.rollout.sampling.temperature to 1"
             )
-        if truncated and self.told in (LogprobKind.PROCESSED, LogprobKind.UNKNOWN):
+        if truncated and self.logprobs_are in (LogprobKind.PROCESSED, LogprobKind.UNKNOWN):
             return (
                 "Unsupported: the server tells log-probabilities after truncation by topP, and training needs those "
                 "before: set spec.rollout.sampling.topP to 1"
@@ -86,7 +86,7 @@ class ServerCapabilities:
             temperature, top_p: of the sampling.
             stop: tokens that end it.
         """
-        ours = self.told is LogprobKind.OURS
+        ours = self.logprobs_are is LogprobKind.OURS
         body: dict[str, Any] = {
             "model": self.name,
             "prompt": prompt,
@@ -106,7 +106,7 @@ class ServerCapabilities:
         return body
 
 
-async def learn(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
+async def discover_capabilities(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
     """All of it, with our sampler in the server's workers if they have our extension.
 
     A vLLM server that is ours to load goes on, should it have been left paused.
@@ -116,64 +116,71 @@ async def learn(server: Server, options: HttpEngineOptions) -> ServerCapabilitie
             log-probabilities.
         Refused, Broken, Unavailable: it does not answer as a completions server does, or not now.
     """
-    facts = await _named(server, options)
+    capabilities = await _with_name(server, options)
     if await _check_versions(server, options):
         # Whoever fed it before us died over it. What it has loaded, nobody knows; and paused, it would tell nothing.
         await relabel(server, LOADING)
         await server.ask("POST", "/resume")
-    return await _told(server, facts)
+    return await _with_logprob_kind(server, capabilities)
 
 
-async def learn_again(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
-    """What `learn` finds, of a server that may have been restarted since; it is not resumed, since we may replace its
-    weights at this moment.
+async def rediscover_capabilities(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
+    """As `discover_capabilities`, of a server that may have been restarted since.
 
-    Raises:
-        SpecError, Refused, Broken, Unavailable: as `learn`.
-    """
-    return await _told(server, await _named(server, options))
-
-
-async def glance(options: HttpEngineOptions) -> None:
-    """Whether a server that answers now lacks what training needs. It is asked for a token, and nothing is changed.
-
-    Who asks may stand elsewhere than the workers, without the key, or before the server's start. So one that does not
-    answer, or not to us, is not refused: the engine's own start finds out.
+    A paused server is not resumed, since we may be replacing its weights at this moment.
 
     Raises:
-        SpecError: as `learn`.
+        SpecError, RequestRefused, ServerBroken, ServerUnavailable: as `discover_capabilities`.
     """
-    server = Server(options.url, key_variable=options.api_key_variable, patience=_GLANCE, connections=1)
+    return await _with_logprob_kind(server, await _with_name(server, options))
+
+
+async def check_server(options: HttpEngineOptions) -> None:
+    """Check that a server that answers now has what training needs: asks it for one token, and changes nothing.
+
+    The caller may be elsewhere than the workers, without the key, or early. So a server that does not answer, or not to
+    this caller, is not refused: the engine checks again when it starts.
+
+    Raises:
+        SpecError: as `discover_capabilities`.
+    """
+    server = Server(
+        options.url, key_variable=options.api_key_variable, patience=_CHECK_SECONDS, connections=1
+    )
     try:
-        async with asyncio.timeout(_GLANCE):
+        async with asyncio.timeout(_CHECK_SECONDS):
             await server.open()
-            facts = await _named(server, options, patient=False)
+            capabilities = await _with_name(server, options, patient=False)
             if not await _check_versions(server, options):
-                await _probe(server, facts, temperature=0.0)
+                await _probe(server, capabilities, temperature=0.0)
     except (ResourceMissing, RequestRefused, ServerBroken, ServerUnavailable, TimeoutError):
         return
     finally:
         await server.close()
 
 
-async def _told(server: Server, facts: ServerCapabilities) -> ServerCapabilities:
-    """The same with what its log-probabilities are."""
+async def _with_logprob_kind(server: Server, capabilities: ServerCapabilities) -> ServerCapabilities:
+    """The capabilities completed by which log-probabilities the server sends."""
     with suppress(RequestRefused):  # vLLM without our extension answers 500, and always will
         answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"}, patient=False)
         if all(str(found) == "True" for found in answer["results"]):
-            facts = ServerCapabilities(facts.name, facts.context, LogprobKind.OURS, facts.seeds)
-    plain = await _probe(server, facts, temperature=0.0)
-    if facts.told is LogprobKind.OURS:
-        return facts
+            capabilities = ServerCapabilities(
+                capabilities.name, capabilities.context, LogprobKind.OURS, capabilities.seeds
+            )
+    plain = await _probe(server, capabilities, temperature=0.0)
+    if capabilities.logprobs_are is LogprobKind.OURS:
+        return capabilities
     # The likeliest token is less likely in a flatter distribution.
-    flat = await _probe(server, facts, temperature=2.0)
+    flat = await _probe(server, capabilities, temperature=2.0)
     if plain is None or flat is None:
-        return facts
-    told = LogprobKind.RAW if abs(plain - flat) < 1e-4 else LogprobKind.PROCESSED
-    return ServerCapabilities(facts.name, facts.context, told, facts.seeds)
+        return capabilities
+    kind = LogprobKind.RAW if abs(plain - flat) < 1e-4 else LogprobKind.PROCESSED
+    return ServerCapabilities(capabilities.name, capabilities.context, kind, capabilities.seeds)
 
 
-async def _named(server: Server, options: HttpEngineOptions, *, patient: bool = True) -> ServerCapabilities:
+async def _with_name(
+    server: Server, options: HttpEngineOptions, *, patient: bool = True
+) -> ServerCapabilities:
     answer = await server.ask("GET", "/v1/models", patient=patient)
     try:
         models = {str(entry["id"]): entry for entry in answer["data"]}
@@ -225,14 +232,14 @@ async def relabel(server: Server, name: str, *, patient: bool = True) -> None:
     await server.ask("POST", "/update_weight_version", {"new_version": name}, patient=patient)
 
 
-async def _probe(server: Server, facts: ServerCapabilities, *, temperature: float) -> float | None:
+async def _probe(server: Server, capabilities: ServerCapabilities, *, temperature: float) -> float | None:
     """Log-probability of the likeliest token behind a prompt, if the server tells it.
 
     Raises:
         SpecError: it tells no log-probabilities, or no token ids.
-        Broken: it was paused, or ended, meanwhile.
+        ServerBroken: it was paused, or ended, meanwhile.
     """
-    body = facts.body([1, 2, 3], seed=0, drawn=0, left=1, temperature=temperature, top_p=1.0, stop=())
+    body = capabilities.body([1, 2, 3], seed=0, drawn=0, left=1, temperature=temperature, top_p=1.0, stop=())
     async with server.completion(body) as pieces:
         found = [piece async for piece in pieces]
     if any(piece.finish == "abort" for piece in found):

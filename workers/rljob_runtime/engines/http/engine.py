@@ -1,8 +1,10 @@
-"""Generates on an OpenAI-compatible completions server, whose weights it replaces, or whose versions it reads.
+"""The engine `HTTP` generates on an OpenAI-compatible completions server.
 
-A server belongs to one engine. It may be restarted by others at any time, and then has its initial weights again; so
-each stream counts only once the server, with the stream open, has said which version it has. A broken stream begins
-again behind the tokens that came.
+It replaces the server's weights (`Reload`), or reads which version the server has (`Publish`).
+
+A server belongs to one engine. Others may restart it at any time, and then it has its initial weights again. So the
+engine uses the tokens of a stream only after the server, with the stream open, has said which version it has. A broken
+stream begins again behind the tokens that came.
 
     Reload:   streams are cut → pause → load the folder → label → resume
     Publish:  streams go on; their tokens count as of the lower of the versions told before and after a stream begins
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 #: A server's label before anybody has given it another one: it has the weights that it was started with.
 _INITIAL = "default"
-#: Between two looks at the version of a server that somebody else feeds.
+#: Seconds between two reads of the version of a server that something else gives its weights.
 _LOOK_SECONDS = 1.0
 _FINISH = {"stop": "stop", "length": "length", "abort": "cut"}
 
@@ -40,7 +42,7 @@ class HttpEngine(StreamedEngine):
     """The port `Engine`; see `HttpEngineOptions` for its options.
 
     The i-th token of a response draws the same number as in other engines where the server is vLLM's on a CPU with the
-    worker extension of `engine_vllm_worker`. With others, a response depends on its seed and on where it was cut.
+    worker extension `RLJobWorker`. With others, a response depends on its seed and on where it was cut.
 
     Args:
         model: settings of the initial model.
@@ -58,16 +60,17 @@ class HttpEngine(StreamedEngine):
         self._options = options
         self._reloads = options.weights == "Reload"
         self._client: Server | None = None
-        self._known: ServerCapabilities | None = None
+        self._discovered: ServerCapabilities | None = None
         self._streams: set[CompletionStream] = set()
         self._replacing = False
-        self._doubted = False  # whether another server may stand in the place of the one that we know
+        #: Whether another server may answer in place of the one that we know.
+        self._may_have_restarted = False
         self._asking = asyncio.Lock()
 
     # ------------------------------------------------------------------------------------------ the beginning
 
     async def _open(self) -> None:
-        from rljob_runtime.engines.http.capabilities import learn
+        from rljob_runtime.engines.http.capabilities import discover_capabilities
         from rljob_runtime.engines.http.server import RequestRefused, Server, ServerBroken, ServerUnavailable
 
         options = self._options
@@ -79,7 +82,7 @@ class HttpEngine(StreamedEngine):
         )
         await self._client.open()
         try:
-            self._known = await learn(self._client, options)
+            self._discovered = await discover_capabilities(self._client, options)
         except (ServerUnavailable, ServerBroken) as error:  # it may be starting anew
             raise ResourceMissing(f"{OPTIONS}.url", str(error)) from error
         except RequestRefused as error:
@@ -87,8 +90,8 @@ class HttpEngine(StreamedEngine):
                 f"{OPTIONS}.url", f"{error}; is it a completions server of this model?"
             ) from error
 
-        if self._known.context is not None:
-            self._book.longest = min(self._book.longest, self._known.context)
+        if self._discovered.context is not None:
+            self._scheduler.longest = min(self._scheduler.longest, self._discovered.context)
 
     @property
     def _server(self) -> Server:
@@ -97,57 +100,57 @@ class HttpEngine(StreamedEngine):
         return self._client
 
     @property
-    def _facts(self) -> ServerCapabilities:
-        if self._known is None:
+    def _capabilities(self) -> ServerCapabilities:
+        if self._discovered is None:
             raise RuntimeError("the engine has not started")
-        return self._known
+        return self._discovered
 
-    async def _check_known(self) -> None:
-        """After a connection broke, ask what the server can: it may be another one, and has to be told of our sampler.
+    async def _check_same_server(self) -> None:
+        """After a connection broke, ask again what the server can do: it may be another one, without our sampler.
 
         Raises:
-            EngineDied: it can something else than before.
-            Broken, Unavailable: it does not answer now.
+            EngineDied: its capabilities have changed.
+            ServerBroken, ServerUnavailable: it does not answer now.
         """
-        from rljob_runtime.engines.http.capabilities import learn_again
+        from rljob_runtime.engines.http.capabilities import rediscover_capabilities
         from rljob_runtime.engines.http.server import RequestRefused
 
         async with self._asking:
-            if not self._doubted:
+            if not self._may_have_restarted:
                 return
-            self._doubted = False
+            self._may_have_restarted = False
             try:
-                found = await learn_again(self._server, self._options)
+                found = await rediscover_capabilities(self._server, self._options)
             except (SpecError, RequestRefused) as error:
                 raise EngineDied(str(error)) from error
             except BaseException:
-                self._doubted = True
+                self._may_have_restarted = True
                 raise
-            if found != self._facts:
+            if found != self._capabilities:
                 raise EngineDied(
-                    f"{self._server.url} was restarted as another server: {found} and not {self._facts}"
+                    f"{self._server.url} was restarted as another server: {found} and not {self._capabilities}"
                 )
 
     # ------------------------------------------------------------------------------------------ requests
 
-    def _unable(self, request: Request) -> str:
-        return self._facts.unable(request)
+    def _unsupported(self, request: Request) -> str:
+        return self._capabilities.unsupported(request)
 
-    async def _generate(self, held: StreamedRequest) -> AsyncGenerator[Chunk, None]:
+    async def _generate(self, streamed: StreamedRequest) -> AsyncGenerator[Chunk, None]:
         from rljob_runtime.engines.http.server import ServerBroken, ServerUnavailable
 
-        request, drawn, version = held.request, len(held.tokens), self.version
-        body = self._facts.body(
-            held.prompt,
+        request, drawn, version = streamed.request, len(streamed.tokens), self.version
+        body = self._capabilities.body(
+            streamed.prompt,
             seed=request.seed,
             drawn=drawn,
-            left=held.left,
+            left=streamed.left,
             temperature=request.temperature,
             top_p=request.top_p,
             stop=request.stop_tokens,
         )
         try:
-            await self._check_known()
+            await self._check_same_server()
             before = version if self._reloads else await self._served()
             async with self._server.completion(body) as pieces:
                 self._streams.add(pieces)
@@ -170,7 +173,7 @@ class HttpEngine(StreamedEngine):
                     self._streams.discard(pieces)
         except ServerBroken:
             # Unless it was us, for new weights. The request begins again, behind what came.
-            self._doubted |= not self._replacing and self.version == version
+            self._may_have_restarted |= not self._replacing and self.version == version
         except ServerUnavailable as error:
             raise EngineDied(str(error)) from error
 
@@ -250,6 +253,6 @@ class HttpEngine(StreamedEngine):
         await relabel(self._server, str(version), patient=False)
         await ask("POST", "/resume")
 
-    async def _shut(self) -> None:
+    async def _shut_down(self) -> None:
         if self._client is not None:
             await self._client.close()

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible completions server over HTTP: what it is asked, and what its answers mean."""
+"""A client of an OpenAI-compatible completions server: requests over HTTP, and what the answers mean."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST_WAIT = 10.0
 
 
 class RequestRefused(Exception):
-    """The server answered that it will not, and why."""
+    """The server refused a request; the message says why."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"the server answered {status}: {detail}")
@@ -37,11 +37,11 @@ class RequestRefused(Exception):
 
 
 class ServerUnavailable(Exception):
-    """The server cannot be reached, or not now; it may be later."""
+    """The server cannot be reached now, and may be later."""
 
 
 class ServerBroken(Exception):
-    """A stream ended before it had to."""
+    """A stream ended early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class CompletionStream:
     """The events of a completion; iterate it once.
 
     Raises:
-        Broken: the connection was lost or closed before the end.
+        ServerBroken: the connection was lost or closed before the end.
         SpecError: an event lacks token ids or log-probabilities.
     """
 
@@ -118,7 +118,7 @@ class Server:
         """Make ready to connect.
 
         Raises:
-            NotThere: the key's environment variable is not set.
+            ResourceMissing: the key's environment variable is not set.
         """
         headers = {}
         if self._key_variable:
@@ -149,8 +149,8 @@ class Server:
         """An answer's JSON (None if it has none), tried again while the server cannot be reached, if `patient`.
 
         Raises:
-            Refused: the server will not; with patience, an answer of 500 and above is none yet.
-            Unavailable: it cannot be reached.
+            RequestRefused: the server will not; with patience, an answer of 500 and above is none yet.
+            ServerUnavailable: it cannot be reached.
         """
         answer = None
         async for attempt in self._tries(self._patience if patient else 0.0):
@@ -168,8 +168,8 @@ class Server:
         """Stream a completion; leaving it withdraws the request. Beginning is tried again, going on is not.
 
         Raises:
-            Refused: the server will not.
-            Unavailable: it cannot be reached.
+            RequestRefused: the server will not.
+            ServerUnavailable: it cannot be reached.
         """
         async with AsyncExitStack() as opened:
             async for attempt in self._tries(self._patience):
@@ -181,14 +181,14 @@ class Server:
     def _tries(self, patience: float) -> AsyncRetrying:
         def give_up(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome is not None else None
-            if isinstance(error, _Later) and not patience:
+            if isinstance(error, _TryLater) and not patience:
                 raise RequestRefused(error.status, error.detail) from error
             raise ServerUnavailable(
                 f"{self.url} could not be reached for {patience:.0f} s: {error}"
             ) from error
 
         return AsyncRetrying(
-            retry=retry_if_exception_type(_AWAY),
+            retry=retry_if_exception_type(_UNREACHABLE),
             wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_WAIT),
             stop=stop_after_delay(patience),
             retry_error_callback=give_up,
@@ -202,14 +202,14 @@ class Server:
             raise RuntimeError("not open")
         async with self._session.request(method, self.url + path, json=body) as response:
             if response.status >= 500 or response.status == 429:
-                raise _Later(response.status, _detail(await response.text()))
+                raise _TryLater(response.status, _detail(await response.text()))
             if response.status >= 400:
                 raise RequestRefused(response.status, _detail(await response.text()))
             yield response
 
 
-class _Later(Exception):
-    """An answer that may be another one later."""
+class _TryLater(Exception):
+    """An answer that says to try again later."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"it answered {status}: {detail}")
@@ -217,8 +217,8 @@ class _Later(Exception):
         self.detail = detail
 
 
-#: An answer that breaks off is none either.
-_AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, _Later)
+#: After these a request is tried again; an answer that breaks off counts as none.
+_UNREACHABLE = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, _TryLater)
 
 
 def _detail(text: str) -> str:

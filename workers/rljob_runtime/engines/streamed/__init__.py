@@ -1,1 +1,1 @@
-"""What engines share whose requests are each answered with a stream of tokens: vLLM and HTTP."""
+"""A base for engines whose requests are each answered with a stream of tokens: vLLM and HTTP."""

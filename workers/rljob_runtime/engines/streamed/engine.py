@@ -1,15 +1,15 @@
-"""What engines have in common whose unit is a request that answers with a stream of tokens: vLLM, or a server.
+"""A base for engines in front of something that answers each request with a stream of tokens: vLLM, or a server.
 
-This side keeps the books (`engine_request_book`): it gathers tokens with their log-probabilities and versions, ends
-responses, and orders everything around a swap of weights:
+`RequestScheduler` gathers tokens with their log-probabilities and versions, and ends responses. This class orders what
+happens around a swap of weights:
 
-    staged (verified, generation goes on) → gate shut, nothing is admitted
-      Keep: until what runs has ended · Restart: what runs is stopped · Update: it stays
-    → replaced → gate open
+    new weights staged and verified while generation continues → gate shut: no stream begins
+      Keep: wait until running streams have ended · Restart: stop them · Update: leave them
+    → weights replaced → gate open
 
-An engine either goes on with a stream under new weights and tells which version made which token, or it *cuts* the
-stream before it replaces weights: then a new one begins once the gate is open, with the tokens so far behind the
-prompt. Either way no token is recorded with a newer version than the one that made it.
+An engine either continues a stream under new weights and says which version produced which token, or it *cuts* the
+stream before it replaces weights: then a new stream begins once the gate is open, with the tokens so far behind the
+prompt. Either way no token is recorded with a newer version than the one that produced it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rljob_runtime.model.settings import ModelSettings, tensor_shapes
 
 
 class StreamedEngine(ABC):
-    """The port `Engine` over `_open`, `_generate`, `_replace` and `_shut`.
+    """The port `Engine` over `_open`, `_generate`, `_replace` and `_shut_down`.
 
     Args:
         model: settings of the initial model, whose folder has its weights.
@@ -54,13 +54,13 @@ class StreamedEngine(ABC):
         self.version = -1
         self._model = model
         self._decode = decode
-        self._book = RequestScheduler(
+        self._scheduler = RequestScheduler(
             slots=slots,
             longest=min(max_length or model.context, model.context),
             vocabulary=model.vocabulary,
             decode=self._decoder,
             generate=self._generate,
-            unable=self._unable,
+            unsupported=self._unsupported,
             version=lambda: self.version,
         )
         # A tied output embedding is written by some, and needed by none.
@@ -81,8 +81,8 @@ class StreamedEngine(ABC):
         """
 
     @abstractmethod
-    def _generate(self, held: StreamedRequest) -> AsyncGenerator[Chunk, None]:
-        """Stream what follows `held.prompt`, `held.left` tokens at most; closing it withdraws the request.
+    def _generate(self, streamed: StreamedRequest) -> AsyncGenerator[Chunk, None]:
+        """Stream what follows the request's `prompt`, its `left` tokens at most; closing the stream withdraws it.
 
         Raises:
             EngineDied: the engine is gone.
@@ -101,11 +101,11 @@ class StreamedEngine(ABC):
         """
 
     @abstractmethod
-    async def _shut(self) -> None:
+    async def _shut_down(self) -> None:
         """Stop it and free its memory; also of one that has not started, or died."""
 
-    def _unable(self, request: Request) -> str:  # noqa: ARG002
-        """Why it cannot sample as a request asks; empty if it can."""
+    def _unsupported(self, request: Request) -> str:  # noqa: ARG002
+        """Why the engine cannot sample as a request asks; empty if it can."""
         return ""
 
     # ------------------------------------------------------------------------------------------ the port
@@ -124,11 +124,11 @@ class StreamedEngine(ABC):
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Generate these, in order."""
-        self._book.submit(requests)
+        self._scheduler.submit(requests)
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Forget these; no event follows."""
-        self._book.cancel(ids)
+        self._scheduler.cancel(ids)
 
     async def events(self) -> Sequence[EngineEvent]:
         """At least one event, as soon as there is one.
@@ -136,15 +136,15 @@ class StreamedEngine(ABC):
         Raises:
             GenerationFailed: the engine is closed, or died.
         """
-        return await self._book.events()
+        return await self._scheduler.events()
 
     async def progress(self, least: Mapping[str, int]) -> Sequence[Progress]:
         """How far those of these requests have come that have so many tokens at least."""
-        return self._book.progress(least)
+        return self._scheduler.progress(least)
 
     def load(self) -> EngineLoad:
         """How busy it is; `tokens` counts those generated since the start."""
-        return self._book.load()
+        return self._scheduler.load()
 
     async def swap(self, version: int, tensors: Iterable[tuple[str, Any]] | None, inflight: str) -> None:
         """Use new weights from the next token on (`None`: the initial model's).
@@ -155,39 +155,39 @@ class StreamedEngine(ABC):
             WeightsRejected: the tensors do not verify or are not this model's; the old ones stay in use.
             GenerationFailed: the engine is closed, or died.
         """
-        book = self._book
-        book.check_alive()
+        scheduler = self._scheduler
+        scheduler.check_alive()
         shut = inflight == Inflight.KEEP  # at once: what is submitted from now on is for the new weights
         if shut:
-            book.shut_gate()
+            scheduler.shut_gate()
         try:
             try:
                 folder = await self._stage(version, tensors)
             except Exception:
-                book.check_alive()  # an engine that is being closed fails in ways of its own
+                scheduler.check_alive()  # an engine that is being closed fails in ways of its own
                 raise
             async with self._swaps:
                 if not shut:
-                    book.shut_gate()
+                    scheduler.shut_gate()
                     shut = True
-                book.check_alive()
+                scheduler.check_alive()
                 if inflight == Inflight.RESTART:
-                    book.restart_all()
+                    scheduler.restart_all()
                 if inflight == Inflight.KEEP:
-                    await book.all_ended()
+                    await scheduler.all_ended()
                 await self._use(version, folder)
         finally:
             if shut:
-                book.open_gate()
+                scheduler.open_gate()
 
     async def close(self) -> None:
         """Stop generating and free the memory."""
         if self._closed:
             return
         self._closed = True
-        self._book.end(None)
-        await self._book.withdrawn()
-        await self._shut()
+        self._scheduler.end(None)
+        await self._scheduler.withdrawn()
+        await self._shut_down()
         await asyncio.to_thread(self._staging.close)
 
     # ------------------------------------------------------------------------------------------ weights
@@ -209,7 +209,7 @@ class StreamedEngine(ABC):
             await self._drop(folder)
             raise
         except Exception as error:  # which weights it has now, nobody knows
-            raise self._book.end(error) from error
+            raise self._scheduler.end(error) from error
         self.version = version
         if folder is not None:
             await self._drop(self._staged)

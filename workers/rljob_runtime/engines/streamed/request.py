@@ -1,4 +1,4 @@
-"""A request that an engine answers with a stream of tokens, and what such a stream brings."""
+"""A request that an engine answers with a stream of tokens, and the chunks of such a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EngineDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a stream has brought: one token or some.
+    """The next tokens of a stream: one or more, or none at its end.
 
     Attributes:
         tokens: their ids.
@@ -40,7 +40,8 @@ class StreamedRequest:
     Attributes:
         number: no other request of this engine has it.
         ending: row of the stop table.
-        seen: token id → what it means for this request.
+        tokens, logprobs, versions: the response so far.
+        task: streams the response.
     """
 
     number: int
@@ -52,11 +53,11 @@ class StreamedRequest:
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
-        made = self.request.inherited
-        if made is not None:
-            self.tokens = np.asarray(made.tokens).tolist()
-            self.logprobs = np.asarray(made.logprobs).tolist()
-            self.versions = np.asarray(made.versions).tolist()
+        inherited = self.request.inherited
+        if inherited is not None:
+            self.tokens = np.asarray(inherited.tokens).tolist()
+            self.logprobs = np.asarray(inherited.logprobs).tolist()
+            self.versions = np.asarray(inherited.versions).tolist()
 
     @property
     def prompt(self) -> list[int]:

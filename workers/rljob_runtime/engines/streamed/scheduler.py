@@ -1,6 +1,7 @@
-"""The books of an engine whose requests are streams: which run, which wait, how far each has come, when it has ended.
+"""Schedules the requests of an engine that answers each with a stream: which run, which wait, and when each has ended.
 
-As many are streamed at once as the engine has slots, and none begins while the gate is shut, which swaps of weights do.
+As many streams run at once as the engine has slots. A swap of weights shuts a gate, and no stream begins while it is
+shut.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class RequestScheduler:
         longest: prompt and response together at most, in tokens.
         vocabulary: token ids that the model has.
         decode: gives the tokenizer's decoder when a request has stop strings.
-        generate: streams what follows `held.prompt`, `held.left` tokens at most; closing it withdraws the request.
-        unable: why the engine cannot sample as a request asks; empty if it can.
+        generate: streams what follows a request's `prompt`, its `left` tokens at most; closing the stream withdraws it.
+        unsupported: why the engine cannot sample as a request asks; empty if it can.
         version: of the weights in use.
 
     Attributes:
@@ -50,19 +51,19 @@ class RequestScheduler:
         vocabulary: int,
         decode: Callable[[], Decode],
         generate: Callable[[StreamedRequest], AsyncGenerator[Chunk, None]],
-        unable: Callable[[Request], str],
+        unsupported: Callable[[Request], str],
         version: Callable[[], int],
     ) -> None:
         self.longest = longest
         self._slots = slots
         self._vocabulary = vocabulary
         self._generate = generate
-        self._unable = unable
+        self._unsupported = unsupported
         self._version = version
         self._stops = StopTable(vocabulary=vocabulary, decode=decode)
         self._events = EngineEvents()
         self._numbers = count()
-        self._held: dict[str, StreamedRequest] = {}
+        self._requests: dict[str, StreamedRequest] = {}
         self._running: dict[int, StreamedRequest] = {}
         self._waiting: deque[StreamedRequest] = deque()
         self._tokens = 0
@@ -79,7 +80,7 @@ class RequestScheduler:
         """Stream these, in order."""
         self.cancel([request.id for request in requests])
         for request in requests:
-            problem = unfit(request, longest=self.longest, vocabulary=self._vocabulary) or self._unable(
+            problem = unfit(request, longest=self.longest, vocabulary=self._vocabulary) or self._unsupported(
                 request
             )
             ending = 0
@@ -91,17 +92,17 @@ class RequestScheduler:
             if problem:
                 self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
                 continue
-            held = StreamedRequest(next(self._numbers), request, ending)
-            self._held[request.id] = held
-            self._waiting.append(held)
+            streamed = StreamedRequest(next(self._numbers), request, ending)
+            self._requests[request.id] = streamed
+            self._waiting.append(streamed)
         self._admit()
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Forget these; no event follows."""
         for name in ids:
-            held = self._held.get(name)
-            if held is not None:
-                self._leave(held)
+            streamed = self._requests.get(name)
+            if streamed is not None:
+                self._leave(streamed)
         self._events.forget(set(ids))
         self._admit()
 
@@ -116,9 +117,9 @@ class RequestScheduler:
     def progress(self, least: Mapping[str, int]) -> list[Progress]:
         """How far those of these requests have come that have so many tokens at least."""
         return [
-            Progress(held.request.id, *held.arrays)
-            for held in self._running.values()
-            if len(held.tokens) >= least.get(held.request.id, math.inf)
+            Progress(streamed.request.id, *streamed.arrays)
+            for streamed in self._running.values()
+            if len(streamed.tokens) >= least.get(streamed.request.id, math.inf)
         ]
 
     def load(self) -> EngineLoad:
@@ -147,8 +148,8 @@ class RequestScheduler:
 
     def restart_all(self) -> None:
         """End what runs, to be generated again."""
-        for held in list(self._running.values()):
-            self._finish(held, Stopped(id=held.request.id, reason="Restarted", failure=False))
+        for streamed in list(self._running.values()):
+            self._finish(streamed, Stopped(id=streamed.request.id, reason="Restarted", failure=False))
 
     async def all_ended(self) -> None:
         """Wait until nothing runs.
@@ -181,49 +182,49 @@ class RequestScheduler:
         """There will be no more events, because of an error or of being closed; what runs stays, for `progress`."""
         failure = self._events.end(error)
         self._ended.set()
-        for held in self._running.values():
-            if held.task is not None and held.task is not asyncio.current_task():
-                held.task.cancel()
+        for streamed in self._running.values():
+            if streamed.task is not None and streamed.task is not asyncio.current_task():
+                streamed.task.cancel()
         return failure
 
     async def withdrawn(self) -> None:
         """Wait until all streams are closed, after `end`."""
-        tasks = [held.task for held in self._running.values() if held.task is not None]
+        tasks = [streamed.task for streamed in self._running.values() if streamed.task is not None]
         await asyncio.gather(*tasks, *self._cleaning, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------ streams
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._slots and not self._gates and not self.failed:
-            held = self._waiting.popleft()
-            self._running[held.number] = held
-            held.task = asyncio.create_task(self._run(held))
+            streamed = self._waiting.popleft()
+            self._running[streamed.number] = streamed
+            streamed.task = asyncio.create_task(self._run(streamed))
             self._meter.disturb()  # a prompt is computed
 
-    async def _run(self, held: StreamedRequest) -> None:
+    async def _run(self, streamed: StreamedRequest) -> None:
         """Stream a response until it has ended."""
         cuts = 0
         try:
             while cuts < _CUTS:
                 await self._open_gate.wait()
-                version, before = self._version(), len(held.tokens)
-                async with aclosing(self._generate(held)) as chunks:
+                version, before = self._version(), len(streamed.tokens)
+                async with aclosing(self._generate(streamed)) as chunks:
                     async for chunk in chunks:
-                        event = self._take(held, chunk, version)
+                        event = self._append(streamed, chunk, version)
                         if event is not None:
-                            self._finish(held, event)
+                            self._finish(streamed, event)
                             return
-                cuts = 0 if len(held.tokens) > before or self._version() != version else cuts + 1
+                cuts = 0 if len(streamed.tokens) > before or self._version() != version else cuts + 1
             reason = "EngineFailed: the engine ended it again and again, without a token"
-            self._finish(held, Stopped(id=held.request.id, reason=reason, failure=True))
+            self._finish(streamed, Stopped(id=streamed.request.id, reason=reason, failure=True))
         except EngineDied as error:
             self.end(error.__cause__ or error)
         except Exception as error:  # an engine outlives one request
-            self._finish(held, Stopped(id=held.request.id, reason=_failure(error), failure=True))
+            self._finish(streamed, Stopped(id=streamed.request.id, reason=_failure(error), failure=True))
 
-    def _take(self, held: StreamedRequest, chunk: Chunk, version: int) -> EngineEvent | None:
-        """Append what came; the event that ends the request, if it does."""
-        name = held.request.id
+    def _append(self, streamed: StreamedRequest, chunk: Chunk, version: int) -> EngineEvent | None:
+        """Append a chunk to a response; the event that ends the request, if the chunk ends it."""
+        name = streamed.request.id
         versions = [version] * len(chunk.tokens) if chunk.versions is None else chunk.versions
         for token, logprob, made_by in zip(chunk.tokens, chunk.logprobs, versions, strict=True):
             if not math.isfinite(logprob):
@@ -232,43 +233,41 @@ class RequestScheduler:
             if not 0 <= token < self._vocabulary:
                 reason = f"UnknownToken: {token} came; the model's token ids are 0 to {self._vocabulary - 1}"
                 return Stopped(id=name, reason=reason, failure=True)
-            held.tokens.append(token)
-            held.logprobs.append(logprob)
-            held.versions.append(made_by)
+            streamed.tokens.append(token)
+            streamed.logprobs.append(logprob)
+            streamed.versions.append(made_by)
             self._tokens += 1
-            if self._stopped(held, token):
-                return Completed(name, *held.arrays, FinishReason.STOP)
-            if not held.left:
-                return Completed(name, *held.arrays, FinishReason.LENGTH)
+            if self._stopped(streamed, token):
+                return Completed(name, *streamed.arrays, FinishReason.STOP)
+            if not streamed.left:
+                return Completed(name, *streamed.arrays, FinishReason.LENGTH)
         if chunk.tokens:
             self._meter.tokens(len(chunk.tokens), self._running.values())
         if chunk.finish in ("stop", "length"):  # neither a token nor a length that was asked for
-            reason = (
-                f"EngineFailed: it ended ({chunk.finish}) after {len(held.tokens)} tokens, without a reason"
-            )
+            reason = f"EngineFailed: it ended ({chunk.finish}) after {len(streamed.tokens)} tokens, without a reason"
             return Stopped(id=name, reason=reason, failure=True)
         return None
 
-    def _stopped(self, held: StreamedRequest, token: int) -> bool:
-        mark = self._stops.marks[held.ending, token]
+    def _stopped(self, streamed: StreamedRequest, token: int) -> bool:
+        mark = self._stops.marks[streamed.ending, token]
         return mark == Mark.STOP or (
-            mark == Mark.MAYBE and self._stops.completed(held.ending, np.array(held.tokens, np.int64))
+            mark == Mark.MAYBE and self._stops.completed(streamed.ending, np.array(streamed.tokens, np.int64))
         )
 
-    def _finish(self, held: StreamedRequest, event: EngineEvent) -> None:
+    def _finish(self, streamed: StreamedRequest, event: EngineEvent) -> None:
         """Report a request's end."""
-        self._leave(held)
+        self._leave(streamed)
         self._events.put([event])
         self._admit()
 
-    def _leave(self, held: StreamedRequest) -> None:
-        if self._held.get(held.request.id) is held:
-            del self._held[held.request.id]
-        if self._running.pop(held.number, None) is None:
-            self._waiting.remove(held)
+    def _leave(self, streamed: StreamedRequest) -> None:
+        if self._requests.get(streamed.request.id) is streamed:
+            del self._requests[streamed.request.id]
+        if self._running.pop(streamed.number, None) is None:
+            self._waiting.remove(streamed)
         self._ended.set()
         self._meter.disturb()
-        task = held.task
+        task = streamed.task
         if task is not None:
             # It withdraws the request yet.
             self._cleaning.add(task)

@@ -1,10 +1,10 @@
 """The key-value cache of a running batch whose sequences all end at the same column.
 
-Every layer holds keys and values ``[slots, heads, capacity, size]``. A sequence occupies one row, and its newest
-token stands in the same column as everybody else's: one decode step writes one column of all rows and attends to
-a view from the column where the longest sequence starts. So nothing is gathered, scattered or concatenated per
-token, and rows of different lengths cost no more than the longest of them. Rotary positions are applied before
-keys are cached, so it does not matter in which column they lie.
+Every layer stores keys and values ``[slots, heads, capacity, size]``. A sequence occupies one row, and the newest
+tokens of all sequences stand in the same column: one decode step writes one column of all rows and attends to a view
+from the column where the longest sequence starts. So nothing is gathered, scattered or concatenated per token, and rows
+of different lengths cost no more than the longest of them. Rotary positions are applied before keys are cached, so it
+does not matter in which column they lie.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the event loop asks of an engine's thread."""
+"""The commands that the event loop sends to the thread of the engine `Torch`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Generates with a Hugging Face causal model from a local folder, by continuous batching.
+"""The engine `Torch` generates with a Hugging Face causal model from a local folder, by continuous batching.
 
-One thread computes (`engine_torch_worker`) and the event loop exchanges lists with it. Sequences enter and leave
-a running batch within a few tokens; weights are swapped between two tokens, and every token carries the version
-and the log-probability of the weights that really produced it.
+One thread computes (`worker`), and the event loop exchanges commands and events with it. Sequences enter and leave a
+running batch within a few tokens; weights are swapped between two tokens, and every token carries the version and the
+log-probability of the weights that produced it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TorchEngine:
         done: asyncio.Future[Sequence[Progress]] = self._loop.create_future()
         self._reports.add(done)
         done.add_done_callback(self._reports.discard)
-        self._worker.post(Report(asked, lambda found: self._call(self._told, done, found)))
+        self._worker.post(Report(asked, lambda found: self._call(self._deliver_progress, done, found)))
         try:
             return await done
         except GenerationFailed:  # its thread ended before it came to that
@@ -166,7 +166,7 @@ class TorchEngine:
         self._settle(done, error)
 
     @staticmethod
-    def _told(done: asyncio.Future[Sequence[Progress]], found: Sequence[Progress]) -> None:
+    def _deliver_progress(done: asyncio.Future[Sequence[Progress]], found: Sequence[Progress]) -> None:
         if not done.done():
             done.set_result(found)
 

@@ -1,8 +1,8 @@
-"""The running sequences of a batch: which row and columns each holds, its tokens and how it is sampled.
+"""The running sequences of a batch: which row and columns each occupies, its tokens and how it is sampled.
 
-All sequences end in the same column (see `engine_torch_cache`), so the version of the weights is a property of
-the column, and a step appends one column. A row whose sequence has ended is a *hole* until a new sequence takes
-it or `compact` moves the last row into it.
+All sequences end in the same column (see `cache`), so the version of the weights is a property of the column, and a
+step appends one column. A row whose sequence has ended is a *hole* until a new sequence takes it or `compact` moves the
+last row into it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sampling: one uniform number per token from a sequence's own stream, turned into a token by inverse CDF.
 
 One uniform per token (instead of Gumbel noise per vocabulary entry) keeps the cost of drawing independent of the
-vocabulary; where it comes from is told in `random_stream`.
+vocabulary; `random_stream` makes it.
 """
 
 from __future__ import annotations

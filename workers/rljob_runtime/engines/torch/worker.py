@@ -1,8 +1,8 @@
-"""The thread that computes: it admits, decodes, samples, ends, and swaps weights between two tokens.
+"""The thread of the engine `Torch` that computes: it admits and ends sequences, decodes, samples, and swaps weights.
 
-A *tending* every few tokens gives holes to waiting requests (one prefill for all of them), closes the holes that
+A *rebalancing* every few tokens gives free rows to waiting requests (one prefill for all of them), closes the gaps that
 are left and makes room for further columns. Doing it at every token would pay a prefill's fixed cost for each
-sequence that joins; the holes meanwhile cost less.
+sequence that joins; the free rows meanwhile cost less.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rljob_runtime.engines.torch.model import SlotModel
 from rljob_runtime.engines.torch.rows import QueuedSequence, Rows
 from rljob_runtime.engines.torch.sampler import sample
 
-_TEND_EVERY = 8
+_REBALANCE_EVERY = 8
 _FIRST_CAPACITY = 128
 
 
@@ -77,7 +77,7 @@ class Worker:
         self._events: list[tuple[int, EngineEvent]] = []
         self._arrivals: list[QueuedSequence] = []  # between the queue and their rows
         self._stale = False  # the cache is of older weights
-        self._tend_at = 0
+        self._rebalance_at = 0
         self._times = StepTimes()
         self._model: SlotModel
         self._rows = Rows(slots=options.slots, capacity=_FIRST_CAPACITY)
@@ -105,9 +105,9 @@ class Worker:
         """
         rows = self._rows
         return [
-            Progress(held.request.id, *rows.response(row))
-            for row, held in sorted(rows.holder.items())
-            if held.ticket in least and rows.length(row) >= least[held.ticket]
+            Progress(sequence.request.id, *rows.response(row))
+            for row, sequence in sorted(rows.holder.items())
+            if sequence.ticket in least and rows.length(row) >= least[sequence.ticket]
         ]
 
     def initial(self) -> dict[str, Any]:
@@ -119,15 +119,15 @@ class Worker:
     def _run(self) -> None:
         try:
             self._start()
-        except Exception as error:  # whoever waits for the start is told
+        except Exception as error:  # start() raises it
             self._started(error)
             return
         self._started(None)
         try:
             with torch.inference_mode():
-                while self._obey():
+                while self._handle_commands():
                     self._advance()
-        except Exception as error:  # whoever waits for events is told
+        except Exception as error:  # events() raises it
             self._ended(error)
         else:
             self._ended(None)
@@ -143,7 +143,7 @@ class Worker:
         self._stops = StopTable(vocabulary=self._model.vocabulary, decode=self._decoder)
         self._longest = min(self._model.context, options.max_length or self._model.context)
 
-    def _obey(self) -> bool:
+    def _handle_commands(self) -> bool:
         """Take the commands that have come, waiting for one if there is nothing else to do; False at the end."""
         idle = not (self.running or self._waiting or self._swaps)
         while idle or not self._commands.empty():
@@ -172,8 +172,8 @@ class Worker:
         try:
             if self._stale:
                 self._recompute()
-            if not self.running or self._rows.column >= self._tend_at:
-                self._tend()
+            if not self.running or self._rows.column >= self._rebalance_at:
+                self._rebalance()
             if self.running:
                 self._step()
         except Exception as error:  # an engine outlives one batch; each of its sequences says why
@@ -229,28 +229,30 @@ class Worker:
     def _look(self, row: int, mark: Mark, *, broken: bool) -> None:
         """End a row's sequence if its newest token does."""
         rows = self._rows
-        held = rows.holder[row]
-        name = held.request.id
+        sequence = rows.holder[row]
+        name = sequence.request.id
         if broken:
             rows.release(row)
             self._model.cache.clear([row])
             reason = f"NotFinite: version {self.version} gives no finite probabilities"
-            self._events.append((held.ticket, Stopped(id=name, reason=reason, failure=True)))
+            self._events.append((sequence.ticket, Stopped(id=name, reason=reason, failure=True)))
             return
         stopped = mark is Mark.STOP or (
             mark is Mark.MAYBE
-            and self._stops.completed(held.ending, rows.tokens[row, rows.first[row] : rows.column + 1])
+            and self._stops.completed(sequence.ending, rows.tokens[row, rows.first[row] : rows.column + 1])
         )
         if stopped or rows.last[row] <= rows.column:
             tokens, logprobs, versions = rows.response(row)
             finish = FinishReason.STOP if stopped else FinishReason.LENGTH
-            self._events.append((held.ticket, Completed(name, tokens, logprobs, versions, finish)))
+            self._events.append((sequence.ticket, Completed(name, tokens, logprobs, versions, finish)))
             rows.release(row)
 
     def _stop_all(self, reason: str, *, failure: bool) -> None:
         """Give up what runs, with an empty cache for what follows."""
-        for held in [*self._rows.holder.values(), *self._arrivals]:
-            self._events.append((held.ticket, Stopped(id=held.request.id, reason=reason, failure=failure)))
+        for sequence in [*self._rows.holder.values(), *self._arrivals]:
+            self._events.append(
+                (sequence.ticket, Stopped(id=sequence.request.id, reason=reason, failure=failure))
+            )
         self._begin()
 
     def _begin(self) -> None:
@@ -261,7 +263,7 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------ between tokens
 
-    def _tend(self) -> None:
+    def _rebalance(self) -> None:
         rows = self._rows
         free = 0 if self._swaps else self._options.slots - self.running
         arrivals = self._arrivals = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
@@ -271,17 +273,17 @@ class Worker:
         # Arrivals take the first holes, so that closing the others never moves an arrival.
         self._compact()
         self._model.prefill([arrival.tokens[:-1] for arrival in arrivals], rows=placed, column=rows.column)
-        self._tend_at = rows.column + _TEND_EVERY
+        self._rebalance_at = rows.column + _REBALANCE_EVERY
 
     def _make_room(self, prompt: int) -> None:
-        """Have columns for a prompt of so many tokens before, and for the steps until the next tending after."""
+        """Have columns for a prompt of so many tokens before, and for the steps until the next rebalancing after."""
         rows = self._rows
-        if rows.column + _TEND_EVERY < rows.capacity and rows.column + 1 >= prompt:
+        if rows.column + _REBALANCE_EVERY < rows.capacity and rows.column + 1 >= prompt:
             return
         low = rows.low
         width = max(rows.column + 1 - low, prompt)
         capacity = rows.capacity
-        while capacity < 2 * width + _TEND_EVERY:  # half of it free, so that shifting stays rare
+        while capacity < 2 * width + _REBALANCE_EVERY:  # half of it free, so that shifting stays rare
             capacity *= 2
         by = width - 1 - rows.column
         self._model.cache.shift(

@@ -1,8 +1,9 @@
-"""Generates with vLLM, in processes of its own that end with this one.
+"""The engine `vLLM` generates with vLLM, which runs in processes of its own that end with ours.
 
-Many requests are in flight; vLLM's scheduler batches them. A swap of weights pauses it between two steps, loads a
-folder through vLLM's weight transfer (`engine_vllm_worker`), labels what follows with the new version and resumes:
-running requests go on, and vLLM's own label of each output says which weights made which token.
+Many requests are in flight; vLLM's scheduler batches them. A swap of weights pauses vLLM between two steps, loads a
+folder through vLLM's weight transfer (`worker`), labels later outputs with the new version, and resumes: running
+requests continue, and vLLM's label of each output says which weights produced which token. `internals` has every use of
+vLLM below its public interface.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rljob_runtime.engines.options import VllmEngineOptions
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine
 from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
+from rljob_runtime.engines.vllm import internals
 from rljob_runtime.engines.vllm.names import DRAWN, EXTENSION, OWNER, SEED, TRANSFER
 from rljob_runtime.model.settings import ModelSettings
 
@@ -52,8 +54,8 @@ class VllmEngine(StreamedEngine):
         super().__init__(model, slots=options.slots, max_length=options.max_length, decode=decode)
         self._options = options
         self._llm: Any = None
-        self._ours = False  # the random numbers
-        self._by_position = False  # vLLM's depend on a token's place, not on how many were drawn
+        self._own_random_numbers = False  # whether vLLM's workers draw ours
+        self._draws_by_position = False
         self._swapped = count(1)
         self._salt = "0"
 
@@ -72,8 +74,8 @@ class VllmEngine(StreamedEngine):
                 f"vLLM did not start within {self._options.start_seconds:.0f} s: raise "
                 "spec.rollout.engine.options.startSeconds if the model is large"
             ) from error
-        self._ours = all(await self._llm.collective_rpc("rljob_sampler"))
-        self._by_position = bool(self._llm.vllm_config.use_v2_model_runner)
+        self._own_random_numbers = all(await self._llm.collective_rpc("rljob_sampler"))
+        self._draws_by_position = internals.draws_by_position(self._llm)
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
         await self._llm.update_weight_version(str(self.version))
 
@@ -118,7 +120,7 @@ class VllmEngine(StreamedEngine):
                     skip_tokenizer_init=True,
                     # vLLM's own `auto` computes a float32 model in half precision.
                     dtype=self._model.dtype if options.dtype == "auto" else options.dtype,
-                    max_model_len=self._book.longest,
+                    max_model_len=self._scheduler.longest,
                     max_num_seqs=options.slots,
                     max_num_batched_tokens=options.max_batched_tokens,
                     tensor_parallel_size=options.tensor_parallel_size,
@@ -144,28 +146,27 @@ class VllmEngine(StreamedEngine):
 
     # ------------------------------------------------------------------------------------------ requests
 
-    def _unable(self, request: Request) -> str:
-        if self._ours or request.temperature == 0 or request.top_p >= 1:
+    def _unsupported(self, request: Request) -> str:
+        if self._own_random_numbers or request.temperature == 0 or request.top_p >= 1:
             return ""
         return (
             "Unsupported: vLLM's own sampler tells log-probabilities after truncation by topP, and training needs "
             "those before: set spec.rollout.sampling.topP to 1"
         )
 
-    async def _generate(self, held: StreamedRequest) -> AsyncGenerator[Chunk, None]:
+    async def _generate(self, streamed: StreamedRequest) -> AsyncGenerator[Chunk, None]:
         from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        prompt = tokens_input(held.prompt, cache_salt=self._salt)
+        prompt = tokens_input(streamed.prompt, cache_salt=self._salt)
         identifier = ""
         try:
-            outputs = await self._llm.add_request(
-                f"{held.number}-{len(held.tokens)}", prompt, self._sampling(held)
-            )
+            name = f"{streamed.number}-{len(streamed.tokens)}"
+            outputs = await internals.add_request(self._llm, name, prompt, self._sampling(streamed))
             identifier = outputs.request_id
             seen = 0
             while identifier:
-                output = outputs.get_nowait() or await outputs.get()
+                output = await internals.next_output(outputs)
                 piece = output.outputs[0]
                 tokens = list(piece.token_ids)
                 versions = self._versions(identifier, piece, seen, len(tokens))
@@ -181,35 +182,31 @@ class VllmEngine(StreamedEngine):
             identifier = ""
             raise EngineDied("vLLM's processes are gone") from error
         finally:
-            if identifier and not self._book.failed:
-                await self._llm.abort(identifier, internal=True)
+            if identifier and not self._scheduler.failed:
+                await internals.abort_request(self._llm, identifier)
 
-    def _sampling(self, held: StreamedRequest) -> Any:
+    def _sampling(self, streamed: StreamedRequest) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        request = held.request
-        drawn = 0 if self._by_position else len(held.tokens)
+        request = streamed.request
+        drawn = 0 if self._draws_by_position else len(streamed.tokens)
         return SamplingParams(
             temperature=request.temperature,
             top_p=request.top_p,
-            max_tokens=held.left,
+            max_tokens=streamed.left,
             stop_token_ids=sorted(request.stop_tokens),
             ignore_eos=True,
-            seed=None if self._ours else _seed(request.seed, drawn),
+            seed=None if self._own_random_numbers else _seed(request.seed, drawn),
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
-            extra_args={SEED: str(request.seed), DRAWN: len(held.tokens)},
+            extra_args={SEED: str(request.seed), DRAWN: len(streamed.tokens)},
         )
 
     def _versions(self, identifier: str, piece: Any, seen: int, size: int) -> list[int]:
-        """Of the weights that made each of these tokens, by vLLM's labels of the outputs that it has put out."""
-        state = self._llm.output_processor.request_states.get(identifier)
-        if state is not None:
-            starts = list(state.weight_version_starts)
-        else:
-            starts = [(span.version, span.start) for span in piece.weight_versions or ()]
+        """The versions of the weights that produced these tokens, by vLLM's labels."""
+        starts = internals.version_starts(self._llm, identifier, piece)
         found = []
         for index in range(seen, seen + size):
             label = next(label for label, start in reversed(starts) if start <= index)
@@ -222,7 +219,7 @@ class VllmEngine(StreamedEngine):
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         # What is cached of the old weights is forgotten, or out of reach for those that begin from now on.
-        forget = folder is not None and (self._options.recompute_cache or not self._book.running)
+        forget = folder is not None and (self._options.recompute_cache or not self._scheduler.running)
         await self._llm.pause_generation(mode="keep", clear_cache=forget)
         if folder is not None:
             self._salt = str(next(self._swapped))
@@ -232,15 +229,13 @@ class VllmEngine(StreamedEngine):
         await self._llm.update_weight_version(str(version))
         await self._llm.resume_generation()
 
-    async def _shut(self) -> None:
+    async def _shut_down(self) -> None:
         llm, self._llm = self._llm, None
         if llm is None:
             return
-        if llm.output_handler is not None:
-            llm.output_handler.cancel()  # which would log that the engine ends as an error
+        internals.stop_output_handler(llm)
         await asyncio.to_thread(llm.shutdown)
-        # Its blocking context is left open, with a thread of its own.
-        llm.engine_core.resources.ctx.destroy(linger=0)
+        internals.destroy_context(llm)
         del llm
         gc.collect()
 

@@ -1,4 +1,4 @@
-"""What the two sides of vLLM's process boundary call things; imports nothing."""
+"""Names that our process and vLLM's processes share; imports nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's sampler with our random numbers: the i-th token of a response draws the same one whichever engine draws it.
+"""A sampler for vLLM with our random numbers: the i-th token of a response draws the same number in every engine.
 
 Requests that carry no seed of ours, or ask for more than temperature and top_p, are left to vLLM's own sampler.
 """
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 from rljob_runtime.engines.random_stream import draw, stream
 from rljob_runtime.engines.torch.sampler import sample
+from rljob_runtime.engines.vllm import internals
 from rljob_runtime.engines.vllm.names import DRAWN, SEED
 
 
@@ -58,33 +58,23 @@ class Sampler(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, logits: Any, sampling_metadata: Any, *args: Any, **options: Any) -> Any:
         """Sample a token per row; `logits` float [n, vocabulary]."""
-        rows = self._runner.input_batch
-        batch = self._current(tuple(rows.req_ids)) if len(rows.req_ids) == len(logits) else None
+        ids = internals.batch_ids(self._runner)
+        batch = self._current(ids) if len(ids) == len(logits) else None
         if batch is None or args or options:
             return self._own(logits, sampling_metadata, *args, **options)
-        size = len(batch.ids)
-        # Tokens that a request has are what it drew so far, whether or not its cache had to be computed again.
-        drawn = rows.num_tokens_no_spec[:size] - rows.num_prompt_tokens[:size]
+        drawn = internals.generated_tokens(self._runner, len(batch.ids))
         states = batch.streams + drawn.astype(np.uint64) * _STEP
         tokens, logprobs = sample(
             logits, uniform=draw(states), temperature=batch.temperature, top_p=batch.top_p
         )
-        chosen = torch.from_numpy(tokens.astype(np.int32))[:, None]
-        return SamplerOutput(
-            sampled_token_ids=chosen,
-            logprobs_tensors=LogprobsTensors(
-                chosen,
-                torch.from_numpy(logprobs)[:, None],
-                torch.zeros(size, dtype=torch.int32),  # ranks, which nobody reads
-            ),
-        )
+        return internals.sampler_output(tokens, logprobs)
 
     def _current(self, ids: tuple[str, ...]) -> Batch | None:
         """The step's requests; None if vLLM's sampler has to serve one of them."""
         if self._batch is not None and self._batch.ids == ids:
             return self._batch
         self._batch = None
-        params = [self._runner.requests[name].sampling_params for name in ids]
+        params = [internals.sampling_params(self._runner, name) for name in ids]
         if not all(map(_ours, params)):
             return None
         self._batch = Batch(
@@ -97,11 +87,8 @@ class Sampler(torch.nn.Module):  # type: ignore[misc]
 
 
 def install(runner: Any) -> bool:
-    """Have a model runner draw our numbers; False if this is no runner of which that is known to work."""
-    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
-
-    # On a GPU, reading logits back to the host at each step would hold up the next one.
-    if not isinstance(runner, CPUModelRunner) or runner.use_async_scheduling or runner.speculative_config:
+    """Replace the sampler of a model runner by ours; False if this is no runner that can take it."""
+    if not internals.samples_on_host(runner):
         return False
     if not isinstance(runner.sampler, Sampler):
         runner.sampler = Sampler(runner)

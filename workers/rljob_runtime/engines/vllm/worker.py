@@ -1,4 +1,4 @@
-"""What runs inside vLLM's own processes: weights from a folder, our random numbers, and an end with our process.
+"""The worker extension, which runs inside vLLM's processes: loads weights from a folder, draws our random numbers.
 
 vLLM imports this module in each worker because its `worker_extension_cls` is `rljob_runtime.engines.vllm.RLJobWorker`,
 set by our engine, or on the command line of a server as `--worker-extension-cls`.
@@ -6,7 +6,6 @@ set by our engine, or on the command line of a server as `--worker-extension-cls
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import signal
@@ -23,14 +22,15 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
+from rljob_runtime.engines.vllm import internals
 from rljob_runtime.engines.vllm.names import OWNER, TRANSFER
 from rljob_runtime.model.settings import weight_files
 
 
 def end_with(owner: int) -> None:
-    """Be killed as soon as a process is gone, however it went; vLLM's other processes end with a worker.
+    """Kill this process as soon as another one has ended, however it ended; vLLM's other processes end with a worker.
 
-    A kernel without `pidfd_open` leaves that to vLLM, which sees a regular end only.
+    On a kernel without `pidfd_open`, vLLM's processes end with a regular end only.
     """
     try:
         process = os.pidfd_open(owner)
@@ -49,7 +49,7 @@ def end_with(owner: int) -> None:
 
 @dataclass
 class NoInit(WeightTransferInitInfo):  # type: ignore[misc]
-    """Files need no meeting beforehand."""
+    """Nothing: files need no connection."""
 
 
 @dataclass
@@ -66,25 +66,23 @@ class FolderTransfer(WeightTransferEngine[NoInit, Folder]):  # type: ignore[misc
     update_info_cls = Folder
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
-        """Nothing."""
+        """Nothing to set up or tear down."""
 
     def start_weight_update(self) -> None:
         """Expect new weights."""
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
-
-        initialize_layerwise_reload(self.model)
+        internals.begin_reload(self.model)
 
     def receive_weights(self, update_info: Folder) -> None:
-        """Read them, one tensor at a time.
+        """Read the new weights, one tensor at a time.
 
         Raises:
-            ValueError: there are none, or not all of the model's: it would go on with a mixture.
+            ValueError: the folder lacks weights of the model, which would then be a mixture of two versions.
         """
         loaded = self.model.load_weights(_tensors(Path(update_info.folder)))
         # Not every model says what it has loaded; quantized ones have parameters that come from no file.
         if loaded is None or self.model_config.quantization is not None:
             return
-        missing = sorted(_expected(self.model) - set(loaded))
+        missing = sorted(internals.required_parameters(self.model) - set(loaded))
         if missing:
             raise ValueError(
                 f"{update_info.folder} lacks weights of {missing[0]}, and of {len(missing) - 1} others"
@@ -92,25 +90,10 @@ class FolderTransfer(WeightTransferEngine[NoInit, Folder]):  # type: ignore[misc
 
     def finish_weight_update(self) -> None:
         """Put them to use."""
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-
-        finalize_layerwise_reload(self.model, self.model_config)
+        internals.finish_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Nothing."""
-
-
-def _expected(model: Any) -> set[str]:
-    """Names of parameters that must come from a file: those that vLLM itself insists on when it loads a model.
-
-    It leaves out what is rearranged once loaded, such as linear layers and embeddings: their names may be others then.
-    """
-    rearranged = tuple(
-        f"{name}."
-        for name, module in model.named_modules()
-        if hasattr(getattr(module, "quant_method", None), "process_weights_after_loading")
-    )
-    return {name for name, _ in model.named_parameters() if not name.startswith(rearranged)}
+        """Nothing to set up or tear down."""
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
@@ -130,15 +113,12 @@ class RLJobWorker:
     """Mixed into vLLM's worker; its methods are called on all workers by `collective_rpc`."""
 
     def rljob_sampler(self) -> bool:
-        """Draw our random numbers from now on (`engine_vllm_sampler`); whether this worker can."""
+        """Draw our random numbers from now on (`sampler`); whether this worker can."""
         from rljob_runtime.engines.vllm.sampler import install
 
         return install(self.model_runner)  # type: ignore[attr-defined]
 
 
-# At each version it warns of layers without weights of their own, as if they had been forgotten.
-logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-if TRANSFER not in WeightTransferEngineFactory._registry:
-    WeightTransferEngineFactory.register_engine(TRANSFER, FolderTransfer)
+WeightTransferEngineFactory.register_engine(TRANSFER, FolderTransfer)
 if OWNER in os.environ:
     end_with(int(os.environ[OWNER]))

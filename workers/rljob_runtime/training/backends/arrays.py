@@ -1,8 +1,8 @@
-"""A base for trainer backends of one's own, whose weights are numpy arrays by name.
+"""A base for trainer backends of one's own whose weights are NumPy arrays by name.
 
-A subclass says what a trajectory adds to the sums of a step, and what the optimizer makes of them. The rest is done
-here: weights and checkpoints come and go, sums begin anew, a step's figures are told. A backend on PyTorch begins with
-`BackendBase` instead.
+A subclass computes what a trajectory adds to the sums of a step, and takes the optimizer's step from them. This class
+loads and publishes weights, writes and reads checkpoints, resets the sums, and reports the step's statistics. A backend
+on PyTorch begins with `BackendBase` instead.
 """
 
 from __future__ import annotations

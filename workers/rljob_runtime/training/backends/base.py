@@ -1,15 +1,16 @@
-"""What the trainer backends have in common: a step's sums, its loss and its figures.
+"""A base for trainer backends that train a Hugging Face model with PyTorch: one step, from micro-batches to an update.
 
-A micro-batch adds unnormalised sums to the gradients; `finish_step` adds those of all ranks, divides once by the
-step's divisor, clips and takes the optimizer's step. Every rank is given every micro-batch and takes its share, so
-that normalisers need no communication and a rank without work still takes part. Dropout is off: the
-log-probabilities are those of the distribution that samples came from.
+A micro-batch adds unnormalised sums to the gradients; `finish_step` adds up those of all ranks, divides once by the
+step's divisor, clips and takes the optimizer's step. Every rank gets every micro-batch and computes its share, so that
+normalisers need no communication and a rank without work still takes part. Dropout is off: the log-probabilities are
+those of the distribution that samples came from.
 
-A trajectory with advantage 0 has no gradient: without a KL term it costs no forward, but it counts in the normalisers
-(a group that teaches nothing must not make its neighbours louder). Figures over tokens are over the computed ones.
+A trajectory with advantage 0 has no gradient: without a KL term it costs no forward, but it counts in the normalisers,
+since otherwise groups without a gradient would make their neighbours' larger. Statistics over tokens cover the computed
+ones.
 
-A backend says how gradients are added up and the optimizer's step is taken, the abstract methods here, and how weights
-and state are held, those of `BackendState`.
+A subclass says how gradients are added up and how the optimizer takes its step (the abstract methods here), and how
+weights and state are stored (those of `BackendState`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _FIGURES = 5
 #: Tokens of a forward beyond which a CPU takes longer for each of them: its caches hold no more activations.
 _CACHED = 2048
 #: What a rank computes that has nothing to compute while others have.
-_COMPANY = Row(np.zeros(2, np.int32), np.array([False, True]), np.zeros(2, np.float32), 0.0, 1)
+_PLACEHOLDER = Row(np.zeros(2, np.int32), np.array([False, True]), np.zeros(2, np.float32), 0.0, 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,7 +153,7 @@ class BackendBase(BackendState):
         ranks = range(self._world_size) if self.in_step else (self._rank,)
         shares = {rank: self._batches_of(computed, rank) for rank in ranks}
         mine, forwards = shares[self._rank], max(map(len, shares.values()))
-        self._learn_all(mine + [[]] * (forwards - len(mine)))
+        self._accumulate_batches(mine + [[]] * (forwards - len(mine)))
 
     def normalise(self) -> None:
         """Turn sums into the step's gradient: add up all ranks', divide by the step's divisor. Once per step."""
@@ -160,7 +161,7 @@ class BackendBase(BackendState):
         if sums.normalised:
             return
         if self.in_step and not sums.forwards:
-            self._learn_all([[]])
+            self._accumulate_batches([[]])
         if self._world_size > 1:
             dist.all_reduce(sums.figures)
         self._reduce_gradients(1.0 / self._divisor())
@@ -203,9 +204,9 @@ class BackendBase(BackendState):
             world_size=self._world_size,
         )
 
-    def _learn_all(self, parts: Sequence[Sequence[Row]]) -> None:
+    def _accumulate_batches(self, parts: Sequence[Sequence[Row]]) -> None:
         """A forward and backward for each of these; one without rows adds nothing and keeps other ranks company."""
-        made = [self._batch(rows or [_COMPANY]) for rows in parts]
+        made = [self._batch(rows or [_PLACEHOLDER]) for rows in parts]
         references: Sequence[Tensor | None] = [None] * len(made)
         if self._settings.kl > 0 and made:
             frozen = without_adapters(self._model) if self._lora is not None else self._reference()
@@ -215,9 +216,9 @@ class BackendBase(BackendState):
                     for rows, batch in zip(parts, made, strict=True)
                 ]
         for rows, batch, reference in zip(parts, made, references, strict=True):
-            self._learn(rows, batch, reference)
+            self._accumulate_batch(rows, batch, reference)
 
-    def _learn(self, rows: Sequence[Row], batch: Any, reference: Tensor | None) -> None:
+    def _accumulate_batch(self, rows: Sequence[Row], batch: Any, reference: Tensor | None) -> None:
         found = self._log_probabilities(self._model, batch, rows)
         sums = loss_sums(
             found,
@@ -229,7 +230,7 @@ class BackendBase(BackendState):
             settings=self._settings,
             reference=reference,
         )
-        with self._naming(rows):
+        with self._explaining_memory(rows):
             self._backward(sums.loss if rows else found.sum() * 0.0)
         self._sums.forwards += 1
         if rows:
@@ -240,11 +241,11 @@ class BackendBase(BackendState):
         return self._packing.pack(rows, weight=weight, dtype=self._wide, device=self._device)
 
     def _log_probabilities(self, model: Any, batch: Any, rows: Sequence[Row]) -> Tensor:
-        with self._naming(rows):
+        with self._explaining_memory(rows):
             temperature = self._sampling.temperature
             return log_probabilities(model, batch, temperature=temperature, dtype=self._dtype)
 
-    def _naming(self, rows: Sequence[Row]) -> AbstractContextManager[None]:
+    def _explaining_memory(self, rows: Sequence[Row]) -> AbstractContextManager[None]:
         return explain_out_of_memory(
             sequences=len(rows), tokens=sum(len(r.tokens) for r in rows), step=self._sums.step
         )

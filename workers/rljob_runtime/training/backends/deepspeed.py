@@ -1,9 +1,15 @@
 """The trainer backend on DeepSpeed: ZeRO divides optimizer state, gradients and weights between the ranks.
 
 ZeRO (arXiv 1910.02054) divides the optimizer's state at stage 1, gradients too at stage 2, weights too at stage 3.
-DeepSpeed means to average gradients over ranks, to scale losses and to clip; here it is given sums. Its loss scale is
-the number of ranks during a backward, which undoes the average, and the step's divisor when the step is taken, which
-divides before it clips. It counts no micro-batches: a step ends when it is told to.
+DeepSpeed averages gradients over ranks, scales losses and clips; here it gets sums instead of averages. Its loss scale
+is the number of ranks during a backward, which undoes the average, and the step's divisor when the optimizer takes the
+step, which divides before it clips. DeepSpeed counts no micro-batches: `finish_step` says when a step ends.
+
+Used below DeepSpeed's public interface, here and nowhere else: the loss scale, accumulated gradients and flat
+parameters of its optimizers (`override_loss_scale`, `averaged_gradients`, `fp32_partitioned_groups_flat`), since it has
+no interface for sums that are divided once; the parts of parameters that a rank holds (`ds_tensor`, `_hp_mapping`), to
+write checkpoints as ranges of elements; and its table of compiled operations.
+`tests/engines/test_library_internals.py` names what an upgrade breaks.
 
 Stage 3 replaces functions of torch in the whole process: backends of two kinds need two processes.
 """

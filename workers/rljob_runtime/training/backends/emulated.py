@@ -1,4 +1,4 @@
-"""A trainer backend that takes the time training would take, and computes nothing.
+"""The trainer backend `Emulated`, which sleeps as long as training would take, and computes nothing.
 
 Its weights are one tiny tensor that counts the steps, so that manifests, weight files and checkpoints flow as with a
 real model.

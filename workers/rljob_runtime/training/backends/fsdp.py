@@ -1,8 +1,9 @@
-"""The trainer backend on PyTorch's FSDP2: weights, gradients and optimizer state divided between the ranks.
+"""The trainer backend `FSDP`: PyTorch's FSDP2 divides weights, gradients and optimizer state between the ranks.
 
-Each decoder layer's weights come together when it computes, and go again (arXiv 2304.11277; `fully_shard`). Gradients
-are added up between ranks in every backward, so that none is ever held whole. With bfloat16, what is divided is
-float32; layers come together, and compute, in bfloat16, and their gradients are added up in float32.
+The ranks gather each decoder layer's weights when it computes, and drop them afterwards (arXiv 2304.11277;
+`fully_shard`). Every backward adds up gradients between ranks, so that no rank ever has whole gradients. With bfloat16,
+the divided weights are float32; gathered layers are bfloat16 and compute in it, and their gradients are added up in
+float32.
 """
 
 from __future__ import annotations

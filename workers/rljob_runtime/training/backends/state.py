@@ -1,9 +1,8 @@
-"""What the trainer backends hold, and how it comes in and goes out: weights, the optimizer's state, checkpoints.
+"""A base for trainer backends: weights, the optimizer's state and checkpoints, and how they are loaded and stored.
 
-Weights come and go one tensor at a time. Checkpoints are alike, so that any backend goes on from any other's: the
-weights in Hugging Face format, and the optimizer's state as `optimizer_state.py` lays it out.
-
-A backend says how a rank holds its part of them: the abstract methods here.
+Weights are loaded and published one tensor at a time. All backends write the same checkpoints, so that any of them can
+continue from any other's: the weights in Hugging Face format, and the optimizer's state in the layout of
+`optimizer_state`. A subclass says which part of them a rank stores (the abstract methods here).
 """
 
 from __future__ import annotations
@@ -98,8 +97,8 @@ class BackendState(ABC):
         self._model = model
         #: All names of weights, those of tied ones too; and what is published, each once.
         self._named = {published_name(n): t for n, t in self._weights(model).items()}
-        trained = {n: t for n, t in _once(self._named).items() if t.requires_grad}
-        published = trained if self._lora is not None else _once(self._named)
+        trained = {n: t for n, t in _unique(self._named).items() if t.requires_grad}
+        published = trained if self._lora is not None else _unique(self._named)
         # Wider elements first, as files have them: what is stored can be written in the order in which it comes.
         self._published = dict(sorted(published.items(), key=lambda item: -self._empty(item[1]).itemsize))
         self._trained = trained
@@ -277,7 +276,7 @@ class BackendState(ABC):
                 state["step"].fill_(steps)
 
 
-def _once(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unique(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Each tensor under its first name."""
     first: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in named.items():

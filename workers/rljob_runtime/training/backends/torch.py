@@ -1,4 +1,4 @@
-"""The trainer backend on PyTorch alone: every rank holds the whole model, optimized by AdamW."""
+"""The trainer backend `Torch`: every rank has the whole model, which AdamW updates."""
 
 from __future__ import annotations
 

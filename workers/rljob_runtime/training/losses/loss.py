@@ -1,4 +1,4 @@
-"""What a loss is: an objective per token, and how a step averages it over tokens and sequences."""
+"""The type `Loss`: an objective for each token, and how a step averages it over tokens and sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weighted sum of a micro-batch's token losses, with the statistics of the step."""
+"""Sums a micro-batch's token losses, by their weights, with the statistics of the step."""
 
 from __future__ import annotations
 

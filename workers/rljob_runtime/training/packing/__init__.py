@@ -1,1 +1,1 @@
-"""A micro-batch as tensors: padded rows, or packed groups whose responses share their prompt."""
+"""Micro-batches as tensors: padded rows, or packed groups whose responses share their prompt."""

@@ -1,16 +1,19 @@
-"""Attention over groups packed as `[prompt][response 1]…[response G]`, several in one sequence.
+"""Attention over groups packed as `[prompt][response 1]…[response G]`, several groups in one sequence.
 
-A prompt's tokens attend to those before them; a response's to the prompt and to its own before them, never to a
-sibling's or to another group's. With positions that go on from the prompt in every response, each response is computed
-as if it stood behind a prompt of its own, which is computed once: P + G·R tokens instead of G·(P + R), as in Periodic
-Asynchrony's shared-prompt attention.
+A prompt's tokens attend to earlier ones of the prompt; a response's tokens to the prompt and to earlier ones of the
+response, never to a sibling's or another group's. Positions in every response continue from the prompt, so each
+response is computed as if it stood behind a prompt of its own, while the prompt is computed once: P + G·R tokens
+instead of G·(P + R), as in Periodic Asynchrony's shared-prompt attention.
 
-`attend` is registered with transformers as an attention of its own, so that any model whose attention goes through its
-interface takes it. It needs no mask: what attends to what is a few dense or causal blocks. On a CPU these are computed
-by torch's flash kernel, block by block, and put together by their logarithms of sums, as flash attention itself puts
-its tiles together (arXiv 2205.14135, section 3.1); the kernel's own backward then gives each block's part of the
-gradient. Soft-capped scores and sliding windows are computed block by block too, but not fused. On a GPU it is
-FlexAttention with a block mask.
+`attend` is registered with transformers as an attention implementation, so every model that calls its attention through
+transformers' interface can use it. It needs no mask: the pairs of tokens that attend to each other form a few dense or
+causal blocks. On a CPU, torch's flash kernel computes these block by block, and they are combined by their logarithms
+of sums, as flash attention combines its tiles (arXiv 2205.14135, section 3.1); the kernel's own backward then gives
+each block's part of the gradient. Soft-capped scores and sliding windows are computed block by block too, but not
+fused. On a GPU it is FlexAttention with a block mask.
+
+The two flash kernels are private operators of torch, used here and nowhere else, because the public function does not
+return the logarithms of sums; `tests/engines/test_library_internals.py` names them when an upgrade breaks them.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
+
+from rljob_runtime.model.causal import attention_can_be_replaced
 
 #: The attention's name for `set_attn_implementation`.
 NAME = "rljob_shared_prompt"
@@ -87,8 +92,7 @@ def supports_shared_prompts(model: Any) -> bool:
     config = model.config.get_text_config()
     layers = {kind for name in _LAYERS for kind in getattr(config, name, None) or ()}
     sinks = any("sink" in name.rpartition(".")[2] for name, _ in model.named_parameters())
-    attention = bool(getattr(model, "_supports_attention_backend", False))
-    return attention and layers <= _SUPPORTED_LAYERS and not sinks
+    return attention_can_be_replaced(model) and layers <= _SUPPORTED_LAYERS and not sinks
 
 
 def attend(

@@ -1,7 +1,7 @@
-"""A micro-batch's trajectories as tensors, shared between ranks by tokens; here padded, batched by similar length.
+"""A micro-batch's trajectories as padded tensors, shared between ranks by tokens and batched by similar length.
 
 Padding stands on the right: under causal attention no real token attends to it, so no attention mask is needed and
-positions count from 0. `packing_shared` packs them instead, siblings behind their common prompt.
+positions count from 0. `shared` packs siblings behind their common prompt instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A micro-batch's trajectories as packed sequences in which siblings share their prompt.
 
-Rows that begin with the same prompt become groups `[prompt][response 1]…[response G]`; a group that is too long for a
-forward, or for ranks to have equally much, is split, and its prompt is computed once in each part. Groups are shared
-between ranks by their tokens, and fill sequences, one forward and backward each.
+Rows that begin with the same prompt become groups `[prompt][response 1]…[response G]`. A group that is too long for one
+forward, or too long to share work evenly between ranks, is split, and its prompt is computed once in each part. Groups
+are shared between ranks by their tokens, and fill sequences of one forward and backward each.
 """
 
 from __future__ import annotations
