@@ -22,6 +22,7 @@ gradient.
 
 Log-probabilities are those of the tempered distribution softmax(logits / temperature) that samples come from.
 
-To add a loss: define a `Loss` in a module here and name it in `registry`. No module here imports torch when it is
-imported, so `rljob validate` can look up a name without loading it.
+To add a loss: define a `Loss` in a module here, name it in `registry`, and list it in `docs/training.md`. The tests of
+the contract take it from the registry. Modules here use methods of tensors instead of importing torch, so that
+`rljob validate` can look up a name without loading it.
 """
