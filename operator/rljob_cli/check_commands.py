@@ -66,9 +66,9 @@ def check_engine(
 ) -> None:
     """Check that an engine does what a job needs of it, on this machine.
 
-    Requests are generated, cancelled, moved from one engine to another; weights are swapped under each `inflight`, and
-    must be in use from that token on. No request ends by itself: give options under which the engine ends none. The
-    exit code is 1 if a check fails; what to do is told with it.
+    Requests are generated, cancelled, and moved from one engine to another; weights are swapped under each `inflight`,
+    and must be in use from the next token on. No request ends by itself: give options under which the engine ends none.
+    The exit code is 1 if a check fails; the output then says what to do.
 
     **Examples**
 
@@ -122,8 +122,8 @@ def check_backend(
 ) -> None:
     """Check that a trainer backend does what a job needs of it, on one rank of this machine.
 
-    Steps are taken, cut into micro-batches, broken off and gone on with from checkpoints: what comes of them must be
-    the same. The exit code is 1 if a check fails; what to do is told with it.
+    Steps are taken as a whole and in micro-batches, interrupted, and continued from checkpoints: the results must be
+    the same. The exit code is 1 if a check fails; the output then says what to do.
 
     **Examples**
 
@@ -208,7 +208,7 @@ def check_reward(
     """Check that a reward does what a job needs of it, on this machine.
 
     Right answers and whatever else models say are scored by processes like a job's: each must get a finite number, the
-    same one in every process. The exit code is 1 if a check fails; what to do is told with it.
+    same one in every process. The exit code is 1 if a check fails; the output then says what to do.
 
     **Examples**
 
@@ -239,7 +239,7 @@ def check_reward(
 
 @contextmanager
 def _model(given: Path | None) -> Iterator[Path]:
-    """The folder of the model: the one that was given, or a tiny one."""
+    """The folder of the given model, or of a tiny one."""
     with ExitStack() as held:
         if given is None:
             from rljob_contract.tiny_models import tiny_model
@@ -319,7 +319,7 @@ def _longest(folder: Path, options: dict[str, Any]) -> int:
     return min([3000, *(bound - 100 for bound in bounds if isinstance(bound, int))])
 
 
-# ----------------------------------------------------------------------------------------------- what is told
+# ----------------------------------------------------------------------------------------------- output
 
 
 def _run_with_status(
@@ -329,7 +329,7 @@ def _run_with_status(
 
 
 def _with_status(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:
-    """What comes of checks; the claim of each is shown while it is run, on a terminal.
+    """The findings of checks; on a terminal, the claim of the running check is shown.
 
     Args:
         heed: called before each.

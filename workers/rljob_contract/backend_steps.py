@@ -81,7 +81,7 @@ def weights(backend: TrainerBackend) -> Weights:
 
 
 def stored(held: Weights) -> list[tuple[str, Any]]:
-    """Weights as a weight store gives them: torch CPU tensors by name, nobody else's."""
+    """Weights as a weight store gives them: torch CPU tensors by name, copied."""
     return [(name, tensor.clone()) for name, tensor in held.items()]
 
 
@@ -105,7 +105,7 @@ def distance(one: Weights, other: Weights) -> float:
 def require_same_step(
     found: Weights, expected: Weights, before: Weights, *, within: float, what: str
 ) -> None:
-    """Go on only if two steps have changed the same weights by the same, up to a part of the change."""
+    """Raise unless two steps changed the same weights by the same, up to a part of the change."""
     length = distance(expected, before)
     gap = distance(found, expected)
     require(
@@ -116,7 +116,7 @@ def require_same_step(
 
 
 def require_same_figures(found: StepStats, expected: StepStats, *, within: float, what: str) -> None:
-    """Go on only if two steps tell the same loss and gradient norm; a backend may tell none."""
+    """Raise unless two steps report the same loss and gradient norm; a backend may report none."""
     for figure, least in (
         ("loss", 1.0),
         ("grad_norm", 0.0),
@@ -129,7 +129,7 @@ def require_same_figures(found: StepStats, expected: StepStats, *, within: float
 
 
 def require_equal(found: Weights, expected: Weights, what: str) -> None:
-    """Go on only if weights are the same to the last bit."""
+    """Raise unless weights are the same to the last bit."""
     distance(found, expected)
     other = [name for name in expected if not found[name].equal(expected[name])]
     require(

@@ -147,7 +147,7 @@ async def _within(patience: float, check: Check[S], subject: S) -> None:
         raise
 
 
-#: The limit of the check that is run, and its seconds.
+#: The time limit of the running check, and its seconds.
 _time_limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("_time_limit", default=None)
 
 

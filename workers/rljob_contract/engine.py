@@ -1,4 +1,4 @@
-"""The contract of the port `Engine`, whatever computes.
+"""The contract of the port `Engine`.
 
 Requests here have no stop tokens, so that a response is as long as it may be; an engine that ends responses by itself
 must be given options under which it does not.

@@ -88,12 +88,12 @@ async def what_is_generating_tells_how_far_it_has_come(subject: EngineSubject) -
         found = {made.id: made for made in await engine.progress({**dict.fromkeys(names, 1), "unknown": 1})}
         require(
             set(found) <= set(names[:-1]) and bool(found),
-            f"of {engine.slots} requests that run and one that waits it tells of {', '.join(sorted(found)) or 'none'}",
+            f"of {engine.slots} requests that run and one that waits it reports {', '.join(sorted(found)) or 'none'}",
         )
         few = await engine.progress({"0": 10 * length})
         require(
             not few,
-            f"it tells of a response of {len(few[0].tokens) if few else 0} tokens as of {10 * length}",
+            f"it reports a response of {len(few[0].tokens) if few else 0} tokens as of {10 * length}",
         )
         done = await completed(engine, names)
         for name, made in found.items():
@@ -106,7 +106,7 @@ async def what_is_generating_tells_how_far_it_has_come(subject: EngineSubject) -
                     f"{column} of what {name!r} had made are not the first of what it has made in the end",
                 )
         left = await engine.progress(dict.fromkeys(names, 0))
-        require(not left, "it tells of responses that have ended")
+        require(not left, "it reports responses that have ended")
 
 
 @HANDOVER.check
@@ -127,11 +127,11 @@ async def nothing_is_lost_of_an_engine_that_is_closed(subject: EngineSubject) ->
         await engine.close()
         left = {made.id: made for made in await engine.progress(dict.fromkeys(names, 0))}
         require(
-            set(left) == set(names), f"of {', '.join(names)} it tells of {', '.join(sorted(left)) or 'none'}"
+            set(left) == set(names), f"of {', '.join(names)} it reports {', '.join(sorted(left)) or 'none'}"
         )
         generated = sum(len(made.tokens) for made in left.values())
         counted = engine.load().tokens
-        require(generated == counted, f"it tells of {generated} tokens, load() of {counted}")
+        require(generated == counted, f"it reports {generated} tokens, and load() {counted}")
         before = successor.load().tokens
         successor.submit([ask(name, length, seed=n, inherited=left[name]) for n, name in enumerate(names)])
         done = await completed(successor, names)

@@ -53,7 +53,7 @@ async def gather(engine: Engine, names: Iterable[str]) -> dict[str, EngineEvent]
             require(event.id not in found, f"a second event came about {event.id!r}: {shown(event)}")
             require(
                 event.id in missing,
-                f"an event came about {event.id!r}, which nobody waits for: {shown(event)}",
+                f"an event came about {event.id!r}, which was not asked for: {shown(event)}",
             )
             found[event.id] = event
             missing.discard(event.id)

@@ -36,10 +36,10 @@ class EngineSubject:
 
     @asynccontextmanager
     async def engine(self) -> AsyncIterator[Engine]:
-        """An engine that has nothing to do; whoever leaves it so leaves it to the next check.
+        """An idle engine; if the check leaves it idle, the next check gets it.
 
         Raises:
-            ContractBroken: a new one already has a version, or after a check it believes to have something to do.
+            ContractBroken: a new one already has a version, or after a check load() says that it is busy.
         """
         engine = self._idle.pop() if self._idle else await self._started()
         try:

@@ -264,7 +264,7 @@ async def test_a_version_that_nobody_publishes_is_not_used(model: Path) -> None:
         engine_of(server, model, options) as engine,
     ):
         await engine.swap(1, None, "Update")
-        with pytest.raises(WeightsRejected, match="has version 1, and nobody gives it 2"):
+        with pytest.raises(WeightsRejected, match="has version 1, and did not get 2"):
             await engine.swap(2, None, "Update")
         assert engine.version == 1
 

@@ -92,7 +92,7 @@ class HttpEngineOptions(EngineOptions):
     """Where `Reload` posts `{"model_path": …, "weight_version": …}`, as `/update_weights_from_disk`; empty: the server
     is vLLM's, in its development mode."""
     version_path: Annotated[str, Field(pattern=r"^/")] = "/weight_info"
-    """Where the server tells its `weight_version`: what it was given with the last weights."""
+    """Path at which the server reports `weight_version`: what it got with the last weights."""
     staging: str | None = None
     """Folder that the server reads weights from, under the same path; null: memory of a machine that both share."""
 

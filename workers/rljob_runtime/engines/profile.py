@@ -42,7 +42,7 @@ class StepTimes:
 
     @property
     def profile(self) -> EngineProfile | None:
-        """What it has learned; None before it has seen enough."""
+        """The fitted step times; None before there are enough observations."""
         if self._steps < _ENOUGH:
             return None
         fixed, per_batch, per_context = _not_negative(self._normal, self._moment)
@@ -70,7 +70,7 @@ class StepMeter:
 
     @property
     def profile(self) -> EngineProfile | None:
-        """What it has learned; None before it has seen enough."""
+        """The fitted step times; None before there are enough observations."""
         return self._times.profile
 
     def disturb(self) -> None:

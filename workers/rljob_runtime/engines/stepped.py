@@ -146,7 +146,7 @@ class SteppedEngine(ABC):
         self._events.forget(gone)
         self._waiting = deque(response for response in self._waiting if response.request.id not in gone)
         for name in gone & self._running.keys():
-            del self._running[name]  # the step under way draws a token for nobody
+            del self._running[name]  # the token that the step under way draws for it is dropped
         self._wake.set()
 
     async def events(self) -> Sequence[EngineEvent]:
@@ -162,7 +162,7 @@ class SteppedEngine(ABC):
         return [r.progress() for name, r in self._running.items() if r.length >= least.get(name, math.inf)]
 
     async def swap(self, version: int, tensors: Iterable[tuple[str, Any]] | None, inflight: str) -> None:
-        """Use new weights from the next token on (`None`: the initial model's); generation goes on while they are read.
+        """Use new weights from the next token on (`None`: the initial ones); generation continues while they are read.
 
         Raises:
             WeightsRejected: the tensors do not verify or are not this model's; the old ones stay in use.

@@ -44,20 +44,20 @@ class _WaitingAnswer:
 
 @dataclass(slots=True)
 class _AnswerQueue:
-    """Who waits: suspects, which are scored alone, and the others."""
+    """Waiting answers: suspects, which are scored alone, and the others."""
 
     suspects: deque[_WaitingAnswer] = field(default_factory=deque)
     others: deque[_WaitingAnswer] = field(default_factory=deque)
 
     def take(self, share: int) -> list[_WaitingAnswer]:
-        """The next chunk; empty if nobody waits."""
+        """The next chunk; empty if no answer waits."""
         if self.suspects:
             return [self.suspects.popleft()]
         number = min(_CHUNK, math.ceil(len(self.others) / share))
         return [self.others.popleft() for _ in range(number)]
 
     def put_back(self, entries: Sequence[_WaitingAnswer]) -> None:
-        """To the head of the line, in order."""
+        """Return answers to the head of the queue, in order."""
         self.others.extendleft(reversed(entries))
 
 
@@ -114,7 +114,7 @@ class RewardPool:
         """
         entry = _WaitingAnswer(job, asyncio.get_running_loop().create_future())
         self._queue.others.append(entry)
-        # After this turn of the loop: answers that come together go together.
+        # After this turn of the loop, so that answers that come together are scored together.
         asyncio.get_running_loop().call_soon(self._dispatch)
         return await entry.outcome
 
@@ -144,7 +144,7 @@ class RewardPool:
             self._died(chunk, self._progress[slot], -signal.SIGALRM)
         except Exception as error:  # a broken pool, or a process that cannot load what it needs
             self._queue.put_back(chunk)
-            # Whoever waits has been told if this was once too often.
+            # If the pool broke too often, the waiting callers already have the error.
             with contextlib.suppress(RewardFailed):
                 await self._replace(pool, error)
         else:

@@ -1,4 +1,4 @@
-"""Inside a process of the reward pool: score chunks of answers, each call under a limit that nothing escapes.
+"""Runs in a process of the reward pool: scores chunks of answers, each call under a limit that nothing escapes.
 
 The limit is the process's own interval timer with the signal's default action: when a call runs too long, the
 kernel ends the process, whatever the function is doing (a loop in C, a lock, an `except` that catches all). The

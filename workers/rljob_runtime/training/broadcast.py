@@ -37,7 +37,7 @@ def broadcast_tensors(tensors: Iterable[tuple[str, Any]] | None) -> Iterator[tup
     """Rank 0's tensors, on every rank; CPU tensors that are not to be changed. All ranks exhaust it.
 
     Args:
-        tensors: on rank 0, what to broadcast; on the others, which are told by None, nothing.
+        tensors: on rank 0, what to broadcast; None on the others.
     """
     if tensors is None:
         yield from _received()

@@ -109,7 +109,7 @@ class GangBackend:
         return self._own.random_state()
 
     def save(self, folder: str) -> None:
-        """Write every rank's part of the checkpoint; on return all have.
+        """Write every rank's part of the checkpoint; returns once all ranks have.
 
         Raises:
             OSError: one of them could not.

@@ -22,7 +22,7 @@ class TrainingOptions(BackendOptions):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of a CPU operation; null leaves it to torch (all cores)."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """What is computed in. With bfloat16, the optimizer keeps the weights in float32 as well."""
+    """The dtype of computation. With bfloat16, the optimizer keeps the weights in float32 as well."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where to compute; with cuda, each rank of a pod takes the GPU of its number."""
     forward_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -48,7 +48,7 @@ class DeepSpeedBackendOptions(TrainingOptions):
     """Options of the backend `DeepSpeed`."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """What is computed in. With bfloat16, the optimizer keeps the weights in float32 as well."""
+    """The dtype of computation. With bfloat16, the optimizer keeps the weights in float32 as well."""
     zero_stage: Literal[1, 2, 3] = 2
     """What is divided between the ranks: the optimizer's state (1), gradients too (2), weights too (3)."""
 

@@ -36,7 +36,7 @@ class Reference:
             tensor.data = tensor.data.to(self._device, non_blocking=True)
         try:
             yield self._model
-        finally:  # weights do not change: what is at home is still right, and nothing is copied back
+        finally:  # weights do not change, so nothing is copied back to host memory
             for tensor, data in zip(self._tensors(), home, strict=True):
                 tensor.data = data
 

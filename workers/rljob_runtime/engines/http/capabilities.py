@@ -31,7 +31,7 @@ class LogprobKind(Enum):
     OURS = "of the tempered distribution before truncation, by our sampler"
     RAW = "of the untempered distribution"
     PROCESSED = "of the tempered distribution after truncation"
-    UNKNOWN = "nobody knows"
+    UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class ServerCapabilities:
         tempered, truncated = request.temperature not in (0, 1), request.temperature > 0 and request.top_p < 1
         if tempered and self.logprobs_are in (LogprobKind.RAW, LogprobKind.UNKNOWN):
             return (
-                "Unsupported: the server tells log-probabilities before temperature, and training needs those after: "
+                "Unsupported: the server sends log-probabilities before temperature, and training needs those after: "
                 "start it with --logprobs-mode processed_logprobs, or set spec.rollout.sampling.temperature to 1"
             )
         if truncated and self.logprobs_are in (LogprobKind.PROCESSED, LogprobKind.UNKNOWN):
             return (
-                "Unsupported: the server tells log-probabilities after truncation by topP, and training needs those "
+                "Unsupported: the server sends log-probabilities after truncation by topP, and training needs those "
                 "before: set spec.rollout.sampling.topP to 1"
             )
         return ""
@@ -109,16 +109,16 @@ class ServerCapabilities:
 async def discover_capabilities(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
     """All of it, with our sampler in the server's workers if they have our extension.
 
-    A vLLM server that is ours to load goes on, should it have been left paused.
+    A vLLM server whose weights we replace is resumed, if it was left paused.
 
     Raises:
-        SpecError: it has no such model, does not tell or take versions, or completes without token ids or
+        SpecError: it has no such model, does not report or take versions, or completes without token ids or
             log-probabilities.
-        Refused, Broken, Unavailable: it does not answer as a completions server does, or not now.
+        RequestRefused, ServerBroken, ServerUnavailable: it does not answer as a completions server, or not now.
     """
     capabilities = await _with_name(server, options)
     if await _check_versions(server, options):
-        # Whoever fed it before us died over it. What it has loaded, nobody knows; and paused, it would tell nothing.
+        # Another engine died while it replaced the weights, so which ones are loaded is not known: the label says so.
         await relabel(server, LOADING)
         await server.ask("POST", "/resume")
     return await _with_logprob_kind(server, capabilities)
@@ -233,10 +233,10 @@ async def relabel(server: Server, name: str, *, patient: bool = True) -> None:
 
 
 async def _probe(server: Server, capabilities: ServerCapabilities, *, temperature: float) -> float | None:
-    """Log-probability of the likeliest token behind a prompt, if the server tells it.
+    """Log-probability of the likeliest token behind a prompt, if the server sends it.
 
     Raises:
-        SpecError: it tells no log-probabilities, or no token ids.
+        SpecError: it sends no log-probabilities, or no token ids.
         ServerBroken: it was paused, or ended, meanwhile.
     """
     body = capabilities.body([1, 2, 3], seed=0, drawn=0, left=1, temperature=temperature, top_p=1.0, stop=())

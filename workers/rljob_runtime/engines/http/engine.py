@@ -7,7 +7,7 @@ engine uses the tokens of a stream only after the server, with the stream open, 
 stream begins again behind the tokens that came.
 
     Reload:   streams are cut → pause → load the folder → label → resume
-    Publish:  streams go on; their tokens count as of the lower of the versions told before and after a stream begins
+    Publish:  streams continue; their tokens get the lower of the versions reported before and after a stream begins
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class HttpEngine(StreamedEngine):
         return await label(self._server, self._options)
 
     async def _served(self) -> int:
-        """The version that the server has; -1 if its label tells none."""
+        """The version that the server has; -1 if its label is no version."""
         label = await self._label()
         if label == _INITIAL:
             return 0
@@ -213,9 +213,7 @@ class HttpEngine(StreamedEngine):
         give_up = time.monotonic() + self._options.timeout_seconds
         while (served := await self._served()) < version:
             if time.monotonic() > give_up:
-                raise WeightsRejected(
-                    f"{self._server.url} has version {served}, and nobody gives it {version}"
-                )
+                raise WeightsRejected(f"{self._server.url} has version {served}, and did not get {version}")
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _replace(self, version: int, folder: Path | None) -> None:

@@ -52,7 +52,7 @@ class Piece:
         tokens: ids of the tokens that it brings.
         logprobs: theirs.
         finish: why the stream ends, or "".
-        likeliest: log-probability of the likeliest token in the first one's place, if it is told.
+        likeliest: log-probability of the likeliest token at the first one's position, if the server sends it.
     """
 
     tokens: Sequence[int]

@@ -70,7 +70,7 @@ class StreamedEngine(ABC):
         self._swaps = asyncio.Lock()
         self._closed = False
 
-    # ------------------------------------------------------------------------------------------ of the engine behind
+    # ------------------------------------------------------------------------------------- what a subclass implements
 
     @abstractmethod
     async def _open(self) -> None:
@@ -96,13 +96,13 @@ class StreamedEngine(ABC):
         Streams are cut before, or their chunks have versions. Those of other requests do not begin meanwhile.
 
         Raises:
-            WeightsRejected: it cannot, and goes on with the old ones.
+            WeightsRejected: it cannot, and still uses the old ones.
             Exception: it cannot, and does not know which ones it has.
         """
 
     @abstractmethod
     async def _shut_down(self) -> None:
-        """Stop it and free its memory; also of one that has not started, or died."""
+        """Stop the engine and free its memory, also if it has not started, or has died."""
 
     def _unsupported(self, request: Request) -> str:  # noqa: ARG002
         """Why the engine cannot sample as a request asks; empty if it can."""
@@ -149,7 +149,7 @@ class StreamedEngine(ABC):
     async def swap(self, version: int, tensors: Iterable[tuple[str, Any]] | None, inflight: str) -> None:
         """Use new weights from the next token on (`None`: the initial model's).
 
-        Everything is read, and so verified, before anything is replaced, while generation goes on.
+        Everything is read, and so verified, before anything is replaced, while generation continues.
 
         Raises:
             WeightsRejected: the tensors do not verify or are not this model's; the old ones stay in use.
@@ -208,7 +208,7 @@ class StreamedEngine(ABC):
         except WeightsRejected:
             await self._drop(folder)
             raise
-        except Exception as error:  # which weights it has now, nobody knows
+        except Exception as error:  # which weights it has now is not known
             raise self._scheduler.end(error) from error
         self.version = version
         if folder is not None:

@@ -61,7 +61,7 @@ class StreamedRequest:
 
     @property
     def prompt(self) -> list[int]:
-        """Tokens to go on from."""
+        """Prompt and response so far, which the next stream continues."""
         return [*np.asarray(self.request.tokens).tolist(), *self.tokens]
 
     @property

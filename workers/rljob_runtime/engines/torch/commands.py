@@ -36,7 +36,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Take new weights (None: go on with those loaded) as `version`.
+    """Use new weights (None: those that are loaded) as `version`.
 
     `settle` is called in the engine's thread once they are in use, or with the error that forbids it.
     """

@@ -94,7 +94,7 @@ class TorchEngine:
         """Use new weights from the next token on (`None`: the initial model's).
 
         Everything is read, and so verified, before anything is replaced; unless `tensors` is a sequence, that
-        happens in a thread, and generation goes on meanwhile.
+        happens in a thread, and generation continues meanwhile.
 
         Raises:
             WeightsRejected: the tensors do not verify or are not this model's; the old ones stay in use.
@@ -150,7 +150,7 @@ class TorchEngine:
     # ------------------------------------------------------------------------------------------ from the thread
 
     def _call(self, function: Callable[..., None], *values: Any) -> None:
-        # A loop that is closed has nobody left to tell.
+        # The loop may be closed already.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *values)
 

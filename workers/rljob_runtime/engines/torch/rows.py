@@ -22,9 +22,9 @@ class QueuedSequence:
     """A request on its way through the engine.
 
     Attributes:
-        ticket: tells apart requests of the same id.
+        ticket: distinguishes requests of the same id.
         request: what is asked.
-        tokens: int64 [p], its prompt and what it goes on from.
+        tokens: int64 [p], the prompt and inherited tokens.
         ending: row of the stop table (`engine_torch_stops`).
     """
 

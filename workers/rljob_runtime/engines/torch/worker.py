@@ -298,7 +298,7 @@ class Worker:
             self._model.cache.move(source=source, target=target, low=low, column=column)
 
     def _recompute(self) -> None:
-        """Replace keys and values of what runs by those of the weights in use."""
+        """Recompute keys and values of running sequences under the weights in use."""
         self._compact()
         rows = self._rows
         prefixes = [rows.tokens[row, rows.start[row] : rows.column] for row in range(rows.used)]

@@ -80,7 +80,7 @@ class VllmEngine(StreamedEngine):
         await self._llm.update_weight_version(str(self.version))
 
     def _loaded(self) -> asyncio.Future[None]:
-        """Load in a thread that nobody waits for once this is given up: asyncio waits for its own when it ends."""
+        """Load in a thread of our own, which can be abandoned: asyncio would wait for its own threads at exit."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -150,7 +150,7 @@ class VllmEngine(StreamedEngine):
         if self._own_random_numbers or request.temperature == 0 or request.top_p >= 1:
             return ""
         return (
-            "Unsupported: vLLM's own sampler tells log-probabilities after truncation by topP, and training needs "
+            "Unsupported: vLLM's own sampler returns log-probabilities after truncation by topP, and training needs "
             "those before: set spec.rollout.sampling.topP to 1"
         )
 
@@ -218,7 +218,7 @@ class VllmEngine(StreamedEngine):
     async def _replace(self, version: int, folder: Path | None) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        # What is cached of the old weights is forgotten, or out of reach for those that begin from now on.
+        # Cached keys and values of old weights are dropped, or out of reach for requests that begin from now on.
         forget = folder is not None and (self._options.recompute_cache or not self._scheduler.running)
         await self._llm.pause_generation(mode="keep", clear_cache=forget)
         if folder is not None:
@@ -241,7 +241,7 @@ class VllmEngine(StreamedEngine):
 
 
 def _seed(seed: int, drawn: int) -> int:
-    """A seed for vLLM's own generators, another one wherever a response is gone on with."""
+    """A seed for vLLM's own generators, which depends on where a response is continued."""
     from rljob_runtime.engines.random_stream import stream
 
     return int(stream(seed, drawn) >> np.uint64(1))

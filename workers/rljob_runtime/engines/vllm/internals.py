@@ -135,7 +135,7 @@ def generated_tokens(runner: Any, rows: int) -> NDArray[np.int32]:
 
 
 def sampler_output(tokens: NDArray[np.int64], logprobs: NDArray[np.float32]) -> Any:
-    """What a sampler returns: a token per row, with its log-probability; nobody reads the ranks."""
+    """What a sampler returns: a token per row, with its log-probability. vLLM expects ranks too, which are not used."""
     import torch
     from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 

@@ -143,7 +143,7 @@ def row(sample: TrainingSample) -> Row:
 def share(lengths: Sequence[int], *, rank: int, world_size: int) -> list[int]:
     """Indices of one rank's share: the longest first, each to the rank that has the fewest tokens so far.
 
-    Every rank computes the same shares, so none needs to be told; a share may be empty.
+    Every rank computes the same shares, so no communication is needed; a share may be empty.
     """
     loads = [(0, r) for r in range(world_size)]
     mine = []
