@@ -69,7 +69,7 @@ def test_an_engine_that_does_not_is_told_what_to_do(monkeypatch: pytest.MonkeyPa
     lengths = "lengths={median: 3, sigma: 0, promptSigma: 0, min: 3, max: 3}"
     ended = rljob("check-engine", "Emulated", "--set", lengths, "--patience", "2")
     assert ended.code == 1
-    claim = "A response has as many tokens as were asked for, each with log-probability and version"
+    claim = "A response has as many tokens as the request asks for, each with its log-probability and version"
     assert f"✗  {claim}" in ended.out
     assert (
         f"✗ {claim}\n  found: tokens of 'a' are int32[3], not int32[5]\n  to do: Report Completed with"
