@@ -211,7 +211,7 @@ ENGINES: list[tuple[type[Bigrams], str, str]] = [
     (NeverEnds, "a-closed-engine-says-so", SILENCE),
     (CountsItself, "weights-that-do-not-verify-change-nothing", "the version is 1, not 0 as before"),
     (StartsAgain, "another-engine-goes-on-as-if-nothing-had-happened", "versions"),
-    (TellsAll, "what-is-generating-tells-how-far-it-has-come", "tells of a response of "),
+    (TellsAll, "what-is-generating-tells-how-far-it-has-come", "reports a response of "),
     (ForgetsAtTheEnd, "nothing-is-lost-of-an-engine-that-is-closed", "of a, b it reports none"),
     (Silent, "an-empty-request-fails-alone", SILENCE),
 ]

@@ -84,6 +84,7 @@ def test_the_loss_trains_a_model_and_its_audit_is_clean(tmp_path: Path, path: No
     (tmp_path / "job.yaml").write_text(blocks()["yaml"])
     program, command, manifest, _, output, *settings = shlex.split(blocks()["sh"].replace("\\\n", " "))
     assert (program, command) == ("rljob", "run")
+    (tmp_path / output).parent.mkdir()
     run = LiveRun(tmp_path / manifest, tmp_path / output, *settings)
     try:
         assert run.wait() == 0, run.said[-3000:] + run.logs()
