@@ -50,7 +50,7 @@ async def update_goes_on_under_the_new_weights(subject: EngineSubject) -> None:
 
 @SWAPS.check
 async def keep_ends_what_runs_and_then_swaps(subject: EngineSubject) -> None:
-    """Under `Keep` running responses end with the old weights, and requests submitted meanwhile wait for the new ones.
+    """Under `Keep` running responses end with the old weights, and new requests wait for the new ones.
 
     swap(…, "Keep") returns once the running requests have ended; admit none from when its tensors are read, that is, at
     once where they are a sequence.
