@@ -17,6 +17,7 @@ from rljob_contract.backend import BACKEND, BackendSubject
 from rljob_contract.check import Contract, Finding, examine, examine_blocking, without_time_limit
 from rljob_contract.engine import ENGINE
 from rljob_contract.engine_subject import EngineSubject
+from rljob_contract.loss import LOSS
 from rljob_contract.reward import REWARD, RewardSubject
 from rljob_contract.samples import job_config
 from rljob_core.errors import JobFailed, WeightsRejected
@@ -488,7 +489,9 @@ async def test_a_rewards_mistake_is_found(name: str) -> None:
 # ------------------------------------------------------------------------------------------------------ contracts
 
 
-@pytest.mark.parametrize("contract", [ENGINE, BACKEND, REWARD], ids=["engine", "backend", "reward"])
+@pytest.mark.parametrize(
+    "contract", [ENGINE, BACKEND, LOSS, REWARD], ids=["engine", "backend", "loss", "reward"]
+)
 def test_each_clause_says_what_must_hold_and_what_to_do(contract: Contract[Any]) -> None:
     for check in contract:
         assert check.claim.endswith(")") or check.claim[-1].isalnum()
