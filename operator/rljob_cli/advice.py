@@ -1,4 +1,4 @@
-"""What to write instead: pydantic's error details in a user's words."""
+"""Turns pydantic's error details into messages that tell the user what is wrong and what to write instead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEEDED = {
 
 
 def dotted(location: Sequence[str | int]) -> str:
-    """A field's path: `spec.rollout.pools[0].replicas`."""
+    """Format a field's path as in `spec.rollout.pools[0].replicas`."""
     text = ""
     for step in location:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -37,18 +37,21 @@ def dotted(location: Sequence[str | int]) -> str:
 
 
 def location(detail: ErrorDetails) -> tuple[str | int, ...]:
-    """Where a user would change what is wrong: pydantic tells rules between fields of the object that has them."""
+    """Return the path of the field that the user must change.
+
+    Pydantic reports a broken rule between fields at the object that contains them; the rule names the field.
+    """
     field = detail.get("ctx", {}).get("field") if detail["type"] == "rule" else None
     return (*detail["loc"], field) if field else detail["loc"]
 
 
 def advice(root: type[BaseModel], content: Any, detail: ErrorDetails) -> str:
-    """One sentence: what is wrong at `detail["loc"]` and what to write instead.
+    """Say in one sentence what is wrong at `detail["loc"]` and what to write instead.
 
     Args:
         root: the model of the whole document.
         content: the document.
-        detail: one of the errors that validating the one against the other gave.
+        detail: one of the errors that pydantic reported when it validated `content` against `root`.
     """
     kind, location, given = detail["type"], detail["loc"], detail["input"]
     context: Mapping[str, Any] = detail.get("ctx", {})
@@ -98,7 +101,7 @@ def _choice(expected: str, given: object) -> str:
 def _unknown(
     root: type[BaseModel], content: Any, location: Sequence[str | int], known: Sequence[str] = ()
 ) -> str:
-    """Names close to what was written, and where the field exists otherwise."""
+    """Suggest known fields whose names resemble the unknown one, else the fields that the object does not set yet."""
     parent = _model(root, location[:-1])
     if parent is None:
         return "unknown field: remove it"
@@ -148,7 +151,7 @@ def _meaning(field: FieldInfo | None) -> str:
 
 
 def _field(root: type[BaseModel], location: Sequence[str | int]) -> FieldInfo | None:
-    """The field at a location; of a list's item, the list."""
+    """Return the field at a location; for an item of a list, the list's field."""
     names = list(location)
     while names and isinstance(names[-1], int):
         names.pop()
@@ -159,7 +162,7 @@ def _field(root: type[BaseModel], location: Sequence[str | int]) -> FieldInfo | 
 
 
 def _model(root: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel] | None:
-    """The model of the object at a location."""
+    """Return the model of the object at a location."""
     here: type[BaseModel] | None = root
     for step in location:
         if isinstance(step, int):

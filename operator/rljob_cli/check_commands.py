@@ -1,4 +1,4 @@
-"""`rljob check-engine`, `check-backend`, `check-loss`, `check-reward`: run a contract on what is installed here."""
+"""`rljob check-engine`, `check-backend`, `check-loss`, `check-reward`: test whether a plugin fulfils its contract."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def check_reward(
 
 @contextmanager
 def _model(given: Path | None) -> Iterator[Path]:
-    """The folder of the given model, or of a tiny one."""
+    """Yield the folder of the given model, or of a tiny model that is created for the check."""
     with ExitStack() as held:
         if given is None:
             from rljob_contract.tiny_models import tiny_model
@@ -254,7 +254,7 @@ def _model(given: Path | None) -> Iterator[Path]:
 
 
 def _config(model: Path, **sections: dict[str, Any]) -> JobConfig:
-    """A job with these sections of the spec.
+    """Create the configuration of a job that has these sections in its spec.
 
     Raises:
         InvalidManifest: a field is wrong.
@@ -274,7 +274,7 @@ def _config(model: Path, **sections: dict[str, Any]) -> JobConfig:
 
 
 def _settings(settings: Sequence[str], path: str) -> dict[str, Any]:
-    """Values of `--set name=value` below a field."""
+    """Parse `--set name=value` options as content of the field at `path`."""
     content: dict[str, Any] = {}
     for text in settings:
         if not text.partition("=")[1]:
@@ -286,7 +286,7 @@ def _settings(settings: Sequence[str], path: str) -> dict[str, Any]:
 
 
 def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, Any]]]:
-    """The initial weights as the trainer publishes them, or as the model's files hold them."""
+    """Return a reader of the initial weights, under the names of the backend or else of the model's files."""
     if backend is not None:
         from rljob_contract.backend_steps import stored, weights
         from rljob_runtime.training.registry import create_backend
@@ -311,7 +311,7 @@ def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, 
 
 
 def _longest(folder: Path, options: dict[str, Any]) -> int:
-    """Tokens of the longest response that the model and the engine's `maxLength` have room for, after a prompt."""
+    """Return how many tokens a response may have so that it and a prompt fit the model and the engine's `maxLength`."""
     from rljob_runtime.model.settings import read_settings
 
     settings = read_settings(folder / "config.json")
@@ -329,10 +329,10 @@ def _run_with_status(
 
 
 def _with_status(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:
-    """The findings of checks; on a terminal, the claim of the running check is shown.
+    """Run checks and return their findings; a terminal shows the claim of the running check.
 
     Args:
-        heed: called before each.
+        heed: called before each check; raises if the user has interrupted the command.
     """
     with Console(stderr=True).status("") as status:
 
@@ -344,7 +344,7 @@ def _with_status(findings: Callable[[Callable[[str], None]], T], heed: Callable[
 
 
 def _print_findings(title: str, findings: Sequence[Finding]) -> None:
-    """One row per check, what to do about those that fail, and the verdict."""
+    """Print one row per check, what to do about each failed check, and the verdict; exit with 1 if one failed."""
     console = Console(emoji=False)  # as which `:name:` would be read
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:

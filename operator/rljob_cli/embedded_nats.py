@@ -1,4 +1,4 @@
-"""The nats-server of `rljob run`: one more Deployment, restarted on its files and port when it dies."""
+"""Runs the nats-server of `rljob run`: a Deployment of the local cluster, which restarts it with its files and port."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _START_SECONDS = 60.0
 
 
 async def start_nats(cluster: LocalCluster, folder: Path, *, port: int = 0) -> str:
-    """Start a nats-server on the streams in `folder` and wait until it listens; its URL.
+    """Start a nats-server on the streams in `folder`, wait until it listens, and return its URL.
 
     Args:
-        folder: for its configuration and streams.
-        port: of the loopback interface; 0 for any free one, which it keeps over restarts.
+        folder: where the server's configuration and streams are stored.
+        port: port of the loopback interface; 0 for any free port, which the server keeps when it restarts.
 
     Raises:
-        StoreUnavailable: it did not start; the message has its last words.
+        StoreUnavailable: the server did not start; the message has the end of its log.
     """
     config = _prepare(folder, port or cluster.port(_REF, _PORT))
     await cluster.apply(_deployment(config))
@@ -40,11 +40,13 @@ async def start_nats(cluster: LocalCluster, folder: Path, *, port: int = 0) -> s
 async def streams_at_rest(
     folder: Path, url: str | None, environment: Mapping[str, str]
 ) -> AsyncIterator[str]:
-    """URL of a server that has a job's streams while none of its processes runs.
+    """Give access to a job's streams while none of the job's processes runs; yields the URL of a server that has them.
 
     Args:
-        folder: of the embedded server, for whose streams one is started for as long as it takes.
-        url: of the user's own server, if the streams are there.
+        folder: the embedded server's folder; unless `url` is given, a server runs on its streams until the context
+            ends.
+        url: URL of the user's own server, if the streams are stored there.
+        environment: environment variables of the server that this starts.
     """
     if url:
         yield url
@@ -94,7 +96,7 @@ async def _until_listening(cluster: LocalCluster, folder: Path) -> str:
 
 
 def _announced(folder: Path) -> str | None:
-    """The URL that a server wrote into the folder."""
+    """Read the URL that a running server has written into the folder."""
     for file in folder.glob("nats-server_*.ports"):
         with suppress(ValueError, FileNotFoundError):  # it is being written, or its server ends just now
             return str(json.loads(file.read_text(encoding="utf-8"))["nats"][0])
@@ -102,5 +104,5 @@ def _announced(folder: Path) -> str | None:
 
 
 def running_url(folder: Path) -> str | None:
-    """The URL of the server that runs on the streams in `folder`; None if none has said so."""
+    """Return the URL of the server that runs on the streams in `folder`; None if no server has written its URL."""
     return _announced(folder)

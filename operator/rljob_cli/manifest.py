@@ -1,4 +1,4 @@
-"""A manifest file → a validated `RLJob`, or every reason why not, each at the field's path as the user wrote it."""
+"""Loads a manifest file as a validated `RLJob`, or reports every invalid field with its path and line."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _STEP = re.compile(r"[^.\[\]]+")
 
 
 class InvalidManifest(ExceptionGroup[SpecError]):
-    """All that is wrong with a manifest."""
+    """A manifest is invalid; the group has one `SpecError` per invalid field."""
 
 
 def load_job(file: Path, overrides: Sequence[str] = ()) -> RLJob:
-    """The job that a YAML 1.2 file describes; relative paths in it start at the file's own folder.
+    """Load a job from a YAML 1.2 file; relative paths in it are resolved against the file's folder.
 
     Args:
-        file: one document, one RLJob.
-        overrides: `spec.path=value` each, the value as YAML; list items by index or by name.
+        file: a file with one document, one RLJob.
+        overrides: `spec.path=value` each; the value is YAML, list items are given by index or by name.
 
     Raises:
-        SpecError: the file cannot be read, or an override names no place.
-        InvalidManifest: fields are wrong.
+        SpecError: the file cannot be read, or the path of an override does not exist.
+        InvalidManifest: fields are invalid.
     """
     root, content = _parse(_read(file), str(file))
     content = _as_json(content)
@@ -56,11 +56,11 @@ def load_job(file: Path, overrides: Sequence[str] = ()) -> RLJob:
 
 
 def change_job(job: RLJob, overrides: Sequence[str], folder: Path) -> RLJob:
-    """A job with fields changed; relative paths in them start at `folder`.
+    """Return a copy of a job with changed fields; relative paths are resolved against `folder`.
 
     Raises:
-        SpecError: an override names no place.
-        InvalidManifest: fields are wrong, or do not go together any more.
+        SpecError: the path of an override does not exist.
+        InvalidManifest: changed fields are invalid or contradict others.
     """
     content = dict(as_manifest(job))
     changed = [override(content, text) for text in overrides]
@@ -68,10 +68,12 @@ def change_job(job: RLJob, overrides: Sequence[str], folder: Path) -> RLJob:
 
 
 def _validated(content: Mapping[str, Any], source: str, place: Callable[[Location], str]) -> RLJob:
-    """The job that a document describes.
+    """Validate a document as a job.
 
     Args:
-        place: what to add to a message about a field.
+        content: the document.
+        source: where the document comes from, for messages about the whole of it.
+        place: returns where a field is set, which ends the message about it.
     """
     wrong = list(_wrong_metadata(content))
     try:
@@ -104,10 +106,10 @@ def _read(file: Path) -> str:
 
 
 def _parse(text: str, source: str) -> tuple[Node | None, Any]:
-    """The document's nodes, which know their lines, and its content.
+    """Parse one YAML document; return its nodes, which have line numbers, and its content.
 
     Raises:
-        SpecError: it is not one YAML document with different keys.
+        SpecError: the text is not YAML, has several documents, or a key is given twice.
     """
     # Pure Python, because only that reader is YAML 1.2, where 1e-4 is a number and `no` is a word.
     try:
@@ -121,7 +123,7 @@ def _parse(text: str, source: str) -> tuple[Node | None, Any]:
 
 
 def _as_json(content: Any) -> Any:
-    """The content with 4.0 and 1e6 as whole numbers, as which kubectl sends them: JSON has one kind of number."""
+    """Convert integral floats such as 4.0 and 1e6 to integers, as kubectl does: JSON has only one number type."""
     if isinstance(content, dict):
         return {key: _as_json(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -130,7 +132,10 @@ def _as_json(content: Any) -> Any:
 
 
 def _wrong_metadata(content: Mapping[str, Any]) -> Iterator[ErrorDetails]:
-    """What Kubernetes' metadata does not have. The model keeps it, lest a newer API server's fields be lost."""
+    """Yield an error for each metadata field that Kubernetes does not define, and each label that is not text.
+
+    The model itself accepts unknown metadata, so that fields of a newer API server are not lost.
+    """
     metadata = content.get("metadata")
     for name, value in metadata.items() if isinstance(metadata, dict) else ():
         if name not in _METADATA:
@@ -164,7 +169,7 @@ def _kind(content: object) -> str:
 
 
 def _place(file: Path, root: Node | None, location: Sequence[str | int], changed: Sequence[Location]) -> str:
-    """Where the field, or what should hold it, stands in the file."""
+    """Return the file and line of a field, or of the innermost object that should contain it; or that --set gave it."""
     if given := _given(location, changed):
         return given
     node = root
@@ -190,10 +195,10 @@ def _child(node: Node | None, step: str | int) -> Node | None:
 
 
 def override(content: dict[str, Any], text: str) -> Location:
-    """Put one `spec.path=value` into a manifest's content; its place.
+    """Apply one `spec.path=value` to a manifest's content and return the location that it changed.
 
     Raises:
-        SpecError: it has no `=`, its value is no YAML, or its path leads nowhere.
+        SpecError: there is no `=`, the value is not YAML, or the path does not exist.
     """
     path, equals, value = text.partition("=")
     path = path.strip()
@@ -216,7 +221,7 @@ def override(content: dict[str, Any], text: str) -> Location:
 
 
 def value_at(content: Mapping[str, Any], path: str) -> Any:
-    """What a manifest has at the path of an override; None if nothing."""
+    """Return the value at the path of an override; None if the manifest has none there."""
     found: Any = content
     for step in _STEP.findall(path):
         try:
@@ -227,7 +232,7 @@ def value_at(content: Mapping[str, Any], path: str) -> Any:
 
 
 def _key(target: object, step: str, path: str) -> str | int:
-    """How `step` is called in a mapping or a list."""
+    """Return the key or list index that one step of an override's path names in `target`."""
     if isinstance(target, dict):
         return step
     if isinstance(target, list):
@@ -245,7 +250,7 @@ def _key(target: object, step: str, path: str) -> str | int:
 
 
 def resolve_paths(job: RLJob, folder: Path) -> RLJob:
-    """The job with relative paths made absolute, from `folder`."""
+    """Return a copy of the job whose relative paths are resolved against `folder`."""
     spec = job.spec
     update: dict[str, object] = {
         "model": spec.model.model_copy(update={"uri": _absolute(spec.model.uri, folder)}),
@@ -276,6 +281,6 @@ def _absolute(uri: str, folder: Path) -> str:
 
 
 def as_manifest(job: RLJob) -> Mapping[str, Any]:
-    """The job as JSON, with every default written out."""
+    """Return the job as a JSON object that includes every default."""
     dumped: Mapping[str, Any] = job.model_dump(mode="json", by_alias=True)
     return dumped

@@ -1,4 +1,4 @@
-"""The memory that all processes of a run use together."""
+"""Measures the total memory of a run's processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def resident_bytes() -> int:
-    """Bytes of memory of this process and its descendants; shared pages count once if the system reports PSS."""
+    """Return the memory of this process and its descendants in bytes; shared pages count once if PSS is available."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return sum(map(_bytes, processes))
 

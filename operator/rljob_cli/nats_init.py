@@ -1,4 +1,4 @@
-"""`rljob nats-init`: the keys, accounts and Secrets of one NATS installation, once."""
+"""`rljob nats-init`: creates the keys, accounts and Secrets of a NATS installation."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def nats_init(
 
 
 def _known(file: Path) -> dict[str, str]:
-    """The seeds that are there already.
+    """Read the seeds that the file already holds; empty if there is no file.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: the file does not hold seeds.
     """
     from rljob_operator.nats.accounts import known_seeds
 
@@ -81,7 +81,7 @@ def _manifests(seeds: Seeds, namespace: str) -> str:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write what nobody else on this machine may read; whole, or not at all."""
+    """Replace a file atomically; only the current user can read it."""
     handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

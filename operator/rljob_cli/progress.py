@@ -1,4 +1,4 @@
-"""How a run goes, summed up from the job's METRICS stream and its engines' heartbeats. No I/O, no clock."""
+"""The progress of a run, computed from the job's METRICS stream and its engines' heartbeats. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["commit", "evaluation", "end", "other"]
 
 
 def kind_of(line: StepMetrics) -> Kind:
-    """What a line of the stream is about."""
+    """Return whether a metrics line reports a commit, an evaluation or the end of the job."""
     if line.finished:
         return "end"
     if line.reward_mean is not None:
@@ -25,7 +25,12 @@ def kind_of(line: StepMetrics) -> Kind:
 
 @dataclass(slots=True)
 class Rate:
-    """Tokens per second over the last seconds, from counters that start again at 0 with their process."""
+    """Tokens per second over the last ten seconds, from counters that restart at 0 with their process.
+
+    Attributes:
+        total: tokens of all sources since the start.
+        per_second: the rate at the last `mark`.
+    """
 
     total: float = 0.0
     per_second: float = 0.0
@@ -33,17 +38,17 @@ class Rate:
     _marks: deque[tuple[float, float]] = field(default_factory=deque)
 
     def count(self, source: str, value: float) -> None:
-        """The counter of `source` says `value`."""
+        """Record the newest value of a source's counter; a smaller value than before means that it restarted."""
         before = self._last.get(source, 0.0)
         self.total += value - before if value >= before else value
         self._last[source] = value
 
     def forget(self, source: str) -> None:
-        """A source is gone; another of its name starts at 0."""
+        """Forget a source that has ended; a later source of the same name starts at 0."""
         self._last.pop(source, None)
 
     def mark(self, now: float) -> None:
-        """Work the rate out; to be called about once a second."""
+        """Compute the rate at time `now` (seconds); the caller calls this about once a second."""
         self._marks.append((now, self.total))
         while now - self._marks[0][0] > _RATE_SECONDS:
             self._marks.popleft()
@@ -53,13 +58,13 @@ class Rate:
 
 
 class RunProgress:
-    """What is known about a job.
+    """A job's progress so far.
 
     Attributes:
-        lines: of the stream, one per commit, per evaluation and for the end; in order.
-        latest: the newest line; None before the first.
-        engines: newest heartbeat per engine.
-        rollout: tokens generated, by the engines' own counters.
+        lines: metrics lines in order, without duplicates: one per commit, per evaluation and for the end.
+        latest: the newest metrics line; None before the first.
+        engines: the newest heartbeat of each engine.
+        rollout: rate of generated tokens, from the engines' own counters.
     """
 
     def __init__(self) -> None:
@@ -71,9 +76,9 @@ class RunProgress:
         self._generated: dict[int, int] = {}
 
     def add(self, line: StepMetrics) -> bool:
-        """Take a line of the stream; whether it says something new.
+        """Add a metrics line and return whether it is new.
 
-        A coordinator that takes over may publish a commit again that its predecessor published.
+        A coordinator that takes over may publish a commit again that its predecessor has published.
         """
         self._generated[line.epoch] = max(self._generated.get(line.epoch, 0), line.tokens_generated)
         if self.latest is None or line.epoch >= self.latest.epoch:
@@ -89,12 +94,12 @@ class RunProgress:
         return True
 
     def _go_back(self, version: int) -> None:
-        """The user gave up what came after the version, an end included."""
+        """Drop the lines of later versions and of the job's end, because the user rolled the job back."""
         self.lines = [line for line in self.lines if line.version <= version and not line.finished]
         self._seen = {(kind_of(line), line.version) for line in self.lines}
 
     def heard(self, key: str, signal: EngineSignal | None) -> None:
-        """An engine's heartbeat, or that its key is gone."""
+        """Record an engine's heartbeat; `signal` is None if the engine's key was removed."""
         if signal is None:
             self.engines.pop(key, None)
             self.rollout.forget(key)
@@ -104,33 +109,33 @@ class RunProgress:
 
     @property
     def commits(self) -> list[StepMetrics]:
-        """One line per committed step."""
+        """The metrics lines of committed steps, one per step."""
         return [line for line in self.lines if kind_of(line) == "commit"]
 
     @property
     def evaluations(self) -> list[StepMetrics]:
-        """One line per evaluated version, the oldest version first."""
+        """The metrics lines of evaluations, one per version, the oldest version first."""
         found = [line for line in self.lines if kind_of(line) == "evaluation"]
         return sorted(found, key=lambda line: line.version)
 
     @property
     def end(self) -> StepMetrics | None:
-        """The line that ends the job, if it has ended."""
+        """The metrics line that reports the end of the job; None if the job has not ended."""
         return next((line for line in self.lines if line.finished), None)
 
     @property
     def step(self) -> int:
-        """Committed steps."""
+        """The number of committed steps."""
         return max((line.version for line in self.lines), default=0)
 
     @property
     def tokens_generated(self) -> int:
-        """Over all coordinators: each counts from its own start."""
+        """Tokens generated in the whole run: the sum over all coordinators, each of which counts from 0."""
         return sum(self._generated.values())
 
     @property
     def staleness(self) -> tuple[int | None, float | None]:
-        """The largest staleness consumed, and the mean over all steps."""
+        """The largest staleness of any trained trajectory, and the mean over all steps; (None, None) before a step."""
         stats = [line.stats for line in self.commits if line.stats is not None]
         if not stats:
             return None, None

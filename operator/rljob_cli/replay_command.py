@@ -1,4 +1,4 @@
-"""`rljob replay`: a run's decision logs through the planner once more."""
+"""`rljob replay`: runs the planner on a run's decision logs and compares its decisions with the recorded ones."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def replay(
             raise SpecError(str(folder), "holds no decisions: start the run with --record")
         replayed = sorted(map(replay_log, logs), key=lambda log: (log.epoch, log.instance))
     for log in replayed:
-        typer.echo(_told(log))
+        typer.echo(_report(log))
     raise typer.Exit(EXIT_FAILED if any(log.difference for log in replayed) else 0)
 
 
-def _told(log: Replayed) -> str:
+def _report(log: Replayed) -> str:
     rate = f", {log.decisions / log.seconds:,.0f}/s" if log.seconds and log.decisions else ""
     text = f"{log.instance}: {log.decisions:,} decisions on {log.observations:,} observations replayed{rate}"
     if (found := log.difference) is None:

@@ -1,4 +1,4 @@
-"""What a run leaves for people: `metrics.jsonl`, `summary.json` and `reward.png`."""
+"""Writes the reports in a run's output folder: `metrics.jsonl`, `summary.json` and `reward.png`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,25 @@ from rljob_core.spec import RLJob
 
 
 class MetricsFile:
-    """`metrics.jsonl`, made anew from the METRICS stream: what is in it so far at first, then line by line.
-
-    Args:
-        path: of the file.
-    """
+    """Writes `metrics.jsonl` from the METRICS stream: first all lines that the stream has so far, then each new one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIOWrapper | None = None
 
     def start(self, lines: list[StepMetrics]) -> None:
-        """Replace the file by these lines."""
+        """Replace the file's content by these lines and open it for `append`."""
         replace_text(self._path, "".join(map(_text, lines)))
         self._file = self._path.open("a", encoding="utf-8")
 
     def append(self, line: StepMetrics) -> None:
-        """Add a line."""
+        """Append a line and flush it."""
         assert self._file is not None  # noqa: S101  started before
         self._file.write(_text(line))
         self._file.flush()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -60,7 +56,7 @@ def summarize(
         wall_seconds: over all runs of the job.
         peak_bytes: largest sum of all processes' memory, shared pages counted once.
         outcome: `Running`, `Succeeded`, `Failed` or `Interrupted`.
-        message: why, where there is something to say.
+        message: why the run has this outcome; "" if there is nothing to add.
     """
     evaluations = progress.evaluations
     before, after = (evaluations[0], evaluations[-1]) if evaluations else (None, None)
@@ -103,7 +99,7 @@ def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 
 def earlier(folder: RunFolder) -> dict[str, Any]:
-    """What an earlier run of this job has summed up; empty if there was none."""
+    """Read the `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""
     try:
         found = json.loads(folder.summary.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

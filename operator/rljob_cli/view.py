@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: a live picture on a terminal, plain lines anywhere else."""
+"""Console output of `rljob run`: a live display on a terminal, plain lines if the output is redirected."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _EVENTS_SHOWN = 6
 
 
 class View(AbstractContextManager["View"], Protocol):
-    """Where progress goes. Calls are cheap and may come at any rate."""
+    """Shows a job's progress to the user. All methods are cheap and may be called at any rate."""
 
     def line(self, line: StepMetrics, progress: RunProgress) -> None:
-        """A step, an evaluation or the end."""
+        """Show a new metrics line: a step, an evaluation or the end of the job."""
 
     def refresh(self, progress: RunProgress) -> None:
-        """A little time has passed."""
+        """Update the display; called at regular intervals."""
 
     def event(self, event: Event) -> None:
-        """Something happened to a process or the job."""
+        """Show an event about the job or one of its processes."""
 
     def changed(self, job: RLJob) -> None:
-        """The job's spec is another."""
+        """Show that the user changed the job's spec."""
 
     def note(self, text: str) -> None:
-        """Something to tell in words."""
+        """Show a message."""
 
 
 def open_view(console: Console, job: RLJob) -> View:
-    """The live view on a terminal, the plain one elsewhere."""
+    """Return a `LiveView` if the console is a terminal, else a `PlainView`."""
     return LiveView(console, job) if console.is_terminal else PlainView(console, job)
 
 
@@ -76,7 +76,7 @@ def _changed_text(job: RLJob) -> str:
 
 
 class PlainView:
-    """One line per step, every two seconds at most; evaluations, events and the end always."""
+    """Prints plain lines: at most one step every two seconds, but every evaluation, event and message."""
 
     def __init__(self, console: Console, job: RLJob) -> None:
         self._console = console
@@ -93,7 +93,7 @@ class PlainView:
         self._flush()
 
     def line(self, line: StepMetrics, progress: RunProgress) -> None:
-        """Print a step if the last one is long enough ago, else keep it until something follows."""
+        """Print an evaluation at once, and a step if two seconds have passed since the last; else keep the step."""
         kind = kind_of(line)
         if kind == "commit":
             self._held = (line, progress)
@@ -107,21 +107,21 @@ class PlainView:
             )
 
     def refresh(self, progress: RunProgress) -> None:  # noqa: ARG002  the protocol's
-        """Print what was kept, once its time has come."""
+        """Print the kept step if two seconds have passed since the last one."""
         if self._held is not None and time.monotonic() >= self._next:
             self._flush()
 
     def event(self, event: Event) -> None:
-        """Print it."""
+        """Print the event."""
         self._print(_event_text(event))
 
     def changed(self, job: RLJob) -> None:
-        """Say so."""
+        """Print the job's new pipeline settings."""
         self._steps = job.spec.steps
         self.note(_changed_text(job))
 
     def note(self, text: str) -> None:
-        """Print it."""
+        """Print the message, after the kept step if there is one."""
         self._flush()
         self._print(text)
 
@@ -142,12 +142,12 @@ class PlainView:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-# ---------------------------------------------------------------------------------------------------- a picture
+# ------------------------------------------------------------------------------------------------- live display
 
 
 @dataclass(slots=True)
-class _Trained:
-    """Tokens per second of the trainer, from one commit to the next."""
+class _TrainerRate:
+    """The trainer's tokens per second between the last two commits."""
 
     at: float | None = None
     per_second: float | None = None
@@ -160,12 +160,12 @@ class _Trained:
 
 
 class LiveView:
-    """Figures, engines, queues, recent events and a bar with the time left, drawn in place."""
+    """Redraws one panel in place: metrics, engines, queues, recent events, and a bar with the time left."""
 
     def __init__(self, console: Console, job: RLJob) -> None:
         self._title = _title(job)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
-        self._trained = _Trained()
+        self._trainer_rate = _TrainerRate()
         self._progress = RunProgress()
         self._bar = Bar(
             TextColumn("step"),
@@ -189,28 +189,28 @@ class LiveView:
         self._live.__exit__(kind, error, trace)
 
     def line(self, line: StepMetrics, progress: RunProgress) -> None:
-        """Take new figures in."""
+        """Update the trainer's rate and the display from a new metrics line."""
         if kind_of(line) == "commit" and line.stats is not None:
-            self._trained.commit(line.stats.tokens)
+            self._trainer_rate.commit(line.stats.tokens)
         self.refresh(progress)
 
     def refresh(self, progress: RunProgress) -> None:
-        """Draw what is known."""
+        """Display this progress from the next redraw on."""
         self._progress = progress
         self._bar.update(self._task, completed=progress.step)
 
     def event(self, event: Event) -> None:
-        """Add it to the recent ones."""
+        """Add the event to the recent events."""
         self.note(_event_text(event))
 
     def changed(self, job: RLJob) -> None:
-        """Draw its title and its bar anew."""
+        """Update the title and the bar, and report the change among the recent events."""
         self._title = _title(job)
         self._bar.update(self._task, total=job.spec.steps)
         self.note(_changed_text(job))
 
     def note(self, text: str) -> None:
-        """Add it to the recent ones."""
+        """Add the message, with the time of day, to the recent events."""
         self._events.append(f"{time.strftime('%H:%M:%S')}  {text}")
 
     def _draw(self) -> Panel:
@@ -232,7 +232,7 @@ class LiveView:
         queues = progress.latest.queues if progress.latest else {}
         engines = list(progress.engines.values())
         running, waiting = sum(e.running for e in engines), sum(e.waiting for e in engines)
-        trained = self._trained.per_second
+        trained = self._trainer_rate.per_second
         return [
             (
                 "reward",
@@ -262,4 +262,5 @@ class LiveView:
 
 
 def _ends(lines: list[StepMetrics]) -> list[StepMetrics]:
+    """Return the first and the last line."""
     return lines if len(lines) < 2 else [lines[0], lines[-1]]

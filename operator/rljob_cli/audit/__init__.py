@@ -18,7 +18,7 @@ __all__ = ["audit"]
 
 
 def audit(evidence: Evidence) -> Findings:
-    """Run all checks on the evidence."""
+    """Run all checks on the evidence and return what they found."""
     case = Case.of(evidence)
     checks = []
     for check, claim in _CLAIMS.items():

@@ -1,4 +1,4 @@
-"""What a ledger says of groups, trajectories and commits: the parts of a `history.History`."""
+"""Groups, trajectories and commits as the audit reads them from the ledger: the parts of a `history.History`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljob_core.records import (
 
 @dataclass(slots=True)
 class Member:
-    """A trajectory, in the attempt that holds it."""
+    """A trajectory and the records of its current attempt."""
 
     attempt: int = 1
     min_version: int | None = None
@@ -27,7 +27,7 @@ class Member:
 
     @property
     def version(self) -> int | None:
-        """The oldest version that produced, or may produce, a token of it; None if it was not sent out yet."""
+        """The oldest version that produced, or may produce, a token of it; None if it was not dispatched yet."""
         if self.generated is not None:
             return self.generated.span.min
         if self.inherited is not None and self.min_version is not None:
@@ -37,7 +37,15 @@ class Member:
 
 @dataclass(slots=True)
 class Planned:
-    """A group from its reservation on."""
+    """A group that the coordinator has reserved.
+
+    Attributes:
+        record: the reservation.
+        step: the step whose buffer the group's entry is in now.
+        members: the group's trajectories, by id.
+        consumed: steps that trained the group; more than one is a violation.
+        aborted: records that aborted the group; more than one is a violation.
+    """
 
     record: GroupReserved
     step: int
@@ -47,17 +55,20 @@ class Planned:
 
     @property
     def ended(self) -> bool:
-        """It is neither open nor in training."""
+        """Whether the group was trained or aborted."""
         return bool(self.consumed or self.aborted)
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """A trajectory at the commit that consumed it.
+    """A trajectory as the ledger had it when a commit consumed it.
 
     Attributes:
-        attempt: that held it, as far as the ledger knows.
-        planned_step: the step in whose buffer its group had its entry; None if the ledger does not know.
+        step: the step that trained it.
+        attempt: its current attempt at that time, according to the ledger.
+        generated: the record of its payload; None if the ledger has none.
+        rewarded: the record of its reward; None if the ledger has none.
+        planned_step: the step whose buffer had its group's entry; None if the ledger does not have the group.
     """
 
     trajectory: str
@@ -70,9 +81,11 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit, with the micro-batches that were assigned to its trainer at that moment.
+    """A commit, with the micro-batches that were assigned to the trainer for it.
 
-    `restored`: the ledger had lost it, and whatever led to it; it was taken back from its manifest.
+    Attributes:
+        restored: the ledger had lost the commit and perhaps records before it; the coordinator restored the commit
+            from the version's manifest.
     """
 
     record: StepCommitted

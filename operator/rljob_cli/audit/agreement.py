@@ -13,13 +13,14 @@ from rljob_core.job_state import JobState, snapshot
 from rljob_core.records import Generated
 from rljob_core.trajectory import trajectory_id
 
-# ------------------------------------------------------------------------------------- the same everywhere
+# ------------------------------------------------------------------------------------- agreement of the sources
 
 
 def digests(case: Case) -> Refuted:
-    """At the commit, the ledger holds both digests of everything that it consumes.
+    """Check that at each commit, the ledger holds the payload digest and reward digest of everything consumed.
 
-    Of a restored commit it has lost what the trainer's own log has: the payloads' digests.
+    The ledger may have lost the records before a restored commit; the trainer's own log must then have the payload
+    digests.
     """
     found = []
     examined = 0
@@ -41,7 +42,7 @@ def digests(case: Case) -> Refuted:
 
 
 def same_payloads(case: Case) -> Refuted:
-    """The ledger's attempt, digest and span are those that the trainer read by itself, and those of payloads left."""
+    """Check that the ledger, the trainer's log and the remaining payloads agree on attempt, digest and version span."""
     fed = {(step, item.trajectory): item for step, item in case.fed_items}
     found = []
     examined = 0
@@ -53,7 +54,7 @@ def same_payloads(case: Case) -> Refuted:
             if item.attempt < consumed.attempt:
                 text = f"the trainer read attempt {item.attempt}, but attempt {consumed.attempt} held it"
                 found.append(Violation((consumed.trajectory,), text))
-            continue  # a later attempt than the ledger still knows of
+            continue  # the ledger has lost the records of this later attempt
         if record is None:
             continue
         examined += 1
@@ -62,8 +63,8 @@ def same_payloads(case: Case) -> Refuted:
             read = _payload(item.attempt, item.digest, item.span)
             text = f"the ledger has {_payload(*ledger)}, the trainer read {read}"
             found.append(Violation((consumed.trajectory,), text))
-    # Where the ledger names it: another engine may have been sent the same attempt once the ledger's end was lost, and
-    # a lost message's sequence is given to another.
+    # Compare only payloads at the place that the ledger names: after the end of the ledger was lost, another engine may
+    # have generated the same attempt again, and new messages reuse the sequences of lost ones.
     stored: dict[tuple[str, int, int, int], PayloadLeft] = {}
     for payload in case.evidence.payloads:
         stored[payload.trajectory, payload.attempt, payload.sequence, payload.index] = payload
@@ -88,7 +89,7 @@ def _generated(case: Case) -> Iterator[Generated]:
 
 
 def same_rewards(case: Case) -> Refuted:
-    """The ledger's digest and score are among those that the reward stream still has for the same payload."""
+    """Check that the ledger's reward is among those that the reward stream still has for the same payload."""
     results: dict[tuple[str, int, str], set[tuple[str, float]]] = {}
     for result in case.evidence.rewards:
         key = (result.trajectory, result.attempt, result.payload_digest)
@@ -108,7 +109,10 @@ def same_rewards(case: Case) -> Refuted:
 
 
 def same_batches(case: Case) -> Refuted:
-    """Committed = assigned = fed, micro-batch by micro-batch, in order; what was assigned may be lost if restored."""
+    """Check that each commit has the micro-batches that were assigned and those that the trainer logged, in order.
+
+    For a restored commit only the trainer's log is compared: the ledger may have lost the assignments.
+    """
     found = []
     sizes = {name: len(group.members) for name, group in case.history.groups.items()}
     for commit in case.history.commits:
@@ -141,7 +145,7 @@ def _difference(one: tuple[tuple[str, ...], ...], other: tuple[tuple[str, ...], 
 
 
 def versions(case: Case) -> Refuted:
-    """1, 2, 3, … without a gap, each parent the manifest before; back only at the user's word, to one of them."""
+    """Check that versions count up without a gap, that each one's parent is the manifest before, and all rollbacks."""
     commits = [commit.record for commit in case.history.commits]
     found = list(case.history.misguided)
     for expected, record in enumerate(commits, start=1):
@@ -162,7 +166,7 @@ def versions(case: Case) -> Refuted:
 
 
 def manifests(case: Case) -> Refuted:
-    """Each manifest's own digest, the ledger's digest of it, and the commit record that it embeds."""
+    """Check each version's manifest: its own digest, the digest in the ledger, and the commit record that it embeds."""
     by_key = {manifest.key: manifest for manifest in case.evidence.manifests}
     found = []
     for commit in case.history.commits:
@@ -181,7 +185,7 @@ def manifests(case: Case) -> Refuted:
 
 
 def attempts(case: Case) -> Refuted:
-    """What the history found out of order."""
+    """Report the attempts, epochs and results that the history found out of order."""
     return case.history.charge.valid, case.history.out_of_order
 
 
@@ -189,7 +193,10 @@ def attempts(case: Case) -> Refuted:
 
 
 def snapshots(case: Case) -> Refuted:
-    """By the fold that the coordinator lives by: what it would start from is what the records before it lead to."""
+    """Check that each snapshot equals the state after all earlier records.
+
+    The state is computed by the coordinator's own code (`rljob_core.job_state`), because the snapshot is of that state.
+    """
     ledger = case.evidence.ledger
     places = [
         place for place, message in enumerate(ledger) if message.counts and message.snapshot is not None

@@ -11,18 +11,20 @@ from rljob_cli.audit.history import History
 from rljob_core.records import FedMicroBatch, FedTrajectory
 
 Refuted = tuple[int, list[Violation]]
-"""How many things a claim was checked on, and what refutes it."""
+"""The result of a check: how many items it examined, and the violations that it found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The evidence, and what follows from it.
+    """The evidence, and what the checks derive from it.
 
     Attributes:
-        starts: per committed version, what the trainer says that it fed under the `(attempt, epoch)` whose commit
-            counts; more than one list where the step started over.
-        revoked: step and trajectory of all that the trainer says that it fed to versions that were revoked.
-        chain: manifests of the committed versions, found backwards from the newest by parent digests alone.
+        evidence: all that the audit has read.
+        history: the ledger's account of the job.
+        starts: per committed version, the micro-batches that the trainer logged under the `(attempt, epoch)` whose
+            commit counts: one list for each time that the step was started.
+        revoked: (step, trajectory) of everything that the trainer logged for versions that were revoked later.
+        chain: manifests of the committed versions, found from the newest one backwards by parent digests alone.
     """
 
     evidence: Evidence
@@ -33,7 +35,7 @@ class Case:
 
     @classmethod
     def of(cls, evidence: Evidence) -> Case:
-        """The case for this evidence."""
+        """Derive everything that the checks need from the evidence."""
         history = History.read(evidence.ledger)
         lines: dict[tuple[int, int, int], list[FedMicroBatch]] = {}
         for line in evidence.fed:
@@ -48,17 +50,17 @@ class Case:
         return cls(evidence, history, starts, revoked, _chain(evidence.manifests, history))
 
     def fed(self, version: int) -> list[FedMicroBatch]:
-        """What the trainer fed for a version since its step last started; nothing if its log is silent."""
+        """Return the micro-batches that the trainer logged since the version's step last started; [] if it has none."""
         return self.starts[version][-1] if self.starts[version] else []
 
     @property
     def consumed(self) -> Iterator[Consumed]:
-        """All that was trained, by the ledger."""
+        """All trained trajectories according to the ledger."""
         return (consumed for commit in self.history.commits for consumed in commit.consumed)
 
     @property
     def fed_items(self) -> Iterator[tuple[int, FedTrajectory]]:
-        """Step and trajectory: all that was trained, by the trainer's own log."""
+        """All trained trajectories according to the trainer's own log, each with its step."""
         return ((b.step, item) for version in self.starts for b in self.fed(version) for item in b.items)
 
 
@@ -68,13 +70,14 @@ def _starts(
     record = commit.record
     starts = _split(lines.get((record.version - 1, record.attempt, record.epoch), []))
     if commit.restored:
-        # Its step may have started over after the proposal that was taken back: the ledger had lost which counts.
-        taken = [
+        # The step may have started again after the restored proposal was written, and the ledger no longer shows which
+        # start counts: move the start that matches the restored commit to the end.
+        matching = [
             s
             for s in starts
             if tuple(tuple(i.trajectory for i in b.items) for b in s) == record.micro_batches
         ]
-        return [*(s for s in starts if s not in taken), *taken]
+        return [*(s for s in starts if s not in matching), *matching]
     return starts
 
 

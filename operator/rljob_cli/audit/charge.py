@@ -1,4 +1,4 @@
-"""Which records of a ledger count: those in messages of its chain, written by the coordinator of the current epoch."""
+"""Selects the valid records of a ledger: those in its chain that the coordinator of the current epoch wrote."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from rljob_core.records import EpochClaimed, Record, Writer
 
 @dataclass(slots=True)
 class Charge:
-    """Who was in charge of the ledger, read once from end to end.
+    """Tracks which coordinator may write the ledger while the ledger is read once, in order.
 
-    In charge is the instance that was the first to claim the newest epoch so far: a zombie's records that follow are
-    void, and so is a later claim of the same number. A message that was not appended to the one that it names is void
-    whoever wrote it: its writer knew another end of the ledger, which is lost.
+    The valid writer is the instance that was the first to claim the newest epoch so far. Records that an earlier
+    coordinator appends after that claim are ignored, and so is a later claim of the same epoch. A message that was not
+    appended to the message that it names as its predecessor is ignored, too, whatever its writer: the writer had seen
+    an end of the ledger that was lost later.
 
     Attributes:
-        valid, fenced: how many records count; how many are of fenced writers.
-        astray: how many messages are not in the chain.
-        missing: sequences of messages that are gone from the middle of the ledger.
-        jobs: sequence of each claim that counts, and the UID of the job that it is for.
+        valid: number of valid records.
+        fenced: number of records that writers without the newest epoch appended.
+        astray: number of messages that are not in the chain.
+        missing: sequences of messages that are missing from the middle of the ledger.
+        jobs: (sequence, job UID) of each valid claim.
     """
 
     valid: int = 0
@@ -31,7 +33,7 @@ class Charge:
     jobs: list[tuple[int, str]] = field(default_factory=list)
 
     def records(self, ledger: Iterable[LedgerMessage]) -> Iterator[Record]:
-        """Records of whoever was in charge when they were stored."""
+        """Yield the valid records in order, and update the attributes."""
         writer = Writer(0, "")
         expected = 1
         for message in ledger:

@@ -1,4 +1,4 @@
-"""What an audit reads, and what it says: frozen, without any I/O.
+"""The audit's input (evidence) and output (findings) as frozen dataclasses, without any I/O.
 
 The sources do not trust one another. The coordinator writes the ledger; engines write payloads, whose headers the
 trainer reads by itself; the trainer writes manifests and its own log; reward workers write the reward stream.
@@ -16,12 +16,13 @@ from rljob_core.trajectory import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage:
-    """One message of the ledger: records, or a snapshot; neither, if it is a snapshot's part or does not read.
+    """One message of the ledger: records or a snapshot, or neither if it is a snapshot's part or cannot be decoded.
 
     Attributes:
+        sequence: its sequence in the ledger's stream.
         batch: records and their writer.
-        snapshot: of the state that the records before it lead to, all its parts joined.
-        counts: it was appended to the message that it names as the one before it (`messaging.ledger.Chain`).
+        snapshot: snapshot of the state after all earlier records, with all its parts joined.
+        counts: whether it was appended to the message that it names as its predecessor (`messaging.ledger.Chain`).
     """
 
     sequence: int
@@ -32,11 +33,12 @@ class LedgerMessage:
 
 @dataclass(frozen=True, slots=True)
 class PayloadLeft:
-    """A payload still in the trajectory stream, as its own header says.
+    """A payload that is still in the trajectory stream, as its own header describes it.
 
     Attributes:
-        sequence, index: its message, and its place in it.
-        intact: its bytes match its digest.
+        sequence: sequence of its message.
+        index: its position among the payloads of that message.
+        intact: whether its bytes match its digest.
     """
 
     trajectory: str
@@ -50,7 +52,7 @@ class PayloadLeft:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A version's manifest in the weight store; `intact`: it matches its own digest."""
+    """A version's manifest in the weight store; `intact` is whether it matches its own digest."""
 
     key: str
     version: int
@@ -62,16 +64,16 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything there is about a job.
+    """Everything that the audit has read about a job.
 
     Attributes:
-        ledger: all messages, in order.
-        payloads: what is left in the trajectory stream.
-        rewards: what is left in the reward stream.
-        manifests: of the weight store.
-        fed: the trainer's own log, attempt by attempt, each in the order of its lines.
-        unreadable: what could not be read, and why.
-        job: UID of the job whose ledger it must be; "" if nobody knows.
+        ledger: all messages of the ledger, in order.
+        payloads: the payloads that are left in the trajectory stream.
+        rewards: the results that are left in the reward stream.
+        manifests: all manifests in the weight store.
+        fed: the trainer's own log, attempt by attempt, in the order of its lines.
+        unreadable: one message for each thing that could not be read.
+        job: UID of the job that the ledger must belong to; "" if it is unknown.
     """
 
     ledger: tuple[LedgerMessage, ...]
@@ -85,10 +87,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must not be.
+    """One case in which a claim does not hold.
 
     Attributes:
-        ids: of trajectories, groups, versions or messages, as the sources name them.
+        ids: the trajectories, groups, versions or messages concerned, as the sources name them.
         text: what is wrong with them.
     """
 
@@ -98,7 +100,14 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
-    """One claim, how many things it was checked on, and what refutes it."""
+    """The result of checking one claim.
+
+    Attributes:
+        name: the check's name.
+        claim: what must hold.
+        examined: how many items the claim was checked on.
+        violations: the cases in which it does not hold.
+    """
 
     name: str
     claim: str
@@ -107,17 +116,17 @@ class AuditCheck:
 
     @property
     def holds(self) -> bool:
-        """Nothing refutes it."""
+        """Whether the check found no violation."""
         return not self.violations
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an audit says.
+    """The result of an audit.
 
     Attributes:
-        checks: all of them.
-        counts: of trajectories by how they ended, and of what was read.
+        checks: the results of all checks.
+        counts: numbers of trajectories by how they ended, and of everything that the audit has read.
     """
 
     checks: tuple[AuditCheck, ...]
@@ -125,5 +134,5 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Every claim holds."""
+        """Whether every claim holds."""
         return all(check.holds for check in self.checks)

@@ -8,11 +8,11 @@ from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import ManifestFile, Violation
 from rljob_core.trajectory import group_of
 
-# ------------------------------------------------------------------------------------- what is read at all
+# ------------------------------------------------------------------------------------- complete sources
 
 
 def sources(case: Case) -> Refuted:
-    """Nothing is missing from the middle, and everything decodes."""
+    """Check that all sources decode, and that no message is missing from the middle of the ledger."""
     evidence = case.evidence
     found = [Violation((), text) for text in evidence.unreadable]
     charge = case.history.charge
@@ -32,7 +32,7 @@ def sources(case: Case) -> Refuted:
 
 
 def one_ending(case: Case) -> Refuted:
-    """Group by group, and trajectory by trajectory within one that was trained."""
+    """Check that every group ended at most once, and that each trained group was trained as a whole."""
     found = []
     history = case.history
     planned = {i for group in history.groups.values() for i in group.members}
@@ -64,23 +64,26 @@ def one_ending(case: Case) -> Refuted:
 
 
 def once_by_ledger(case: Case) -> Refuted:
-    """Over all commits; what a revoked one has consumed is never given out again."""
+    """Check that no trajectory is in two commits of the ledger, revoked commits included."""
     revoked = [(c.step, c.trajectory) for commit in case.history.revoked for c in commit.consumed]
     return _once(((c.step, c.trajectory) for c in case.consumed), revoked)
 
 
 def once_by_trainer(case: Case) -> Refuted:
-    """Over all that was fed under the fences whose commits count; a step starts over only at the word of the ledger."""
+    """Check that the trainer fed no trajectory to two steps, and fed none to the same step again without a restart.
+
+    Only the log of attempts and epochs whose commits count is checked. The ledger must show each restart of a step.
+    """
     examined, found = _once(((step, item.trajectory) for step, item in case.fed_items), case.revoked)
     fences = {c.record.version: (c.record.attempt, c.record.epoch) for c in case.history.commits}
     restored = {c.record.version for c in case.history.commits if c.restored}
     for version, starts in case.starts.items():
-        if version in restored:  # how often it started, the ledger has lost
+        if version in restored:  # the ledger may have lost how often the step was started
             continue
-        # A step starts at the coordinator's word only: a start of the attempt at this version, or the commit before.
-        words = case.history.starts.get((*fences[version], version - 1), 0)
+        # Only the coordinator starts a step: it starts an attempt at this version, or commits the step before.
+        attempt_starts = case.history.starts.get((*fences[version], version - 1), 0)
         follows = fences.get(version - 1) == fences[version]
-        for start in starts[max(words + follows, 1) :]:
+        for start in starts[max(attempt_starts + follows, 1) :]:
             ids = tuple(item.trajectory for item in start[0].items)
             found.append(
                 Violation(ids, f"were fed to step {version - 1} again, though it was not started over")
@@ -89,7 +92,7 @@ def once_by_trainer(case: Case) -> Refuted:
 
 
 def once_by_manifests(case: Case) -> Refuted:
-    """Over the commit records that the chain of manifests embeds, and those that it left when it was revoked."""
+    """Check that no trajectory is in the commit records of two manifests, those of revoked versions included."""
     revoked = {commit.record.manifest for commit in case.history.revoked}
     left = [manifest for manifest in case.evidence.manifests if manifest.digest in revoked]
     return _once(_embedded(case.chain), _embedded(left))
@@ -125,9 +128,9 @@ def _once(trained: Iterable[tuple[int, str]], revoked: Iterable[tuple[int, str]]
 
 
 def bound_by_ledger(case: Case) -> Refuted:
-    """By the payload's span as the coordinator wrote it down.
+    """Check the staleness of all trained trajectories by the payload spans in the ledger.
 
-    Of a restored commit, the ledger may know an attempt before the one that was trained: it says nothing of that.
+    For a restored commit, the ledger may only have an earlier attempt than the trained one: that one is skipped.
     """
     fed = {(step, item.trajectory): item.attempt for step, item in case.fed_items}
     seen = [
@@ -141,7 +144,7 @@ def bound_by_ledger(case: Case) -> Refuted:
 
 
 def bound_by_trainer(case: Case) -> Refuted:
-    """By the payload's span as the trainer read it from its header."""
+    """Check the staleness of all trained trajectories by the payload spans that the trainer read from the headers."""
     return _bound(case, [(step, item.trajectory, item.span.min) for step, item in case.fed_items])
 
 
@@ -160,20 +163,20 @@ def _bound(case: Case, seen: list[tuple[int, str, int]]) -> Refuted:
 
 
 def within_stamps(case: Case) -> Refuted:
-    """What the history found misplaced."""
+    """Report the reservations and moves that the history found outside their buffer's bound."""
     return len(case.history.groups) + case.history.moves, case.history.misplaced
 
 
 def changes(case: Case) -> Refuted:
-    """What the history of the pipeline found broken, over its words and the buffers between them."""
+    """Report the buffers and changes of the pipeline settings that the history found inconsistent."""
     history = case.history
-    return len(history.buffers) + len(history.pipelines.said), history.pipelines.broken
+    return len(history.buffers) + len(history.pipelines.settings), history.pipelines.broken
 
 
 def full_steps(case: Case) -> Refuted:
-    """As many groups as the buffer has entries, each of them with its entry there.
+    """Check that each step trained as many groups as its buffer has entries, and only groups with an entry there.
 
-    How they came into a restored step, the ledger has lost.
+    For a restored commit only the number is checked: the ledger may have lost how the groups got their entries.
     """
     found = []
     for commit in case.history.commits:

@@ -1,7 +1,7 @@
-"""The ledger's own account of a job, read once from end to end; nothing in it is believed yet.
+"""The audit's own reading of the ledger: applies the valid records in order and collects what contradicts them.
 
-Deliberately apart from `rljob_core.job_state`, by which the coordinator lives: what both got wrong in the same way,
-an audit could not see.
+It deliberately does not use the coordinator's state (`rljob_core.job_state`): an audit that shared that code would
+share its errors, and could not find them.
 """
 
 from __future__ import annotations
@@ -38,19 +38,24 @@ from rljob_core.trajectory import group_of, prompt_of_group, sibling_of, traject
 
 @dataclass(slots=True)
 class History:
-    """What the valid records say, in order.
+    """A job's history according to the valid records of its ledger.
 
     Attributes:
-        charge: which records count.
-        buffers: as they were opened, by step.
-        stamps: bound of each step: of its buffer, or of its commit if the ledger has lost that.
-        commits, revoked: those of the surviving chain; those that the user has gone back behind, in order.
-        pipelines: what was said to bind buffers.
-        starts: how often a fence `(attempt, epoch)` started at a version.
-        resumed: tokens that each attempt was given that went on from an earlier one.
-        out_of_order: attempts and epochs that went back, results that another attempt holds.
-        misplaced: reservations and moves that break the stamp of the buffer they land in.
-        misguided: ways back that do not lead to a version of the chain.
+        charge: selects the valid records.
+        buffers: the `BufferOpened` record of each step.
+        stamps: staleness bound of each step: its buffer's, or its commit's if the ledger has lost the buffer.
+        pipelines: the pipeline settings over time.
+        groups: all reserved groups, by id.
+        commits: the commits of the surviving chain, in order.
+        revoked: the commits that the user's rollbacks revoked, in order.
+        starts: how often each `(attempt, epoch)` of the trainer started at a version.
+        attempts: the `TrainerAttempt` records, in order.
+        finished: the record of the job's end; None if it has not ended.
+        moves: number of groups that were moved to another buffer.
+        resumed: for each attempt that continued an earlier one, how many tokens it inherited.
+        out_of_order: trainer attempts that went back, and results of an attempt that is not the current one.
+        misplaced: reservations and moves that break the bound of their buffer.
+        misguided: rollbacks that do not lead to a version of the chain.
     """
 
     charge: Charge = field(default_factory=Charge)
@@ -72,7 +77,7 @@ class History:
 
     @classmethod
     def read(cls, ledger: Iterable[LedgerMessage]) -> History:
-        """The history that a ledger tells."""
+        """Read a ledger's messages in order."""
         history = cls()
         for record in history.charge.records(ledger):
             history._take(record)
@@ -253,9 +258,9 @@ class History:
     # ------------------------------------------------------------------------------------------ lost and revoked
 
     def _restore(self, record: StepRestored) -> None:
-        """A commit whose record was lost, and with it, maybe, all that led to it: plans, results, assignments."""
+        """Apply a commit whose record was lost, perhaps with the plans, results and assignments before it."""
         step = record.commit.version - 1
-        self._assigned.clear()  # what was in training is given back
+        self._assigned.clear()  # the restore withdraws the micro-batches in training
         for name in record.dropped:
             self._take(GroupAborted(name, "LedgerLost"))
         lost: dict[str, int] = defaultdict(int)
@@ -277,11 +282,11 @@ class History:
         ]
 
     def _revoke(self, record: VersionsRevoked) -> None:
-        """The user goes back: what later versions consumed, and whatever is open, has ended."""
+        """Apply a rollback by the user: it revokes later versions and aborts every open group."""
         gone = [commit for commit in self.commits if commit.record.version > record.version]
         self.commits = [commit for commit in self.commits if commit.record.version <= record.version]
         self.revoked += gone
-        self._check_way_back(record, sum(len(commit.consumed) for commit in gone))
+        self._check_rollback(record, sum(len(commit.consumed) for commit in gone))
         steps = {commit.record.version - 1 for commit in gone}
         for name, group in self.groups.items():
             group.consumed = [step for step in group.consumed if step not in steps]
@@ -293,7 +298,7 @@ class History:
         self._assigned.clear()
         self.finished = None
 
-    def _check_way_back(self, record: VersionsRevoked, trajectories: int) -> None:
+    def _check_rollback(self, record: VersionsRevoked, trajectories: int) -> None:
         newest = self.commits[-1].record if self.commits else None
         name = (f"version {record.version}",)
         there = (newest.version, newest.key, newest.manifest) if newest is not None else (0, None, "")
@@ -309,14 +314,14 @@ class History:
             text = f"{trajectories} trajectories are revoked, not {record.trajectories} as the ledger says"
             self.misguided.append(Violation(name, text))
 
-    # ------------------------------------------------------------------------------------------ who is who
+    # ------------------------------------------------------------------------------------------ lookup
 
     def _member(self, trajectory: str) -> Member | None:
         group = self.groups.get(group_of(trajectory))
         return None if group is None else group.members.get(trajectory)
 
     def _holder(self, trajectory: str, attempt: int, what: str) -> Member | None:
-        """The trajectory, if it is known; a result must be of the attempt that holds it."""
+        """Find a trajectory, and report a result of another attempt than the current one; None if it is unknown."""
         member = self._member(trajectory)
         if member is None:
             self._unknown(trajectory, what)

@@ -9,34 +9,35 @@ from rljob_core.records import BufferOpened, PipelineSet
 
 
 class Pipelines:
-    """What the ledger says of the pipeline, in order, and what the buffers that opened in between make of it.
+    """The pipeline settings in the ledger, in order, and the buffers that were opened against them.
 
     Attributes:
-        said: every word on it; the first is what the job began with.
-        broken: buffers whose stamp is not the newest word's, or that opened too early for it.
+        settings: all `PipelineSet` records; the first has the settings that the job started with.
+        broken: buffers that were not opened under the newest settings, or were opened too early for their bound.
     """
 
     def __init__(self) -> None:
-        self.said: list[PipelineSet] = []
+        self.settings: list[PipelineSet] = []
         self.broken: list[Violation] = []
 
     def change(self, record: PipelineSet, opened: Iterable[int]) -> None:
-        """A word on it. It binds the next buffer: not one that is open, and leaves none out.
+        """Add new settings; they must apply from the next buffer on: to no open one, and without a gap.
 
         Args:
-            opened: steps that have had a buffer, or were restored after the ledger had lost it.
+            record: the new settings.
+            opened: steps whose buffer was opened, or whose commit was restored after the ledger had lost the buffer.
         """
         following = max(opened, default=-1) + 1
         if record.step != following:
             text = f"was to bind buffers from step {record.step} on, but the next to open was that of {following}"
             self.broken.append(Violation((f"step {record.step}",), text))
-        self.said.append(record)
+        self.settings.append(record)
 
     def open(self, record: BufferOpened, *, committed: int) -> None:
-        """A buffer opens, when that many steps are committed."""
+        """Check a buffer that is opened when `committed` steps are committed."""
         name = (f"step {record.step}",)
-        if self.said:
-            newest = self.said[-1]
+        if self.settings:
+            newest = self.settings[-1]
             if (record.mode, record.max_staleness) != (newest.mode, newest.max_staleness):
                 text = (
                     f"opened under {record.mode} {record.max_staleness}, but {newest.mode} {newest.max_staleness} "
@@ -49,7 +50,7 @@ class Pipelines:
 
     def summary(self) -> Iterator[dict[str, object]]:
         """The history of it, for counts."""
-        for record in self.said:
+        for record in self.settings:
             yield {
                 "from_step": record.step,
                 "mode": record.mode,

@@ -1,8 +1,8 @@
-"""Reads everything there is about a job: its streams, its weights' manifests, its trainer's own log.
+"""Reads the audit's evidence about a job: its streams, the manifests of its weights, and its trainer's own log.
 
-Of a run's folder the server is asked that runs; otherwise a nats-server is started on the stored streams for as long
-as it takes. In a pod it is the server that `RLJOB_NATS_URL` names. The ledger is read first: whatever it says must then
-be found in the sources that were written before it.
+For a run's output folder, the streams are read from the run's nats-server if it is running, else from a server that is
+started for the audit. In a pod they are read from the server in `RLJOB_NATS_URL`. The ledger is read first: everything
+that it refers to was stored in the other sources before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
 
 
 async def read_folder(folder: RunFolder) -> Evidence:
-    """All evidence about the job in an output folder of `rljob run`.
+    """Read all evidence about the job in an output folder of `rljob run`.
 
     Raises:
         SpecError: the folder holds no job.
@@ -57,10 +57,11 @@ async def read_folder(folder: RunFolder) -> Evidence:
 
 
 async def read_configured(config: JobConfig, environment: Mapping[str, str] = os.environ) -> Evidence:
-    """All evidence about a job on a cluster, read from a pod of its own (`rljob_operator.children.audit_pod`).
+    """Read all evidence about a job on a cluster, from inside an audit pod (`rljob_operator.children.audit_pod`).
 
     Args:
-        environment: a worker's, with the reader's credentials.
+        config: the job's configuration.
+        environment: environment variables of a worker, with the reader's credentials.
 
     Raises:
         SpecError: the environment names no server.
@@ -83,12 +84,12 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
 
 
 async def collect(store: MessageStore, weights: Transport, *, job: str, trainer: Path) -> Evidence:
-    """All evidence there is in these places; both stores are closed afterwards.
+    """Read all evidence from a job's stores and its trainer's log; both stores are closed afterwards.
 
     Args:
-        store: not yet open.
-        weights: where the versions' manifests are.
-        job: UID.
+        store: the job's streams, not yet open.
+        weights: storage that has the versions' manifests.
+        job: UID of the job.
         trainer: folder of the trainer's own log.
 
     Raises:
@@ -117,7 +118,7 @@ async def collect(store: MessageStore, weights: Transport, *, job: str, trainer:
 
 @asynccontextmanager
 async def _server(folder: RunFolder, identity: Identity) -> AsyncIterator[str]:
-    """URL of a server that has the job's streams."""
+    """Yield the URL of a server that has the job's streams; start one if the run is over."""
     if identity.nats_url:
         yield identity.nats_url
         return
@@ -143,7 +144,7 @@ def _manifests(weights: Transport, unreadable: list[str]) -> Iterator[ManifestFi
     for key in sorted(weights.listing()):
         try:
             content = weights.manifest(key)
-            if content is None:  # not a version: its writer did not come to the end
+            if content is None:  # not a version: its writer did not finish
                 continue
             manifest = _MANIFEST.validate_json(content)
         except (RLJobError, ValidationError) as error:
@@ -160,7 +161,7 @@ def _manifests(weights: Transport, unreadable: list[str]) -> Iterator[ManifestFi
 
 
 def _digest(content: bytes) -> str:
-    """xxh3-128 of a manifest without its digest, as JSON with sorted keys and no spaces."""
+    """Return the xxh3-128 of a manifest without its digest, as JSON with sorted keys and no spaces."""
     fields = json.loads(content)
     del fields["digest"]
     return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
@@ -173,7 +174,8 @@ def _fed(folder: Path, unreadable: list[str]) -> Iterator[FedMicroBatch]:
             try:
                 yield FED.validate_json(line)
             except ValidationError as error:
-                # A line is written whole before backward begins: half a one was cut by a kill, and nothing was fed.
+                # The trainer writes a whole line before backward begins. A line without its end was cut off by a kill:
+                # nothing was fed.
                 if line.endswith(b"\n"):
                     unreadable.append(f"{file}, line {number}: {_first(error)}")
 

@@ -1,6 +1,6 @@
-"""What a job's streams hold, for the audit: ledger, rewards, payloads.
+"""Reads a job's streams for the audit: ledger, rewards and payloads.
 
-A server may lose the end of a stream, while it is read, too: sequences then belong to other messages than before.
+A server may lose the end of a stream, even while the audit reads it; new messages then reuse the lost sequences.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PAYLOADS_AT_ONCE = 64
 
 
 async def stored(store: MessageStore, channel: Channel, *, headers_only: bool = False) -> list[Message]:
-    """What a stream holds now. One that shrinks meanwhile, because its job runs, is read as far as it goes.
+    """Read all messages that a stream holds now, without those that a running job deletes meanwhile.
 
     Raises:
-        StreamCut: its server has lost messages again and again while they were read.
+        StreamCut: the server lost messages during each of several attempts to read the stream.
     """
     for _ in range(_READINGS):
         try:
@@ -55,7 +55,7 @@ async def _read(store: MessageStore, channel: Channel, *, headers_only: bool) ->
 
 
 def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Iterator[LedgerMessage]:
-    """What each message holds, and whether it is in the chain."""
+    """Decode the ledger's messages and find out which are in the chain; add what does not decode to `unreadable`."""
     chain = Chain()
     data = {message.sequence: message.data for message in messages}
     for message in messages:
@@ -86,7 +86,7 @@ def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Itera
 
 
 def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterator[RewardResult]:
-    """All scores that are left."""
+    """Yield all results in the reward stream; add what does not decode to `unreadable`."""
     for message in messages:
         if message.suffix == MARK:
             continue
@@ -99,7 +99,7 @@ def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterat
 
 
 async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[PayloadLeft]:
-    """Training payloads left, each compared with its digest byte by byte."""
+    """Read the payloads that are left in the trajectory stream, and verify each against its digest."""
     trajectories = TrajectoryStore(store)
     summaries = []
     for message in await stored(store, Channel.TRAJECTORIES, headers_only=True):
@@ -115,7 +115,7 @@ async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[Payl
     for first in range(0, len(summaries), _PAYLOADS_AT_ONCE):
         part = summaries[first : first + _PAYLOADS_AT_ONCE]
         whole = await trajectories.get([location for _, location in part])
-        # Gone since the header was read is no damage, nor is another message in its place.
+        # A payload that was deleted since its header was read is no damage, nor is another message in its place.
         sequences = [location.sequence for _, location in part]
         present = dict(zip(sequences, await store.get(Channel.TRAJECTORIES, sequences), strict=True))
         left += [
@@ -135,7 +135,7 @@ async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[Payl
 
 
 def _lists(message: Message | None, summary: PayloadSummary) -> bool:
-    """Whether it is still the message that a summary was read from."""
+    """Return whether the message is the one that the summary was read from."""
     if message is None or SUMMARY_HEADER not in message.headers:
         return False
     with suppress(CorruptPayload):

@@ -1,4 +1,4 @@
-"""Findings for people and for programs."""
+"""Formats the audit's findings: a table for the terminal, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IDS_SHOWN = 8
 
 
 def as_text(findings: Findings) -> str:
-    """The findings as JSON."""
+    """Format the findings as JSON."""
     content = {
         "verdict": _verdict(findings),
         "counts": findings.counts,
@@ -36,7 +36,7 @@ def as_text(findings: Findings) -> str:
 
 
 def print_table(console: Console, findings: Findings) -> None:
-    """One row per claim, the offending ids of those that do not hold, the counts and the verdict."""
+    """Print one row per claim, the violations of each refuted claim, the counts and the verdict."""
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
     table.add_column("")
     table.add_column("claim")
@@ -66,13 +66,13 @@ def print_table(console: Console, findings: Findings) -> None:
 
 
 def _turns(counts: dict[str, Any]) -> str:
-    """What became of versions that the ledger had lost, and that the user took back."""
-    told = [
+    """Say how many versions the ledger had lost and got back, and how many the user's rollbacks revoked."""
+    parts = [
         f"{counts[name]:,} {what}"
         for name, what in (("versions_restored", "restored"), ("versions_revoked", "revoked"))
         if counts[name]
     ]
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _verdict(findings: Findings) -> str:
@@ -80,10 +80,9 @@ def _verdict(findings: Findings) -> str:
     return "holds" if not refuted else f"violated ({refuted} of {len(findings.checks)} claims refuted)"
 
 
-def _pipeline(said: Mapping[str, Any]) -> str:
-    return (
-        f"{said['mode']} {said['max_staleness']} (inflight {said['inflight']}) from step {said['from_step']}"
-    )
+def _pipeline(settings: Mapping[str, Any]) -> str:
+    bound = f"{settings['mode']} {settings['max_staleness']} (inflight {settings['inflight']})"
+    return f"{bound} from step {settings['from_step']}"
 
 
 def _print_violations(console: Console, check: AuditCheck) -> None:
