@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from boundaries import BOUNDARIES, ROLES
 from faulty_run import PATIENCE, FaultyRun, apart, emulated
 from kill_locations import commits, epochs
-from tests.draw import draw
+from tests.draw import chance, draw
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -32,7 +31,7 @@ def test_each_role_goes_on_after_it_stood_still(start: Callable[..., FaultyRun])
         steps, seconds = (80, 1.0) if role == "rollout" else (40, 0.3)
         run = start(f"{role} frozen", steps=steps, **emulated(step_seconds=seconds))
         run.watch()
-        time.sleep(random.uniform(0.0, 1.0))
+        time.sleep(chance(f"frozen {role}").uniform(0.0, 1.0))
         name, pid = run.victim(role)
         reached = run.seen.seen.committed
         os.kill(pid, signal.SIGSTOP)

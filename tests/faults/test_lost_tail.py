@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from cut_files import cut_bytes, cut_messages, stream_folder
 from faulty_run import FaultyRun, emulated
 from kill_locations import Written, commits, read_ledger
+from tests.draw import chance
 from watcher import names_of
 
 from rljob_core.records import MicroBatchAssigned, Record, StepCommitted, StepRestored
@@ -45,7 +45,7 @@ def lose_steps_and_the_ends_of_all_else(store: Path, ledger: Sequence[Written]) 
     count = 1 + after_last(ledger, lambda r: isinstance(r, StepCommitted) and r.version == version)
     cut_messages(stream_folder(store, "ledger"), count)
     for other in OTHERS:
-        cut_messages(stream_folder(store, other), random.randrange(5))
+        cut_messages(stream_folder(store, other), chance(f"lost tail of {other}").randrange(5))
     return 4
 
 
