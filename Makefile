@@ -68,6 +68,7 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, generated f
 	@$(BIN)/lint-imports
 	@$(BIN)/rljob crd --check
 
+# CI needs no suite for this: tests/docs/test_site.py, a part of `make test`, builds the site with the same strictness.
 docs: $(VENV)/.installed  ## build the documentation site into site/; a dead link fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
