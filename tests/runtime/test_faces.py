@@ -16,7 +16,13 @@ HEAVY = {"torch", "transformers", "vllm", "deepspeed", "peft", "safetensors", "a
 
 
 @pytest.mark.parametrize(
-    "face", [*FACES, "rljob_runtime.engines.vllm", "rljob_runtime.training.losses.registry"]
+    "face",
+    [
+        *FACES,
+        "rljob_runtime.engines.registry",
+        "rljob_runtime.engines.vllm",
+        "rljob_runtime.training.losses.registry",
+    ],
 )
 def test_importing_a_face_loads_no_heavy_library(face: str) -> None:
     code = f"import sys, {face}; print(*sorted({HEAVY!r} & sys.modules.keys()))"

@@ -30,8 +30,8 @@ from rljob_core.messages import REWARD_QUEUE, RewardResult
 from rljob_core.ports import Channel, first_sequence
 from rljob_core.records import JobFinished
 from rljob_core.spec import PipelineSpec
-from rljob_runtime.engines.emulated import EmulatedEngine
-from rljob_runtime.engines.options import EmulatedEngineOptions
+from rljob_runtime.engines.emulated.engine import EmulatedEngine
+from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging.ledger import RECORDS, read_batch
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore

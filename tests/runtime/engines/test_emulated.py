@@ -12,8 +12,8 @@ import pytest
 
 from rljob_core.ports import Completed, Request
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.engines.emulated import EmulatedEngine, response_length
-from rljob_runtime.engines.options import EmulatedEngineOptions, LengthOptions
+from rljob_runtime.engines.emulated.engine import EmulatedEngine, response_length
+from rljob_runtime.engines.emulated.options import EmulatedEngineOptions, LengthOptions
 
 T = TypeVar("T")
 ENDLESS = {"median": 1e6, "sigma": 0.0, "promptSigma": 0.0, "max": 10**6}

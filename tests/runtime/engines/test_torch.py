@@ -20,10 +20,10 @@ from rljob_contract.tiny_models import ARCHITECTURES, tiny_model
 from rljob_core.errors import GenerationFailed, SpecError, WeightsRejected
 from rljob_core.ports import Completed, EngineEvent, Request, Stopped
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.engines.options import TorchEngineOptions
 from rljob_runtime.engines.random_stream import draw, stream
 from rljob_runtime.engines.stops import Mark, StopTable
 from rljob_runtime.engines.torch.engine import TorchEngine
+from rljob_runtime.engines.torch.options import TorchEngineOptions
 from rljob_runtime.engines.torch.sampler import sample
 
 Start = Callable[..., Awaitable[TorchEngine]]

@@ -31,8 +31,8 @@ from rljob_core.messages import (
 from rljob_core.ports import Channel, Message
 from rljob_core.records import Inherited
 from rljob_core.trajectory import FinishReason, Source, Trajectory, VersionSpan
-from rljob_runtime.engines.emulated import EmulatedEngine
-from rljob_runtime.engines.options import EmulatedEngineOptions
+from rljob_runtime.engines.emulated.engine import EmulatedEngine
+from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.progress import ProgressStore

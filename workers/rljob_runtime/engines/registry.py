@@ -2,98 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rljob_core.config import JobConfig
-from rljob_core.errors import SpecError
 from rljob_core.ports import Engine
-from rljob_runtime.engines.fit import check_http, check_response, check_torch, check_vllm, shared_servers
-from rljob_runtime.engines.options import (
-    EmulatedEngineOptions,
-    HttpEngineOptions,
-    TorchEngineOptions,
-    VllmEngineOptions,
-)
+from rljob_runtime.engines.emulated.factory import EMULATED
+from rljob_runtime.engines.factory import EngineFactory
+from rljob_runtime.engines.fit import NAME, OPTIONS, check_response
+from rljob_runtime.engines.http.factory import HTTP
 from rljob_runtime.engines.stops import Decode
-from rljob_runtime.model.settings import ModelSettings, model_settings
-from rljob_runtime.plugins import Factory, Registry
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFactory(Factory[Engine]):
-    """Creates engines of one kind, and says what can be known about them before one is created.
-
-    Attributes:
-        reads_weights: it reads the initial weights from the model's folder, so the folder must hold them.
-        check_fit: checks that it can serve a model with its options, without loading either; raises SpecError. None:
-            its constructor checks.
-        check_pools: the problems that pools with this engine would cause each other, or none.
-        check_server: asks what the engine depends on outside its process whether it can serve; raises SpecError.
-        endless_options: options under which it ends no response by itself, for the checks of the engine contract.
-    """
-
-    reads_weights: bool = False
-    check_fit: Callable[[ModelSettings, Any], None] | None = None
-    check_pools: Callable[[JobConfig], list[SpecError]] | None = None
-    check_server: Callable[[Any], Coroutine[Any, Any, None]] | None = None
-    endless_options: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _torch(model_path: Path, *, options: TorchEngineOptions, decode: Decode | None) -> Engine:
-    from rljob_runtime.engines.torch.engine import TorchEngine
-
-    return TorchEngine(model_path, options=options, decode=decode)
-
-
-def _emulated(model_path: Path, *, options: EmulatedEngineOptions, decode: Decode | None) -> Engine:  # noqa: ARG001
-    from rljob_runtime.engines.emulated import EmulatedEngine
-
-    return EmulatedEngine(options)
-
-
-def _vllm(model_path: Path, *, options: VllmEngineOptions, decode: Decode | None) -> Engine:
-    from rljob_runtime.engines.vllm.engine import VllmEngine
-
-    return VllmEngine(model_settings(model_path), options=options, decode=decode)
-
-
-def _http(model_path: Path, *, options: HttpEngineOptions, decode: Decode | None) -> Engine:
-    from rljob_runtime.engines.http.engine import HttpEngine
-
-    return HttpEngine(model_settings(model_path), options=options, decode=decode)
-
-
-async def _ask_server(options: HttpEngineOptions) -> None:
-    from rljob_runtime.engines.http.capabilities import check_server
-
-    await check_server(options)
-
+from rljob_runtime.engines.torch.factory import TORCH
+from rljob_runtime.engines.vllm.factory import VLLM
+from rljob_runtime.model.settings import model_settings
+from rljob_runtime.plugins import Registry
 
 ENGINES = Registry[EngineFactory](
     "engine",
     "rljob.engines",
     {
-        "Torch": EngineFactory(_torch, TorchEngineOptions, reads_weights=True, check_fit=check_torch),
-        "vLLM": EngineFactory(_vllm, VllmEngineOptions, reads_weights=True, check_fit=check_vllm),
-        "HTTP": EngineFactory(
-            _http,
-            HttpEngineOptions,
-            check_fit=check_http,
-            check_pools=shared_servers,
-            check_server=_ask_server,
-        ),
-        "Emulated": EngineFactory(
-            _emulated,
-            EmulatedEngineOptions,
-            # Longer than any request allows, and as slow as real ones: requests still run when a check acts.
-            endless_options={
-                "stepSeconds": 0.002,
-                "lengths": {"median": 1e6, "sigma": 0.0, "promptSigma": 0.0, "max": 1_000_000},
-            },
-        ),
+        "Torch": TORCH,
+        "vLLM": VLLM,
+        "HTTP": HTTP,
+        "Emulated": EMULATED,
     },
     EngineFactory.of,
 )
@@ -105,7 +36,7 @@ def find_engine(name: str) -> EngineFactory:
     Raises:
         SpecError: no engine has that name, or it does not load.
     """
-    return ENGINES.find(name, field="spec.rollout.engine.name")
+    return ENGINES.find(name, field=NAME)
 
 
 def check_engine(name: str, options: Mapping[str, Any]) -> Any:
@@ -114,7 +45,7 @@ def check_engine(name: str, options: Mapping[str, Any]) -> Any:
     Raises:
         SpecError: no engine has that name, it does not load, or it has no such option.
     """
-    return find_engine(name).check(options, field="spec.rollout.engine.options", whose=f"engine {name}")
+    return find_engine(name).check(options, field=OPTIONS, whose=f"engine {name}")
 
 
 def check_fit(

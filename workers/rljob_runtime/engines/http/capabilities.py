@@ -14,8 +14,8 @@ import numpy as np
 from rljob_core.errors import ResourceMissing, SpecError
 from rljob_core.ports import Request
 from rljob_runtime.engines.fit import OPTIONS
+from rljob_runtime.engines.http.options import HttpEngineOptions
 from rljob_runtime.engines.http.server import RequestRefused, Server, ServerBroken, ServerUnavailable
-from rljob_runtime.engines.options import HttpEngineOptions
 from rljob_runtime.engines.random_stream import stream
 from rljob_runtime.engines.vllm.names import DRAWN, SEED
 

@@ -17,9 +17,9 @@ from typing import Any
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request
 from rljob_runtime.engines.events import EngineEvents
-from rljob_runtime.engines.options import TorchEngineOptions
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.torch.commands import Close, Report, Submit, Swap, Withdraw
+from rljob_runtime.engines.torch.options import TorchEngineOptions
 from rljob_runtime.engines.torch.worker import Worker
 
 

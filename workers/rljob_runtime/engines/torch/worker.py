@@ -24,12 +24,12 @@ from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import unfit
-from rljob_runtime.engines.options import TorchEngineOptions
 from rljob_runtime.engines.profile import StepTimes
 from rljob_runtime.engines.random_stream import draw
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
 from rljob_runtime.engines.torch.commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engines.torch.model import SlotModel
+from rljob_runtime.engines.torch.options import TorchEngineOptions
 from rljob_runtime.engines.torch.rows import QueuedSequence, Rows
 from rljob_runtime.engines.torch.sampler import sample
 

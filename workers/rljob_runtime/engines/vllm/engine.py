@@ -23,12 +23,12 @@ import numpy as np
 
 from rljob_core.errors import GenerationFailed, SpecError
 from rljob_core.ports import Request
-from rljob_runtime.engines.options import VllmEngineOptions
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine
 from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
 from rljob_runtime.engines.vllm import internals
 from rljob_runtime.engines.vllm.names import DRAWN, EXTENSION, OWNER, SEED, TRANSFER
+from rljob_runtime.engines.vllm.options import VllmEngineOptions
 from rljob_runtime.model.settings import ModelSettings
 
 _GIB = 1 << 30

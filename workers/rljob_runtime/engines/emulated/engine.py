@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
+from rljob_runtime.engines.emulated.options import EmulatedEngineOptions, LengthOptions
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
-from rljob_runtime.engines.options import EmulatedEngineOptions, LengthOptions
 from rljob_runtime.engines.pending_swap import PendingSwap, fail_all
 
 
