@@ -122,7 +122,7 @@ def test_every_gang_has_the_gpus_of_its_ranks() -> None:
         pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
         (trainer,) = [
             c
-            for c in desired(job, SITE, Targets(1, 0, pools))
+            for c in desired(resolve_job(job, SITE), Targets(1, 0, pools))
             if c["metadata"]["name"] == f"{name}-trainer-1" and c["kind"] == "Job"
         ]
         assert trainer["spec"]["completions"] == pods
