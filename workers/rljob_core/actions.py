@@ -1,6 +1,6 @@
-"""The planner's inputs (observations) and outputs (actions), all frozen, so that a run can be logged and replayed.
+"""The planner's inputs (observations) and outputs (actions) as frozen dataclasses, so that a run can be replayed.
 
-Their class and field names are a file format: decision logs hold them (`rljob_runtime.roles.decision_log`).
+Their class and field names are part of a file format: decision logs contain them (`rljob_runtime.roles.decision_log`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class PipelineChanged:
 
 @dataclass(frozen=True, slots=True)
 class StoresRead:
-    """What the weight store and the version stream hold, read by a coordinator that has just claimed its epoch.
+    """The content of the weight store and the version stream when a coordinator has just claimed its epoch.
 
     Attributes:
         proposals: commit records embedded in the manifests of all versions after the ledger's last commit.
-        announced: digest of the manifest that was announced last; "" for none.
+        announced: digest of the manifest of the newest announced version; "" if none was announced.
     """
 
     proposals: tuple[StepCommitted, ...]
@@ -51,7 +51,16 @@ class PipelineRefused:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A payload's header: everything that the coordinator knows of a trajectory's content."""
+    """A payload's header: everything that the coordinator knows of a trajectory's content.
+
+    Attributes:
+        trajectory: id of the trajectory.
+        attempt: the attempt that produced the payload.
+        span: oldest and newest version of the weights that produced a token.
+        tokens: number of tokens, prompt included.
+        response_tokens: number of tokens that the model generated.
+        digest: xxh3-128 of the payload.
+    """
 
     trajectory: str
     attempt: int
@@ -63,7 +72,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class PayloadSeen:
-    """A message of the trajectory stream, with the headers of its payloads in order."""
+    """A new message in the trajectory stream, with the headers of its payloads in order."""
 
     sequence: int
     summaries: tuple[Summary, ...]
@@ -71,9 +80,10 @@ class PayloadSeen:
 
 @dataclass(frozen=True, slots=True)
 class PayloadAbsent:
-    """An engine was sent an attempt again that it no longer has, and says so in this message of the trajectory stream.
+    """An engine reports, in a message of the trajectory stream, that it was sent an attempt which it has finished.
 
-    It has stored the attempt's payload before this message: if that was not read by now, it is lost.
+    The engine stored the attempt's payload before this message: if the coordinator has not read the payload by now, the
+    payload is lost.
     """
 
     sequence: int
@@ -84,7 +94,7 @@ class PayloadAbsent:
 
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
-    """A trajectory's newest progress, and the weights that produced it, as (version, manifest's digest) pairs."""
+    """A trajectory's newest stored progress, and the weights that produced it as (version, manifest digest) pairs."""
 
     inherited: Inherited
     weights: tuple[tuple[int, str], ...]
@@ -92,7 +102,7 @@ class StoredProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProgressFound:
-    """The answer to `FindProgress` about one trajectory that waits as this attempt; None if no progress is stored."""
+    """The answer to `FindProgress` about one attempt of a trajectory; `progress` is None if none is stored."""
 
     trajectory: str
     attempt: int
@@ -101,14 +111,14 @@ class ProgressFound:
 
 @dataclass(frozen=True, slots=True)
 class ProgressListed:
-    """The answer to `ListProgress`: the trajectories of which progress is stored."""
+    """The answer to `ListProgress`: the trajectories that have stored progress."""
 
     trajectories: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RewardsSeen:
-    """A message of the reward stream, with its results."""
+    """A new message in the reward stream, with its results."""
 
     sequence: int
     results: tuple[RewardResult, ...]
@@ -116,9 +126,11 @@ class RewardsSeen:
 
 @dataclass(frozen=True, slots=True)
 class RewardsComplete:
-    """The answer to `CheckRewards`: every payload stored before it has been scored, and every score was read.
+    """The answer to `CheckRewards`: every payload stored before the check is scored, and every score was read.
 
-    `sequence` is the mark's message in the reward stream; `number` is 0 for another coordinator's mark.
+    Attributes:
+        number: the check's number; 0 if another coordinator asked for it.
+        sequence: sequence of the message in the reward stream that marks the check.
     """
 
     number: int
@@ -135,7 +147,7 @@ class SignalSeen:
 
 @dataclass(frozen=True, slots=True)
 class OwnHeartbeat:
-    """The coordinator's own heartbeat, read back through the store."""
+    """The coordinator has read its own heartbeat back from the store."""
 
 
 Observation = (
@@ -192,7 +204,7 @@ class DeletePayloads:
 
 @dataclass(frozen=True, slots=True)
 class FindProgress:
-    """Look up the newest progress of trajectories that wait as these attempts; one `ProgressFound` each follows."""
+    """Look up the newest progress of waiting trajectories and their attempts; one `ProgressFound` each follows."""
 
     trajectories: tuple[str, ...]
     attempts: tuple[int, ...]
@@ -200,12 +212,12 @@ class FindProgress:
 
 @dataclass(frozen=True, slots=True)
 class ListProgress:
-    """List the trajectories of which progress is stored; `ProgressListed` follows."""
+    """List the trajectories that have stored progress; `ProgressListed` follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropProgress:
-    """Delete the progress of these trajectories."""
+    """Delete the stored progress of these trajectories."""
 
     trajectories: tuple[str, ...]
 

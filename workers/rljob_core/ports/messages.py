@@ -1,4 +1,7 @@
-"""`MessageStore`: a job's streams, queues and signals, as the roles use them. See `docs/design/streams.md`."""
+"""`MessageStore`: the interface through which the roles use a job's streams, queues and signals.
+
+See `docs/design/streams.md`.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ class Channel(StrEnum):
     """A job's streams. Subjects are `<job subject>.<channel>.<suffix>`."""
 
     LEDGER = "ledger"
-    WORK = "work"  # to the engines
-    TRAINING = "training"  # to the trainer
-    EVENTS = "events"  # to the coordinator, each role under its own name
+    WORK = "work"  # requests for the engines
+    TRAINING = "training"  # commands for the trainer
+    EVENTS = "events"  # events for the coordinator; each role publishes under its own name
     TRAJECTORIES = "trajectories"
-    PROGRESS = "progress"  # of trajectories that are being generated, the newest of each
+    PROGRESS = "progress"  # the newest partial response of each trajectory in generation
     REWARDS = "rewards"
     VERSIONS = "versions"
     METRICS = "metrics"
-    WEIGHTS = "weights"  # tensors, where they travel over the message store
+    WEIGHTS = "weights"  # tensors, if the job transports weights over the message store
 
 
-#: The header that holds a stored message's id, which `publish` was given or the store has chosen.
+#: The header that has a stored message's id, which the caller of `publish` or the store has chosen.
 MESSAGE_ID = "Nats-Msg-Id"
 
-#: Channels whose messages are deleted once their only reader acknowledges them. Each receiving role has its own, so
-#: that the server can refuse it the others.
+#: Channels whose messages are deleted once their only reader acknowledges them. Each receiving role has its own
+#: channel, so that the server can deny it access to the others.
 WORK_QUEUES = frozenset({Channel.WORK, Channel.TRAINING, Channel.EVENTS})
 
 #: Channels that keep only the newest message of each suffix.
@@ -39,11 +42,11 @@ QUEUED = WORK_QUEUES | {Channel.TRAJECTORIES}
 
 
 def first_sequence(channel: Channel) -> int:
-    """Sequence of a channel's first message.
+    """Return the sequence of a channel's first message: 2 for channels with queues, else 1.
 
-    Under queues it is 2: a nats-server (2.15.1) that finds its files cut puts a queue back to where the channel ends,
-    but takes a queue that is at 0 then, with nothing acknowledged, for one without a state, reads its old state again,
-    and never delivers what is stored next.
+    The 2 works around nats-server 2.15.1. If that server finds its files cut, it sets each queue back to the end of the
+    channel. But it takes a queue at sequence 0 for one without any state, loads the queue's old state, and never
+    delivers the messages that are stored next.
     """
     return 2 if channel in QUEUED else 1
 
@@ -52,7 +55,12 @@ def first_sequence(channel: Channel) -> int:
 class Message:
     """One stored message.
 
-    `data` is empty where only headers were asked for; `size` is the payload's bytes; `headers[MESSAGE_ID]` its id.
+    Attributes:
+        sequence: its sequence in the channel.
+        suffix: last part of its subject.
+        data: the payload; empty if the reader asked for headers only.
+        headers: `headers[MESSAGE_ID]` is the message's id.
+        size: bytes of the payload, also if `data` was not read.
     """
 
     sequence: int
@@ -71,37 +79,47 @@ class Delivery(Protocol):
 
     @property
     def deliveries(self) -> int:
-        """How many times it was delivered, this one included."""
+        """How many times the message was delivered, this delivery included."""
 
     async def ack(self) -> None:
-        """Acknowledge it: it is not delivered again."""
+        """Acknowledge the message, so that it is not delivered again."""
 
     async def retry(self, delay: float) -> None:
-        """Deliver it again after `delay` seconds."""
+        """Have the message delivered again after `delay` seconds."""
 
     async def in_progress(self) -> None:
-        """Restart its acknowledgement timer."""
+        """Restart the message's acknowledgement timer."""
 
 
 class Queue(Protocol):
-    """A durable consumer whose messages are each given to one of its readers."""
+    """A durable consumer: each of its messages is delivered to one of its readers."""
 
     async def fetch(self, *, messages: int, max_bytes: int, timeout: float) -> Sequence[Delivery]:
-        """Wait for messages; at least one, or none after `timeout` seconds."""
+        """Wait until a message is available and return the available ones; [] after `timeout` seconds.
+
+        Args:
+            messages: return at most this many messages.
+            max_bytes: return at most this many bytes of messages.
+            timeout: seconds.
+        """
 
 
 class MessageStore(Protocol):
-    """A job's streams. Methods raise `StoreUnavailable` when the server cannot be reached for long.
+    """A job's streams, queues and signals. Methods raise `StoreUnavailable` if the server stays unreachable.
 
-    A server may acknowledge a message before it is safe on disk. When its machine dies, the newest messages of any
-    stream may be gone, and their sequences are then given to others: the stream was *cut*. What holds then: a
-    publish with `expected_id` never follows another message than the one meant; readers raise `StreamCut`; queues
-    deliver every message that is stored later, and may deliver again what was dealt with. What goes by sequence (`get`,
-    `delete`, where a reader starts) means whatever has that sequence then. More in `docs/design/streams.md`.
+    A server may acknowledge a message before the message is safe on disk. If its machine dies, the newest messages of
+    any stream may be lost, and new messages reuse their sequences: the stream was *cut*. After a cut:
+
+    - `publish` with `expected_id` still appends only to the message that the caller means.
+    - Readers raise `StreamCut`.
+    - Queues deliver every message that is stored later, and may deliver acknowledged messages again.
+    - Methods that take sequences (`get`, `delete`, `read`) use the messages that have those sequences now.
+
+    See `docs/design/streams.md`.
     """
 
     async def open(self) -> None:
-        """Create the job's streams and bucket where they do not exist."""
+        """Connect, and create those of the job's streams and its signal bucket that do not exist."""
 
     async def publish(
         self,
@@ -114,62 +132,70 @@ class MessageStore(Protocol):
         expected_sequence: int | None = None,
         expected_id: str | None = None,
     ) -> int:
-        """Store a message; its sequence once it is acknowledged.
+        """Store a message, wait for the server's acknowledgement, and return the message's sequence.
 
-        Concurrent calls share the connection (at most a bounded window is in flight). A repeated `message_id`
-        is stored once.
+        Concurrent calls share the connection, with a bounded number of messages in flight. Messages with the same
+        `message_id` are stored once.
 
         Raises:
-            Fenced: `expected_sequence` is not the channel's last sequence, or `expected_id` not the id of its
-                newest message. May also be raised, rarely, where it is but the server no longer knows.
+            Fenced: `expected_sequence` is not the channel's last sequence, or `expected_id` is not the id of its newest
+                message. Rarely also raised although they match, if the server no longer knows it.
             StoreFull: the channel is at its limit.
         """
 
     def read(
         self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False
     ) -> AsyncIterator[Sequence[Message]]:
-        """Messages in order from sequence `start`, then new ones as they come, in batches, without end.
+        """Yield batches of messages in order from sequence `start`, then new messages as they come, without end.
 
         Raises:
-            StreamCut: messages that were read are gone, and their sequences are given to others.
+            StreamCut: messages that this reader has read were lost, and their sequences are reused.
         """
 
     async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
-        """The newest message of a suffix that is stored; None if there is none."""
+        """Return the newest stored message of a suffix; None if there is none."""
 
     async def last_sequence(self, channel: Channel) -> int:
-        """Sequence of the newest message ever stored; 0 if none was."""
+        """Return the sequence of the newest message that was ever stored; 0 if none was."""
 
     async def queue(
         self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
     ) -> Queue:
-        """The durable queue `name` over the messages of `suffix` (created if it does not exist)."""
+        """Open the durable queue `name` over the messages of `suffix`; create it if it does not exist.
+
+        Args:
+            channel: the channel.
+            suffix: suffix of the queue's messages.
+            name: name of the queue.
+            ack_wait: seconds until a message that is not acknowledged is delivered again.
+            max_pending: how many messages may be delivered and not acknowledged at a time.
+        """
 
     async def unacknowledged(self, channel: Channel, name: str) -> int:
-        """Messages of the durable queue `name` that wait, or are given out and not acknowledged.
+        """Count the messages of the durable queue `name` that wait, or are delivered and not acknowledged.
 
-        The figure may be a moment old, but it is 0 only if all that was stored before the call was dealt with.
-        A queue that does not exist has dealt with nothing: all messages of the channel.
+        The number may be slightly out of date, but it is 0 only if all messages stored before the call are
+        acknowledged. For a queue that does not exist it is the number of all messages of the channel.
         """
 
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
-        """Messages by sequence; None for one that is gone."""
+        """Return messages by sequence, in the given order; None for each that is not stored."""
 
     async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
-        """The suffixes under a pattern that have messages, and how many."""
+        """Return the number of stored messages of each suffix that matches a pattern and has any."""
 
     async def grow(self, channel: Channel, size: int) -> None:
-        """Let a channel hold that many bytes, if it holds less as yet.
+        """Raise a channel's limit to `size` bytes if it is lower.
 
         Raises:
-            StoreFull: it cannot, or only somebody else may let it.
+            StoreFull: the server has no room, or this client may not change the limit.
         """
 
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
-        """Delete messages; those that are gone are passed over."""
+        """Delete messages; sequences that are not stored are ignored."""
 
     async def purge(self, channel: Channel, suffix: str) -> None:
-        """Delete all messages of a suffix, and the queues over it."""
+        """Delete all messages of a suffix, and the queues over that suffix."""
 
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket."""
@@ -178,13 +204,13 @@ class MessageStore(Protocol):
         """Remove a key of the signal bucket."""
 
     def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
-        """All keys with their values, then every change as it comes (None: removed), without end.
+        """Yield all keys with their values, then every change as it comes (None: the key was removed), without end.
 
-        Where the server lost changes that were seen, it starts over with all keys.
+        If the server loses changes that this watcher has seen, the watcher yields all keys again.
         """
 
     async def depths(self) -> dict[str, int]:
-        """Messages stored per channel."""
+        """Return the number of stored messages per channel."""
 
     async def close(self) -> None:
         """Flush and disconnect."""

@@ -1,4 +1,4 @@
-"""`TrainerBackend`: one rank that turns micro-batches into new weights."""
+"""`TrainerBackend`: the interface of the code that computes training steps on one rank of the trainer."""
 
 from __future__ import annotations
 
@@ -12,39 +12,44 @@ from rljob_core.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """One trajectory with what training needs of it."""
+    """One trajectory to train on.
+
+    Attributes:
+        item: the coordinator's data about the trajectory, for instance its advantage.
+        trajectory: its tokens, loss mask and log-probabilities.
+    """
 
     item: TrainingItem
     trajectory: Trajectory
 
 
 class TrainerBackend(Protocol):
-    """One rank of the trainer. Blocking; all ranks call the same methods in the same order.
+    """One rank of the trainer. The methods block, and all ranks call the same methods in the same order.
 
-    Only sums are accumulated; `finish_step` divides once by the normalisers known only then, so that streamed
-    micro-batches give the same gradient as the whole batch.
+    `accumulate` adds up unnormalised sums; `finish_step` divides them by the normalisers of the whole step, which are
+    known only then. So micro-batches that arrive one by one give the same gradient as the whole batch at once.
     """
 
     def load(self, tensors: Iterable[tuple[str, Any]] | None) -> None:
-        """Take these weights (`None`: the initial model's) and forget what was accumulated."""
+        """Load weights (`None`: the initial model's) and discard accumulated gradients."""
 
     def load_state(self, folder: str | None) -> None:
-        """Take optimizer and random state from a checkpoint folder (`None`: fresh)."""
+        """Load the optimizer's state and the random state from a checkpoint folder (`None`: start with new ones)."""
 
     def begin_step(self, step: int) -> None:
-        """Start step `step` with nothing accumulated."""
+        """Start a step and discard accumulated gradients."""
 
     def accumulate(self, samples: Sequence[TrainingSample]) -> None:
-        """Forward and backward over a micro-batch (possibly empty on this rank)."""
+        """Run forward and backward over this rank's share of a micro-batch, which may be empty."""
 
     def finish_step(self) -> StepStats:
-        """Normalise, clip, take the optimizer step."""
+        """Normalise and clip the gradient, take the optimizer step, and return the step's statistics."""
 
     def tensors(self) -> Iterator[tuple[str, Any]]:
-        """The weights under their published names, one at a time."""
+        """Yield the weights as (published name, tensor), one tensor at a time."""
 
     def random_state(self) -> str:
-        """Digest of the random state."""
+        """Return a digest of the random state."""
 
     def save(self, folder: str) -> None:
-        """Write a checkpoint into an empty folder: Hugging Face format, optimizer and random state."""
+        """Write a checkpoint into an empty folder: the model in Hugging Face format, optimizer and random state."""

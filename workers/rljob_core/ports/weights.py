@@ -14,11 +14,12 @@ class TensorInfo:
     """One tensor in a manifest.
 
     Attributes:
-        name: of the tensor.
-        dtype: as safetensors writes it (`F32`, `BF16`).
-        shape: of the tensor.
+        name: the tensor's name.
+        dtype: the tensor's data type as safetensors writes it (`F32`, `BF16`).
+        shape: the tensor's shape.
         digest: xxh3-128 of the whole tensor's bytes.
-        patch: bytes of the patch that makes this tensor from the base's; 0: both are equal, None: it is stored whole.
+        patch: size in bytes of the patch that turns the base's tensor into this one; 0: both are equal, None: the
+            tensor is stored whole.
     """
 
     name: str
@@ -33,9 +34,10 @@ class DeltaBase:
     """The version that a delta applies to.
 
     Attributes:
-        key: of that version.
-        digest: of that version's manifest.
-        depth: number of deltas from this version down to the anchor, which is stored whole; 1 if the base is one.
+        key: key of the base version.
+        digest: digest of the base version's manifest.
+        depth: number of deltas from the version that has this base down to the anchor, which is stored whole; 1 if the
+            base is the anchor.
     """
 
     key: str
@@ -48,11 +50,11 @@ class WeightManifest:
     """The manifest of one version's weights.
 
     Attributes:
-        key: name of the version in the store; contains version, attempt and epoch.
+        key: name of the version in the store; it contains version, attempt and epoch.
         version: policy version.
         parent: digest of the manifest of version - 1 ("" for none).
-        tensors: in file order.
-        proposal: the commit record, which the coordinator can restore from here; None for the initial model.
+        tensors: all tensors, in file order.
+        proposal: the commit record, which lets the coordinator restore a lost commit; None for the initial model.
         digest: xxh3-128 of the canonical manifest without this field.
         base: the version that this delta applies to; None for an anchor, which is stored whole.
     """
@@ -67,9 +69,9 @@ class WeightManifest:
 
 
 class WeightStore(Protocol):
-    """Stores versions of the policy's weights. One thread at a time.
+    """Stores versions of the policy's weights. Not thread-safe: only one thread may use it at a time.
 
-    All methods block, since comparing, digesting and copying gigabytes keeps a thread busy: call them outside the event
+    All methods block, because comparing, hashing and copying gigabytes keeps a thread busy: call them outside the event
     loop. All methods raise `StoreUnavailable` when the storage cannot be reached.
     """
 
@@ -82,44 +84,45 @@ class WeightStore(Protocol):
         key: str,
         tensors: Iterable[tuple[str, Any]],
     ) -> WeightManifest:
-        """Store tensors (NumPy arrays or torch CPU tensors), then the manifest; durable on return.
+        """Store tensors (NumPy arrays or torch CPU tensors), then the manifest; both are durable on return.
 
-        The caller passes `proposal` with an empty `manifest`; commit records elsewhere have the manifest's digest
-        there. Writing the same version again changes nothing.
+        The caller passes `proposal` with an empty `manifest` field, since the manifest's digest is not known yet; other
+        commit records have the digest there. Writing the same version again changes nothing.
 
         Raises:
             StorageRefused: the storage accepts no more bytes; earlier versions are unchanged.
-            ProtocolViolation: other weights are stored under the key: no version is ever overwritten.
+            ProtocolViolation: other weights are already stored under the key; no version is ever overwritten.
         """
 
     def manifest(self, key: str) -> WeightManifest:
         """Return a stored manifest, verified against its own digest.
 
         Raises:
-            WeightsRejected: it is missing or altered.
+            WeightsRejected: the manifest is missing or was altered.
         """
 
     def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
-        """Yield a version's tensors as torch CPU tensors, each verified; they must not be changed.
+        """Yield a version's tensors as torch CPU tensors, each verified; the caller must not change them.
 
         Raises:
-            WeightsRejected: a digest does not match, or tensors or a version that this one depends on are missing.
+            WeightsRejected: a digest does not match, or tensors are missing, of this version or of one of its bases.
         """
 
     def manifests(self) -> list[WeightManifest]:
-        """Return the manifests that verify of all versions whose tensors exist, by version."""
+        """Return the valid manifests of all versions whose tensors exist, ordered by version."""
 
     def proposals(self, after: int) -> list[WeightManifest]:
-        """Return the manifests that verify of versions above `after`, by version and key; tensors may be deleted.
+        """Return the valid manifests of versions above `after`, ordered by version and key.
 
-        Manifests of older versions are not opened: a key begins with its version, as in `v00000012-`.
+        They include versions whose tensors are deleted. Manifests of older versions are not read, because a key begins
+        with its version, as in `v00000012-`.
         """
 
     def delete(self, key: str) -> None:
-        """Delete a version's tensors; its manifest stays for the audit."""
+        """Delete a version's tensors; its manifest is kept for the audit."""
 
     def sweep(self, up_to: int) -> None:
-        """Delete what writers that died have left of versions up to `up_to`; no live writer may be at work on those."""
+        """Delete incomplete versions up to `up_to`, whose writers died; no live writer may be writing one of these."""
 
     def close(self) -> None:
         """Close connections and free memory."""

@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 # Seconds after which the messages of a dead worker are delivered again; a living worker restarts the timer three
 # times meanwhile.
 _ACK_WAIT = 10.0
-#: Messages that one worker scores at once, and that one fetch asks for.
-_IN_HAND, _FETCH = 256, 64
-#: Results in one message at most (each takes a few hundred bytes).
+#: How many messages one worker scores at a time, and how many it fetches at once.
+_MAX_IN_PROGRESS, _FETCH = 256, 64
+#: Maximum number of results in one message (each takes a few hundred bytes).
 _BATCH = 512
 _ERROR_CHARACTERS = 500
 
@@ -56,11 +56,11 @@ async def run_reward(
     """Score trajectories until `stop` is set; then finish the messages that were fetched.
 
     Args:
-        config: of the job.
+        config: the job's configuration.
         store: the job's streams, open.
-        stop: set to drain.
+        stop: the caller sets it to drain the worker.
         ready: called once trajectories can be scored.
-        workers: processes of the pool; see `RewardPool`.
+        workers: number of processes in the pool; see `RewardPool`.
 
     Raises:
         SpecError: the data set or a reward function does not fit the spec.
@@ -72,40 +72,40 @@ async def run_reward(
         await pool.start()
         queue = await TrajectoryStore(store).queue(REWARD_QUEUE, ack_wait=_ACK_WAIT)
         publisher = ResultPublisher(store)
-        in_hand = dict[asyncio.Task[None], TrajectoryDelivery]()
+        in_progress = dict[asyncio.Task[None], TrajectoryDelivery]()
 
-        async def handle(delivery: TrajectoryDelivery) -> None:
-            async with asyncio.TaskGroup() as members:
+        async def score_delivery(delivery: TrajectoryDelivery) -> None:
+            async with asyncio.TaskGroup() as scoring:
                 for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
-                    members.create_task(one(trajectory, digest))
+                    scoring.create_task(score_and_publish(trajectory, digest))
                 for summary in delivery.lost:
-                    members.create_task(publisher.publish(lost(summary)))
+                    scoring.create_task(publisher.publish(lost(summary)))
             await delivery.ack()
 
-        async def one(trajectory: Trajectory, digest: str) -> None:
+        async def score_and_publish(trajectory: Trajectory, digest: str) -> None:
             await publisher.publish(await score(trajectory, digest, pool=pool, tokenizer=tokenizer))
 
-        async def keep() -> None:
+        async def restart_ack_timers() -> None:
             while True:
                 await asyncio.sleep(_ACK_WAIT / 3)
-                await asyncio.gather(*(delivery.in_progress() for delivery in in_hand.values()))
+                await asyncio.gather(*(delivery.in_progress() for delivery in in_progress.values()))
 
         ready()
         async with asyncio.TaskGroup() as tasks:
-            keeper = tasks.create_task(keep())
+            ack_timers = tasks.create_task(restart_ack_timers())
             while not stop.is_set():
-                if len(in_hand) >= _IN_HAND:
-                    await asyncio.wait(in_hand, return_when=asyncio.FIRST_COMPLETED)
+                if len(in_progress) >= _MAX_IN_PROGRESS:
+                    await asyncio.wait(in_progress, return_when=asyncio.FIRST_COMPLETED)
                     continue
-                room = min(_FETCH, _IN_HAND - len(in_hand))
+                room = min(_FETCH, _MAX_IN_PROGRESS - len(in_progress))
                 for delivery in await queue.fetch(messages=room, timeout=0.5):
-                    task = tasks.create_task(handle(delivery))
-                    in_hand[task] = delivery
-                    task.add_done_callback(in_hand.pop)
-            log.info("draining: %d messages in hand", len(in_hand))
-            if in_hand:
-                await asyncio.wait(in_hand)
-            keeper.cancel()
+                    task = tasks.create_task(score_delivery(delivery))
+                    in_progress[task] = delivery
+                    task.add_done_callback(in_progress.pop)
+            log.info("draining: %d messages in hand", len(in_progress))
+            if in_progress:
+                await asyncio.wait(in_progress)
+            ack_timers.cancel()
     finally:
         await pool.close()
 
@@ -113,16 +113,18 @@ async def run_reward(
 async def score(
     trajectory: Trajectory, digest: str, *, pool: RewardPool, tokenizer: Tokenizer
 ) -> RewardResult:
-    """The result for a trajectory.
+    """Score a trajectory.
 
     Args:
-        digest: of its payload, which the result repeats.
+        trajectory: the trajectory.
+        digest: digest of the trajectory's payload, which the result repeats.
+        pool: the processes that run the reward functions.
+        tokenizer: decodes the response.
     """
     try:
         completion = tokenizer.decode(response(trajectory))
-    except (
-        OverflowError
-    ) as error:  # token ids out of any range; without a result the message would be redelivered for ever
+    # Token ids outside any range. Without a result for them, the message would be delivered again for ever.
+    except OverflowError as error:
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:
         outcome = await pool.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
@@ -140,7 +142,7 @@ async def score(
 
 
 def lost(summary: PayloadSummary) -> RewardResult:
-    """The result for a trajectory whose stored bytes do not decode: it must be generated again."""
+    """Return the result for a trajectory whose stored bytes do not decode, so that it is generated again."""
     result = RewardResult(
         trajectory=summary.trajectory,
         attempt=summary.attempt,
@@ -154,20 +156,20 @@ def lost(summary: PayloadSummary) -> RewardResult:
 
 
 def response(trajectory: Trajectory) -> NDArray[np.int32]:
-    """The tokens that the model generated, over all segments: int32 [n]."""
+    """Return the tokens that the model generated, over all segments: int32 [n]."""
     parts = [segment.tokens for segment in trajectory.segments if segment.source is Source.MODEL]
     return np.concatenate([np.empty(0, np.int32), *parts])
 
 
 def result_digest(result: RewardResult) -> str:
-    """xxh3-128 of a result without its digest: as JSON with sorted keys and no spaces."""
+    """Return the xxh3-128 of a result without its digest, as JSON with sorted keys and no spaces."""
     fields = {name: value for name, value in dataclasses.asdict(result).items() if name != "digest"}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 class ResultPublisher:
-    """Publishes results in batches: while one message is on its way, the next results gather for another one."""
+    """Publishes results in batches: results that arrive while a message is being stored go into the next message."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -175,7 +177,7 @@ class ResultPublisher:
         self._sending = asyncio.Lock()
 
     async def publish(self, result: RewardResult) -> None:
-        """Publish a result; it is stored on return.
+        """Publish a result and wait until it is stored.
 
         Raises:
             StoreUnavailable: the server cannot be reached.

@@ -1,7 +1,7 @@
-"""A trainer backend over all ranks of a gang: the trainer calls rank 0, and the others repeat its calls in order.
+"""Runs a trainer backend on all ranks of a gang: the trainer calls rank 0, and the other ranks repeat its calls.
 
-Commands travel as bytes over `torch.distributed` (gloo): a JSON line, then the payload in the wire format; weights
-travel one tensor at a time. Nothing is pickled.
+Rank 0 sends commands as bytes over `torch.distributed` (gloo): a JSON line, then the payload in the wire format. It
+sends weights one tensor at a time. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from rljob_runtime.model.tensor_files import TensorStream
 from rljob_runtime.training.broadcast import broadcast_tensors, receive_bytes, send_bytes
 
 ITEMS: TypeAdapter[list[TrainingItem]] = TypeAdapter(list[TrainingItem])
-IDLE = timedelta(days=7)  # a gang waits for work as long as rollouts need; a dead rank breaks the connection
+IDLE = timedelta(
+    days=7
+)  # ranks may wait long for rollouts; a dead rank needs no timeout: it breaks the connection
 
 
 def world() -> tuple[int, int]:
-    """This process's rank and the number of ranks, as torchrun says."""
+    """Return this process's rank and the number of ranks, from torchrun's environment variables."""
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def join(device: str) -> None:
-    """Meet the other ranks; blocks until all are there.
+    """Join the process group; blocks until all ranks have joined.
 
     Args:
-        device: `cuda`, where each rank of a pod takes the GPU of its number, or `cpu`.
+        device: `cpu`, or `cuda`: each rank of a pod then uses the GPU with its local rank.
     """
     dist.init_process_group(_collectives(device), timeout=IDLE)
 
 
 def join_alone(device: str) -> None:
-    """Be a group of one rank, unless there is a group: some libraries divide between ranks even if there is one."""
+    """Create a process group of one rank if there is no group: some libraries require a group even for one rank."""
     if not dist.is_initialized():
         store = dist.HashStore()
         dist.init_process_group(_collectives(device), store=store, rank=0, world_size=1, timeout=IDLE)
@@ -64,7 +66,7 @@ def _receive() -> tuple[str, bytes]:
 
 
 class GangBackend:
-    """Rank 0's backend: repeats every call on the other ranks."""
+    """The backend of rank 0, which sends every call to the other ranks as well."""
 
     def __init__(self, own: TrainerBackend) -> None:
         self._own = own
@@ -89,7 +91,7 @@ class GangBackend:
         self._own.begin_step(step)
 
     def accumulate(self, samples: Sequence[TrainingSample]) -> None:
-        """Give every rank the micro-batch, of which it takes its share."""
+        """Send the micro-batch to every rank; each rank computes its own share."""
         items = ITEMS.dump_json([s.item for s in samples])
         _send("accumulate", items + b"\n" + encode([s.trajectory for s in samples]))
         self._own.accumulate(samples)
@@ -100,30 +102,30 @@ class GangBackend:
         return self._own.finish_step()
 
     def tensors(self) -> Iterator[tuple[str, Any]]:
-        """The weights, which all ranks may have to put together; to be exhausted."""
+        """Yield the weights; the caller must read all of them, because all ranks take part in gathering each tensor."""
         own = self._own.tensors()
         return TensorStream(own.layouts, _together(own)) if isinstance(own, TensorStream) else _together(own)
 
     def random_state(self) -> str:
-        """Digest of rank 0's random state."""
+        """Return a digest of rank 0's random state."""
         return self._own.random_state()
 
     def save(self, folder: str) -> None:
-        """Write every rank's part of the checkpoint; returns once all ranks have.
+        """Write every rank's part of the checkpoint; returns once all ranks have written theirs.
 
         Raises:
-            OSError: one of them could not.
+            OSError: a rank could not write its part.
         """
         _send("save", folder.encode())
         _save_part(self._own, folder)
 
     def close(self) -> None:
-        """Let the other ranks go."""
+        """End `follow` on the other ranks."""
         _send("close")
 
 
 def follow(own: TrainerBackend) -> None:
-    """A rank above 0: do what rank 0 says until it closes."""
+    """Execute rank 0's commands on another rank until rank 0 closes the gang."""
     while True:
         command, payload = _receive()
         match command:
@@ -156,7 +158,7 @@ def _together(own: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _save_part(own: TrainerBackend, folder: str) -> None:
-    """Write this rank's part, and learn whether all could."""
+    """Write this rank's part of a checkpoint, and raise OSError on every rank if any rank failed."""
     refusal: OSError | None = None
     try:
         own.save(folder)

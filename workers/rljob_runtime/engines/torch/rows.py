@@ -1,8 +1,8 @@
-"""The running sequences of a batch: which row and columns each occupies, its tokens and how it is sampled.
+"""The running sequences of a batch: each one's row and columns, its tokens and its sampling parameters.
 
-All sequences end in the same column (see `cache`), so the version of the weights is a property of the column, and a
-step appends one column. A row whose sequence has ended is a *hole* until a new sequence takes it or `compact` moves the
-last row into it.
+The newest tokens of all sequences are in the same column (see `cache`). So one step appends one column, and all its
+tokens come from the same version of the weights. A row whose sequence has ended is a *hole* until a new sequence takes
+the row or `compact` moves the last row into it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rljob_runtime.engines.random_stream import stream
 
 @dataclass(frozen=True, slots=True)
 class QueuedSequence:
-    """A request on its way through the engine.
+    """A request that waits for a row or has one.
 
     Attributes:
         ticket: distinguishes requests of the same id.
-        request: what is asked.
+        request: the request.
         tokens: int64 [p], the prompt and inherited tokens.
-        ending: row of the stop table (`engine_torch_stops`).
+        ending: row of the stop table (`rljob_runtime.engines.stops`) that has the request's stop conditions.
     """
 
     ticket: int
@@ -35,19 +35,24 @@ class QueuedSequence:
 
 
 class Rows:
-    """Host-side state of the batch; arrays are by row ``[slots]``, by column ``[capacity]`` or both.
+    """The batch's state in host memory; arrays are indexed by row ``[slots]``, by column ``[capacity]`` or by both.
 
     Attributes:
-        used: rows in use, holes included.
-        column: where the newest token of every sequence stands; its keys and values are not computed yet.
+        slots: number of rows.
+        capacity: number of columns.
+        used: number of rows in use, holes included.
+        column: the column of every sequence's newest token; its keys and values are not computed yet.
         holder: the sequence in each row; a hole has none.
         tokens: int64 [slots, capacity].
-        logprobs: float32 [slots, capacity], of response tokens.
-        versions: int32 [capacity], of the weights that produced a column.
-        start, first, last: int64 [slots], columns of the prompt's first token, of the response's first token and
-            of the last one that it may have.
+        logprobs: float32 [slots, capacity], log-probabilities of response tokens.
+        versions: int32 [capacity], version of the weights that produced each column.
+        start: int64 [slots], column of the prompt's first token.
+        first: int64 [slots], column of the response's first token.
+        last: int64 [slots], column of the last token that the response may have.
         random: uint64 [slots], states of the random streams.
-        ending, temperature, top_p: how rows end and are sampled.
+        ending: int64 [slots], rows of the stop table.
+        temperature: float32 [slots].
+        top_p: float32 [slots].
     """
 
     def __init__(self, *, slots: int, capacity: int) -> None:
@@ -74,16 +79,20 @@ class Rows:
 
     @property
     def low(self) -> int:
-        """First column that a sequence needs; one past the newest if there is none."""
+        """The first column that any sequence occupies; one past the newest column if there is no sequence."""
         return int(self.start[: self.used].min(initial=self.column + 1))
 
     @property
     def context(self) -> int:
-        """Tokens of all sequences together, prompts included; a hole counts as one."""
+        """Number of tokens of all sequences together, prompts included; a hole counts as one token."""
         return self.used * (self.column + 1) - int(self.start[: self.used].sum())
 
     def place(self, arrivals: Sequence[QueuedSequence]) -> list[int]:
-        """Give arrivals a row each, holes first; what they begin with ends in the current column."""
+        """Place new sequences in free rows, holes first, so that their last token is in the current column.
+
+        Returns:
+            the row of each sequence.
+        """
         holes = [row for row in range(self.used) if row not in self.holder]
         rows = [*holes, *range(self.used, self.slots)][: len(arrivals)]
         for row, arrival in zip(rows, arrivals, strict=True):
@@ -104,7 +113,7 @@ class Rows:
         return rows
 
     def release(self, row: int) -> None:
-        """Make a row a hole. It still sees one column, since attention to nothing is not a number."""
+        """Turn a row into a hole. It still attends to one column, because attention over no column would give NaN."""
         del self.holder[row]
         self.start[row] = self.column
         self.last[row] = np.iinfo(np.int64).max
@@ -113,7 +122,7 @@ class Rows:
         self.top_p[row] = 1
 
     def compact(self) -> tuple[list[int], list[int]]:
-        """Close holes by moving the last rows into them; the moved rows and where they went."""
+        """Fill holes with the last rows; return the old and the new indices of the moved rows."""
         live = self.live
         target = [row for row in range(len(live)) if row not in self.holder]
         source = live[len(live) - len(target) :]
@@ -128,7 +137,13 @@ class Rows:
         return source, target
 
     def shift(self, *, by: int, low: int, capacity: int) -> None:
-        """Move columns `low` to the newest by so many columns (either way), in arrays of `capacity` columns."""
+        """Move the columns from `low` to the newest into new arrays of `capacity` columns.
+
+        Args:
+            by: how many columns to the right; negative moves to the left.
+            low: the first column to keep.
+            capacity: the new number of columns.
+        """
         width, target = self.column + 1 - low, low + by
         for name in ("tokens", "logprobs", "versions"):
             old = getattr(self, name)
@@ -141,14 +156,14 @@ class Rows:
         self.capacity = capacity
 
     def append(self, tokens: NDArray[np.int64], logprobs: NDArray[np.float32], version: int) -> None:
-        """Add a column: tokens and log-probabilities [used] of one step."""
+        """Append one step as a new column: tokens and log-probabilities [used], and the version that produced them."""
         self.column += 1
         self.tokens[: self.used, self.column] = tokens
         self.logprobs[: self.used, self.column] = logprobs
         self.versions[self.column] = version
 
     def response(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]:
-        """Copies of tokens, log-probabilities and versions [n] of a row's response so far."""
+        """Return copies of the tokens, log-probabilities and versions, [n] each, of a row's response so far."""
         seen = slice(int(self.first[row]), self.column + 1)
         versions = self.versions[seen].copy()
         if (inherited := self.holder[row].request.inherited) is not None:
@@ -156,5 +171,5 @@ class Rows:
         return self.tokens[row, seen].astype(np.int32), self.logprobs[row, seen].copy(), versions
 
     def length(self, row: int) -> int:
-        """Tokens of a row's response so far."""
+        """Return the number of tokens of a row's response so far."""
         return self.column + 1 - int(self.first[row])

@@ -1,8 +1,8 @@
-"""The thread of the engine `Torch` that computes: it admits and ends sequences, decodes, samples, and swaps weights.
+"""The compute thread of the engine `Torch`: it admits and ends sequences, decodes, samples, and swaps weights.
 
-A *rebalancing* every few tokens gives free rows to waiting requests (one prefill for all of them), closes the gaps that
-are left and makes room for further columns. Doing it at every token would pay a prefill's fixed cost for each
-sequence that joins; the free rows meanwhile cost less.
+Every few tokens the thread *rebalances* the batch: it gives free rows to waiting requests (with one prefill for all of
+them), closes the remaining gaps, and makes room for further columns. Rebalancing at every token would cost more: each
+new sequence would pay the fixed cost of a prefill, which is higher than the cost of a few idle rows.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ _FIRST_CAPACITY = 128
 
 
 class Worker:
-    """One engine's computation.
+    """Runs one engine's computation in a thread.
 
     Args:
         path: the model's folder.
-        options: of the engine.
-        decode: gives the tokenizer's decoder when a request has stop strings.
-        deliver: called in this thread with tickets and events.
-        started: called in this thread once the model is loaded, or with the error of loading it.
-        ended: called in this thread when it ends, with the error that ended it, if any.
+        options: the engine's options.
+        decode: returns the tokenizer's decoder; called once a request has stop strings.
+        deliver: the thread calls it with (ticket, event) pairs.
+        started: the thread calls it with None once the model is loaded, or with the error if loading fails.
+        ended: the thread calls it when it ends, with the error that ended it or None.
 
     Attributes:
         version: policy version of the weights in use.
-        tokens: generated since the start.
+        tokens: tokens generated since the start.
+        thread: the thread, to be started by the caller.
     """
 
     def __init__(
@@ -91,17 +92,20 @@ class Worker:
 
     @property
     def profile(self) -> EngineProfile | None:
-        """What decode steps take; called in any thread, since a step under way changes it by next to nothing."""
+        """Measured times of decode steps; any thread may read it, because a single step changes it very little."""
         return self._times.profile
 
     def post(self, command: Command) -> None:
-        """Give the thread something to do between two tokens."""
+        """Queue a command, which the thread executes between two tokens."""
         self._commands.put(command)
 
     def progress(self, least: Mapping[int, int]) -> list[Progress]:
-        """How far the running ones of these tickets have come that have so many tokens.
+        """Return the partial responses of running requests that have at least the given number of tokens.
 
-        Called in the thread, or once it has ended.
+        Call it in the thread, or after the thread has ended.
+
+        Args:
+            least: the number of response tokens by ticket; other tickets are left out.
         """
         rows = self._rows
         return [
@@ -111,7 +115,7 @@ class Worker:
         ]
 
     def initial(self) -> dict[str, Any]:
-        """The weights in the model's folder; called in any thread."""
+        """Return the weights in the model's folder; any thread may call it."""
         return self._model.initial()
 
     # ------------------------------------------------------------------------------------------ the loop
@@ -144,7 +148,7 @@ class Worker:
         self._longest = min(self._model.context, options.max_length or self._model.context)
 
     def _handle_commands(self) -> bool:
-        """Take the commands that have come, waiting for one if there is nothing else to do; False at the end."""
+        """Execute the queued commands; wait for one if there is no other work. Return False when the engine closes."""
         idle = not (self.running or self._waiting or self._swaps)
         while idle or not self._commands.empty():
             idle = False
@@ -166,7 +170,7 @@ class Worker:
         return True
 
     def _advance(self) -> None:
-        """One token for every running sequence, and before it what can only happen between tokens."""
+        """Swap weights and rebalance if needed, then generate one token for every running sequence."""
         while self._swaps and (self._swaps[0].inflight != Inflight.KEEP or not self.running):
             self._swap(self._swaps.popleft())
         try:
@@ -227,7 +231,7 @@ class Worker:
         self._times.observe(time.perf_counter() - began, batch=batch, context=context)
 
     def _look(self, row: int, mark: Mark, *, broken: bool) -> None:
-        """End a row's sequence if its newest token does."""
+        """End a row's sequence if its newest token ends it."""
         rows = self._rows
         sequence = rows.holder[row]
         name = sequence.request.id
@@ -248,7 +252,7 @@ class Worker:
             rows.release(row)
 
     def _stop_all(self, reason: str, *, failure: bool) -> None:
-        """Give up what runs, with an empty cache for what follows."""
+        """Stop all running sequences and empty the cache."""
         for sequence in [*self._rows.holder.values(), *self._arrivals]:
             self._events.append(
                 (sequence.ticket, Stopped(id=sequence.request.id, reason=reason, failure=failure))
@@ -276,7 +280,11 @@ class Worker:
         self._rebalance_at = rows.column + _REBALANCE_EVERY
 
     def _make_room(self, prompt: int) -> None:
-        """Have columns for a prompt of so many tokens before, and for the steps until the next rebalancing after."""
+        """Ensure that there are columns for a new prompt, and for the steps until the next rebalancing.
+
+        Args:
+            prompt: tokens of the longest new prompt, which must end in the current column.
+        """
         rows = self._rows
         if rows.column + _REBALANCE_EVERY < rows.capacity and rows.column + 1 >= prompt:
             return
@@ -306,7 +314,7 @@ class Worker:
         self._stale = False
 
     def _swap(self, swap: Swap) -> None:
-        """Replace the weights. An error on the way leaves a mixture, and so ends the thread."""
+        """Replace the weights. An error while they are applied leaves a mixture of versions, so it ends the thread."""
         if swap.tensors is not None:
             try:
                 self._model.check(swap.tensors)

@@ -1,1 +1,1 @@
-"""Micro-batches as tensors: padded rows, or packed groups whose responses share their prompt."""
+"""Turns micro-batches into tensors: padded rows, or packed groups whose responses share their prompt."""

@@ -31,10 +31,11 @@ from rljob_runtime.model.causal import attention_can_be_replaced
 
 #: The attention's name for `set_attn_implementation`.
 NAME = "rljob_shared_prompt"
-#: Model types of which it is tested that packing changes neither loss nor gradients.
+#: Model types for which tests show that packing changes neither loss nor gradients.
 EXACT = frozenset({"gemma", "gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"})
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention", "attention"}
-#: What configurations call the kinds of their layers; a layer that is no attention would read siblings as its past.
+#: Fields of model configurations that list the kinds of layers. A layer of another kind than attention, for instance a
+#: recurrent one, would read a sibling's tokens as a response's own past.
 _LAYERS = ("layer_types", "layers_block_type", "block_types")
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -43,12 +44,12 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 @dataclass(frozen=True, slots=True)
 class PackedGroup:
-    """Where a group stands in a sequence.
+    """The place of a group in a packed sequence.
 
     Attributes:
-        start: its first token.
-        prompt: tokens of the prompt; 0 if there is none.
-        responses: tokens of each response, in order; some may be 0.
+        start: index of its first token.
+        prompt: number of tokens of the prompt; 0 if there is none.
+        responses: number of tokens of each response, in order; may be 0.
     """
 
     start: int
@@ -57,22 +58,22 @@ class PackedGroup:
 
     @property
     def prompt_slice(self) -> slice:
-        """The prompt's tokens."""
+        """The prompt's place in the sequence."""
         return slice(self.start, self.start + self.prompt)
 
     @property
     def answers_slice(self) -> slice:
-        """All responses' tokens."""
+        """The place of all responses in the sequence."""
         first = self.start + self.prompt
         return slice(first, first + sum(self.responses))
 
     @property
     def longest(self) -> int:
-        """Tokens of the prompt and its longest response."""
+        """Number of tokens of the prompt and the longest response together."""
         return self.prompt + max(self.responses, default=0)
 
     def response_slices(self) -> Iterator[slice]:
-        """Each response's tokens, without the empty ones."""
+        """Yield the place of each response that is not empty."""
         first = self.start + self.prompt
         for length in self.responses:
             if length:
@@ -84,10 +85,11 @@ Layout = tuple[PackedGroup, ...]
 
 
 def supports_shared_prompts(model: Any) -> bool:
-    """Whether nothing is known to keep `attend` from taking the place of a transformers model's attention.
+    """Return False if `attend` is known not to work as a transformers model's attention.
 
-    Every layer must be attention, and without sinks, which it does not add to its sums. That a model of a type beyond
-    `EXACT` passes on what is packed, and mixes tokens nowhere else, is not known.
+    Every layer must be attention without sinks, which `attend` does not support. True does not prove that packing is
+    exact: for model types outside `EXACT`, it is not tested whether the model passes the layout on to its layers, and
+    whether anything but attention mixes tokens.
     """
     config = model.config.get_text_config()
     layers = {kind for name in _LAYERS for kind in getattr(config, name, None) or ()}
@@ -100,7 +102,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 (the layout says it all)
+    attention_mask: Tensor | None,  # noqa: ARG001 (the layout replaces the mask)
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -109,24 +111,25 @@ def attend(
     shared_prompts: Layout | None = None,
     **other: Any,
 ) -> tuple[Tensor, None]:
-    """One layer's attention, as transformers calls it.
+    """Compute one layer's attention, with the signature that transformers requires.
 
     Args:
         module: the layer.
         query: [1, heads, n, d].
-        key, value: [1, key heads, n, d]; the key heads divide the heads.
+        key: [1, key heads, n, d]; `heads` is a multiple of `key heads`.
+        value: [1, key heads, n, d].
         attention_mask: not used.
-        scaling: of the scores; d^-0.5 by default.
-        dropout: 0.
-        sliding_window: how many tokens a token sees at most, itself included; None for all.
+        scaling: factor of the scores; d^-0.5 by default.
+        dropout: must be 0.
+        sliding_window: to how many tokens a token attends at most, itself included; None for all.
         softcap: scores are `softcap · tanh(score / softcap)`; None for no cap.
-        shared_prompts: the groups, that fill the sequence.
+        shared_prompts: the layout of the groups, which fill the sequence.
 
     Returns:
-        [1, n, heads, d], and no attention weights.
+        the output [1, n, heads, d], and None instead of attention weights.
 
     Raises:
-        ValueError: the layer asks for what this attention does not do.
+        ValueError: the layer needs a feature that this attention does not support.
     """
     if shared_prompts is None:
         raise ValueError(
@@ -142,7 +145,7 @@ def attend(
     if query.is_cuda:
         out = _flex(query, key, value, shared_prompts, scale=scale, window=window, softcap=softcap)
     elif window is None and softcap is None and query.shape[-1] == value.shape[-1]:
-        # Blocks are added up, forwards and backwards: in bfloat16 each sum would round once more.
+        # Forward and backward add blocks up: in bfloat16, each sum would be rounded once more.
         wide = torch.promote_types(query.dtype, torch.float32)
         blocks = _Blocks.apply(query.to(wide), key.to(wide), value.to(wide), shared_prompts, scale)
         out = blocks.to(query.dtype)
@@ -158,13 +161,13 @@ AttentionInterface.register(NAME, attend)
 
 
 class _Blocks(torch.autograd.Function):  # type: ignore[misc]
-    """Prompts: causal. Responses: all of the prompt, and themselves causally."""
+    """Attention block by block: a prompt causally to itself, a response to its whole prompt and causally to itself."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (torch gives them by position)
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float
     ) -> Tensor:
-        """Output [1, heads, n, d]."""
+        """Compute the output [1, heads, n, d]."""
         out = torch.empty_like(query)
         total = query.new_empty(query.shape[:-1])
 
@@ -193,7 +196,7 @@ class _Blocks(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        """A block's gradient needs the whole row's output and sum, which are at hand."""
+        """Compute the gradients block by block, each from the saved output and log-sum of the whole row."""
         query, key, value, out, total = ctx.saved_tensors
         found = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
 
@@ -236,7 +239,7 @@ def _explicit(
     window: int | None,
     softcap: float | None,
 ) -> Tensor:
-    """The same with soft-capped scores or a sliding window, [1, heads, n, d]: a block's scores exist at once."""
+    """Compute soft-capped or sliding-window attention [1, heads, n, d]; holds all scores of a block in memory."""
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
 
@@ -278,7 +281,7 @@ def _flex(
     window: int | None,
     softcap: float | None,
 ) -> Tensor:
-    """The same by FlexAttention, [1, heads, n, d]."""
+    """Compute the attention [1, heads, n, d] with FlexAttention."""
 
     def capped(score: Tensor, *_: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
@@ -304,7 +307,7 @@ def _compiled_flex() -> Any:
 
 @lru_cache(maxsize=8)  # all layers of a forward, and its backward, share a mask
 def block_mask(layout: Layout, window: int | None, device: str) -> Any:
-    """The layout as FlexAttention's block mask of [n, n]."""
+    """Convert the layout to FlexAttention's block mask of [n, n]."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     groups, responses, positions = (tensor.to(device) for tensor in places(layout))
@@ -320,7 +323,7 @@ def block_mask(layout: Layout, window: int | None, device: str) -> Any:
 
 
 def places(layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """Each token's group, its response (from 1; 0 in the prompt) and its position, int64 [n]."""
+    """Return each token's group, its response (from 1; 0 in the prompt) and its position, int64 [n] each."""
     groups: list[int] = []
     responses: list[int] = []
     positions: list[int] = []

@@ -1,6 +1,6 @@
-"""A micro-batch's trajectories as padded tensors, shared between ranks by tokens and batched by similar length.
+"""Turns a micro-batch's trajectories into padded tensors: divided between ranks by tokens, batched by similar length.
 
-Padding stands on the right: under causal attention no real token attends to it, so no attention mask is needed and
+Padding is on the right: under causal attention no real token attends to it, so no attention mask is needed and
 positions count from 0. `shared` packs siblings behind their common prompt instead.
 """
 
@@ -19,21 +19,21 @@ from torch import Tensor
 from rljob_core.ports import TrainingSample
 from rljob_core.trajectory import Source
 
-#: Tokens of padding that are worth another forward: so many keep a processor busy.
+#: Fixed cost of a forward, in tokens: up to this much padding is cheaper than another forward.
 _FORWARD = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trajectory, its segments joined, up to the last token that is trained on.
+    """One trajectory as joined arrays, up to the last token that is trained on.
 
     Attributes:
-        tokens: int32 [n]; n is 0 if nothing of it is trained on.
-        mask: bool [n], tokens to train on; never the first, which nothing predicts.
+        tokens: int32 [n]; n is 0 if no token is trained on.
+        mask: bool [n], tokens to train on; never the first token, which nothing predicts.
         behaviour: float32 [n], log-probabilities under the weights that produced the tokens.
-        advantage: of all its tokens.
-        trained: how many tokens the mask holds.
-        prompt: how many tokens it begins with that its siblings begin with too; less than n.
+        advantage: the advantage of every token.
+        trained: number of tokens to train on.
+        prompt: number of leading tokens that the row shares with its siblings; less than n.
     """
 
     tokens: NDArray[np.int32]
@@ -46,14 +46,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TokenColumns:
-    """What the loss needs of the tokens that a batch trains on, row by row: [tokens] each.
+    """The loss's inputs for the tokens that a batch trains on, row after row; each tensor is [tokens].
 
     Attributes:
         targets: int64, the tokens.
         behaviour: their log-probabilities under the weights that produced them.
-        advantages: of their rows.
-        weights: of each in the loss.
-        sequences: int64, which row of the batch they are of.
+        advantages: the advantages of their rows.
+        weights: their weights in the loss.
+        sequences: int64, the index of their row in the batch.
     """
 
     targets: Tensor
@@ -65,15 +65,15 @@ class TokenColumns:
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Rows of similar length, for one forward and backward.
+    """Padded rows of similar length, for one forward and backward.
 
-    The model reads `inputs`; its output at column `first + j` predicts the token that `mask[:, j]` says is trained on.
+    The model reads `inputs`; its output at column `first + j` predicts the tokens that `mask[:, j]` selects.
 
     Attributes:
         inputs: int64 [rows, width].
-        first: column before which no row has anything to predict.
-        mask: bool [rows, width − first].
-        columns: of those tokens, in the order of `mask`.
+        first: the first column whose output predicts a token to train on.
+        mask: bool [rows, width − first], tokens to train on.
+        columns: the loss's inputs for those tokens, in the order of `mask`.
     """
 
     inputs: Tensor
@@ -83,47 +83,49 @@ class PaddedBatch:
 
 
 class Pack(Protocol):
-    """Makes a batch of rows, none of them empty."""
+    """Builds a batch from rows, none of which is empty."""
 
     def __call__(
         self, rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
     ) -> Any:
-        """A batch for one forward.
+        """Build a batch for one forward.
 
         Args:
-            rows: at least one.
-            weight: of each token of a row that has so many tokens to train on.
-            dtype: of behaviour, advantages and weights.
-            device: where to.
+            rows: at least one row.
+            weight: returns the weight of each token of a row, given the row's number of tokens to train on.
+            dtype: data type of behaviour, advantages and weights.
+            device: device of all tensors.
         """
 
 
 class Split(Protocol):
-    """Chooses a rank's share of a micro-batch's rows, none of them empty; every rank finds the same shares."""
+    """Divides a micro-batch's rows, none of which is empty, between ranks; every rank computes the same shares."""
 
     def __call__(
         self, rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size: int
     ) -> list[list[Row]]:
-        """The share, in batches, perhaps none.
+        """Return one rank's share as a list of batches, which may be empty.
 
         Args:
-            rows: of the whole micro-batch.
-            tokens: of a batch at most, if it is of more than one row.
-            best: tokens of a batch that are computed fastest; more only where less would compute something twice.
-            rank, world_size: whose share.
+            rows: all rows of the micro-batch.
+            tokens: upper bound of a batch's tokens; a single row may exceed it.
+            best: the batch size in tokens that computes fastest; a batch is larger only if splitting it would compute
+                a prompt twice.
+            rank: the rank whose share is returned.
+            world_size: number of ranks.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A way to make batches of a micro-batch."""
+    """A method of building batches: how rows are divided, and how a batch is built from rows."""
 
     split: Split
     pack: Pack
 
 
 def row(sample: TrainingSample) -> Row:
-    """Join a trajectory's segments; the loss mask alone says what is trained on, whatever the mix of sources."""
+    """Join a trajectory's segments; only the loss mask decides which tokens are trained on, not a segment's source."""
     segments = sample.trajectory.segments
     tokens = np.concatenate([np.asarray(s.tokens, np.int32) for s in segments])
     mask = np.concatenate([np.asarray(s.loss_mask).astype(bool) for s in segments])
@@ -141,7 +143,7 @@ def row(sample: TrainingSample) -> Row:
 
 
 def share(lengths: Sequence[int], *, rank: int, world_size: int) -> list[int]:
-    """Indices of one rank's share: the longest first, each to the rank that has the fewest tokens so far.
+    """Return the indices of one rank's share: greedily, longest first, to the rank with the fewest tokens so far.
 
     Every rank computes the same shares, so no communication is needed; a share may be empty.
     """
@@ -156,13 +158,13 @@ def share(lengths: Sequence[int], *, rank: int, world_size: int) -> list[int]:
 
 
 def batches(lengths: Sequence[int], *, tokens: int) -> list[list[int]]:
-    """Indices in batches of similar length, each of at most `tokens` tokens with its padding (or of one row).
+    """Group row indices into batches of similar length, each of one row or of at most `tokens` tokens with padding.
 
-    Of all such batches of rows sorted by length they are those that compute least, where a forward costs what
-    `_FORWARD` tokens more would: found by dynamic programming over where the next batch begins.
+    Among all divisions of the rows in order of length, these batches cost least, where a batch costs its tokens with
+    padding plus `_FORWARD`. Dynamic programming over the first row of each batch finds them.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    # The least cost of all rows from one on, and where the batch that it begins ends.
+    # For each row: the least cost of all rows from it on, and the end of the batch that begins with it.
     cost, ends = [0] * (len(order) + 1), [0] * len(order)
     for first in reversed(range(len(order))):
         longest = lengths[order[first]]
@@ -179,7 +181,7 @@ def batches(lengths: Sequence[int], *, tokens: int) -> list[list[int]]:
 
 
 def split(rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size: int) -> list[list[Row]]:
-    """A rank's rows, by similar length; see `Split`."""
+    """Divide rows by similar length; see `Split`."""
     mine = [rows[i] for i in share([len(r.tokens) for r in rows], rank=rank, world_size=world_size)]
     cut = batches([len(r.tokens) for r in mine], tokens=min(tokens, best))
     return [[mine[i] for i in batch] for batch in cut]
@@ -188,7 +190,7 @@ def split(rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size:
 def pad(
     rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
 ) -> PaddedBatch:
-    """Stack rows; see `Pack`."""
+    """Stack rows with padding on the right; see `Pack`."""
     width = max(len(r.tokens) for r in rows)
     tokens = np.zeros((len(rows), width), np.int64)
     mask = np.zeros((len(rows), width), bool)
@@ -210,7 +212,7 @@ PADDED = Packing(split, pad)
 def token_columns(
     rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
 ) -> TokenColumns:
-    """The columns of the rows' tokens; see `Pack`."""
+    """Build the loss's inputs for the rows' tokens; the arguments are those of `Pack`."""
     counts = [r.trained for r in rows]
 
     def tensor(array: NDArray[np.generic]) -> Tensor:

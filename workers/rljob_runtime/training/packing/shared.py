@@ -1,4 +1,4 @@
-"""A micro-batch's trajectories as packed sequences in which siblings share their prompt.
+"""Packs a micro-batch's trajectories into sequences in which siblings share their prompt.
 
 Rows that begin with the same prompt become groups `[prompt][response 1]…[response G]`. A group that is too long for one
 forward, or too long to share work evenly between ranks, is split, and its prompt is computed once in each part. Groups
@@ -30,17 +30,17 @@ from rljob_runtime.training.packing.rows import PADDED, Packing, Row, TokenColum
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Groups in one sequence, for one forward and backward.
+    """Groups packed into one sequence, for one forward and backward.
 
-    The model reads `inputs`; its output at `predictors[i]` predicts the i-th token that is trained on: the last token
-    of a prompt predicts the first of each response.
+    The model reads `inputs`; its output at `predictors[i]` predicts the i-th token to train on. The last token of a
+    prompt predicts the first token of each response.
 
     Attributes:
         inputs: int64 [1, n].
         positions: int64 [1, n].
-        layout: where the groups are.
+        layout: the places of the groups in the sequence.
         predictors: int64 [tokens], indices below n.
-        columns: of the tokens that are trained on.
+        columns: the loss's inputs for the tokens to train on.
     """
 
     inputs: Tensor
@@ -51,7 +51,7 @@ class PackedBatch:
 
 
 def split(rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size: int) -> list[list[Row]]:
-    """A rank's rows, in sequences of whole groups or parts of them; see `packing.Split`."""
+    """Divide rows into sequences of whole groups or parts of groups; see `rows.Split`."""
     parts = _parts(rows, tokens=tokens, least=world_size)
     mine = [parts[i] for i in share([computed(part) for part in parts], rank=rank, world_size=world_size)]
     bins = _fill([computed(part) for part in mine], room=min(tokens, best))
@@ -61,7 +61,7 @@ def split(rows: Sequence[Row], *, tokens: int, best: int, rank: int, world_size:
 def pack(
     rows: Sequence[Row], *, weight: Callable[[int], float], dtype: torch.dtype, device: torch.device
 ) -> PackedBatch:
-    """Put rows behind their prompts, group behind group; see `packing.Pack`."""
+    """Pack groups one after the other, each as its prompt and then all its responses; see `rows.Pack`."""
     inputs: list[NDArray[np.int32]] = []
     layout: list[PackedGroup] = []
     predictors: list[NDArray[np.int64]] = []
@@ -74,7 +74,7 @@ def pack(
         first = start + len(prompt)
         for row in group:
             inputs.append(row.tokens[len(prompt) : -1])
-            # The token at i is predicted by the one at i − 1: of the prompt, or of the row's own response.
+            # The token at i − 1, of the prompt or of the row's own response, predicts the token at i.
             before = np.flatnonzero(row.mask) - 1
             own = first + before - len(prompt)
             predictors.append(np.where(before < len(prompt), start + before, own))
@@ -95,14 +95,15 @@ SHARED_PROMPT = Packing(split, pack)
 
 
 def choose_packing(wanted: str | None, *models: Any) -> Packing:
-    """How batches for these models are made; models that are to be packed get the attention that it needs.
+    """Choose how batches for these models are built; for packing, replace the models' attention.
 
     Args:
-        wanted: `SharedPrompt`, `Padded`, or None for the former where the models' type is known to give the same.
+        wanted: `SharedPrompt`, `Padded`, or None: packing if it is tested to be exact for the models' type, else
+            padding.
         models: causal models of one architecture, not yet wrapped.
 
     Raises:
-        SpecError: shared prompts are wanted, and the architecture does not allow them.
+        SpecError: `SharedPrompt` is wanted, but the architecture does not support it.
     """
     able = all(map(supports_shared_prompts, models))
     if wanted == "SharedPrompt" and not able:
@@ -120,12 +121,12 @@ def choose_packing(wanted: str | None, *models: Any) -> Packing:
 
 
 def computed(rows: Sequence[Row]) -> int:
-    """Tokens that the model computes for rows with one prompt: this once, of each response all but the last."""
+    """Count the tokens that the model reads for rows with the same prompt: the prompt once, and each response."""
     return rows[0].prompt + sum(_inputs(row) for row in rows)
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows by their prompts, both in the order in which they come."""
+    """Group rows by their prompt; groups and rows keep the order of the rows."""
     found: dict[bytes, list[Row]] = {}
     for row in rows:
         found.setdefault(row.tokens[: row.prompt].tobytes(), []).append(row)
@@ -133,7 +134,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _parts(rows: Sequence[Row], *, tokens: int, least: int) -> list[list[Row]]:
-    """Groups, split where they compute more than `tokens`, and until there are `least`, if there are so many rows."""
+    """Group rows by prompt; split groups that have more than `tokens` tokens, or if there are fewer than `least`."""
     parts: list[list[Row]] = []
     for group in _groups(rows):
         bins = _fill([_inputs(row) for row in group], room=tokens - group[0].prompt)
@@ -142,19 +143,24 @@ def _parts(rows: Sequence[Row], *, tokens: int, least: int) -> list[list[Row]]:
         largest = max(range(len(parts)), key=lambda i: (len(parts[i]) > 1, computed(parts[i])))
         whole = parts.pop(largest)
         for half in range(2):
-            # A token more for each: rows that compute nothing are shared, too, and neither half is without rows.
+            # Count one token more for each row, so that rows without a token to read are divided too and neither half
+            # is empty.
             mine = share([_inputs(row) + 1 for row in whole], rank=half, world_size=2)
             parts.append([whole[i] for i in mine])
     return parts
 
 
 def _inputs(row: Row) -> int:
-    """Tokens of the row's response that the model reads: its last one predicts nothing."""
+    """Count the response tokens that the model reads: all but the last, which predicts nothing."""
     return len(row.tokens) - row.prompt - 1
 
 
 def _fill(sizes: Sequence[int], *, room: int) -> list[list[int]]:
-    """Indices in bins of at most `room`, or of one: the largest first, each into the first bin that has room."""
+    """Put items into bins of at most `room`, or of one item: the largest first, each into the first bin with room.
+
+    Returns:
+        the indices of each bin's items.
+    """
     bins: list[list[int]] = []
     free: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
