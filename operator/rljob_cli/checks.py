@@ -31,7 +31,7 @@ def check_job(config: JobConfig) -> None:
         InvalidManifest: all that does not.
     """
     problems = _found(_NAMES, config)
-    if not problems:  # what does not read, or is not there, cannot be compared
+    if not problems:  # files that are missing or damaged cannot be compared
         problems = _found(_FITS, config)
     if not problems:  # nothing is asked that does not fit, or should not be sent
         problems = _found((_servers,), config)
@@ -125,7 +125,7 @@ def _in_every_pool(config: JobConfig, check: Callable[[Mapping[str, Any]], objec
     Raises:
         InvalidManifest: all that is wrong, each at the field where the pool has it from.
     """
-    problems: dict[str, SpecError] = {}  # what all pools share is told once
+    problems: dict[str, SpecError] = {}  # by field, so that a problem of all pools is reported once
     for number, pool in enumerate(config.spec.rollout.pools):
         try:
             check(config.engine_options(pool.name))

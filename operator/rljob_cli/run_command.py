@@ -137,7 +137,7 @@ def check(job: RLJob, folder: RunFolder) -> str:
 def _identity(
     job: RLJob, given: RLJob, known: Identity | None, kept: list[str], *, model: str, origin: Path
 ) -> Identity:
-    """What to write down of a job that starts, or goes on."""
+    """Create the identity that the output folder stores for a new or resumed job."""
     manifest = job.model_dump(mode="json", by_alias=True)
     generation = 1
     if known is not None:

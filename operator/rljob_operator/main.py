@@ -83,7 +83,7 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         )
     )
     asked = asyncio.create_task(stop.wait())
-    # When one part has ended, the whole ends: the kubelet restarts it, and all parts start anew.
+    # If one task ends, the whole process ends, so that the kubelet restarts it with all tasks.
     while not asked.done() and not work.done() and not any(task.done() for task in tasks):
         await asyncio.wait({asked, work, *tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
     stop.set()

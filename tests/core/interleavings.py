@@ -1,12 +1,12 @@
-"""The protocol as a state machine: the real `Planner` among roles whose every move is a choice of the test.
+"""A model of the protocol as a state machine: the real `Planner` with simulated roles; tests choose every event.
 
-Nothing happens by itself and nothing is timed: `Model.choices` lists all that could happen next (a message arrives,
-an engine finishes), `Model.mishaps` all that could go wrong (somebody dies, the server loses something), `Model.do`
-makes one of it happen and checks every invariant of `docs/design/staleness.md`. A search may thus visit all
-interleavings, and a random walk any.
+Nothing happens by itself and there is no clock. `Model.choices` lists every event that can happen next (a message
+arrives, an engine finishes a response), `Model.mishaps` every fault (a process dies, the server loses a message), and
+`Model.do` executes one of them and checks every invariant of `docs/design/staleness.md`. So a search can visit all
+interleavings, and a random walk can take any of them.
 
-What the roles do is as little as the real ones' contracts promise: streams keep their order, everything else may be
-late, come twice after a death, or never.
+The simulated roles guarantee no more than the contracts of the real ones: streams keep their order; everything else may
+be late, arrive twice after a death, or never arrive.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ from rljob_core.spec import PipelineSpec
 __all__ = ["Choice", "Model", "Violated", "require"]
 
 Choice = tuple[str, str]
-"""What happens, and to whom."""
+"""An event, and the process or message that it happens to."""
 
 
 LATE = ("late", "")
-"""What a coordinator had decided that was replaced meanwhile is done. It need not ever be."""
+"""A replaced coordinator executes its last decisions. This event may never happen."""
 
 
 class Model:
-    """One job, from its coordinator's start to its end.
+    """A model of one job, from the start of its coordinator to the end of the job.
 
     Args:
-        config: of the job.
-        engines: how many.
-        deaths: how many processes may die on the way, whichever and whenever; a trainer may only seem to.
-        change: of spec.pipeline, at any time.
-        losses: how often the server fails: something that it has acknowledged is lost, or comes twice; the end of the
-            ledger is lost, with its coordinator, who may write to what is left of it afterwards.
-        progress: how often engines publish how far they have come, whichever and whenever.
-        zombies: whether who is taken for dead may live on: a coordinator that has recorded what it was to do, a gang.
-        restless: whether heartbeats and reports come at any time, not only when nothing else can happen.
+        config: the job's configuration.
+        engines: number of engines.
+        deaths: how many processes may die, any of them at any time; a trainer may also be replaced while it runs.
+        change: new `spec.pipeline`, which the user may set at any time.
+        losses: how many faults the server may have. It loses or repeats an acknowledged message, or it loses the end of
+            the ledger and the coordinator is replaced; the old coordinator may then still append to the ledger.
+        progress: how many times engines may publish the progress of a trajectory, at any time.
+        zombies: whether a replaced process may continue to run: a coordinator that has stored its records, or a gang.
+        restless: whether heartbeats and reports come at any time, or only if nothing else can happen.
     """
 
     def __init__(
@@ -102,42 +102,42 @@ class Model:
         self.lossy = losses > 0
         self.ledger: list[RecordBatch] = []
         self.void: set[int] = set()
-        """Places in the ledger of what a replaced coordinator wrote."""
+        """Indices of the batches in the ledger that a replaced coordinator appended."""
         self.truth = Truth()
         self.engines = {f"e{n}.x": ModelEngine() for n in range(engines)}
         self.dead: list[str] = []
         self.trainer = ModelTrainer()
         self.zombie: ModelTrainer | None = None
-        """A gang that was taken for dead."""
+        """A trainer gang that was replaced while it was still running."""
         self.announced: Announce | None = None
         self.manifests: dict[str, StepCommitted] = {}
         self.payloads: dict[int, Summary] = {}
         self.absences: dict[int, PayloadAbsent] = {}
         self.rewards: dict[int, RewardsSeen | RewardsComplete] = {}
         self.progress: dict[str, StoredProgress] = {}
-        self.ghosts: list[tuple[str, StoredProgress]] = []
-        """Progress that engines published before they died, and that has not arrived."""
+        self.delayed_progress: list[tuple[str, StoredProgress]] = []
+        """Progress that engines published before they died, and that has not arrived yet."""
         self.answers: list[ProgressFound | ProgressListed] = []
-        """To what the coordinator has asked."""
+        """Answers to the coordinator's queries, not yet read."""
         self.seen = [0, 0]
-        """Up to where the coordinator has read payloads and rewards."""
+        """Sequences up to which the coordinator has read payloads and rewards."""
         self.events: list[Observation] = []
         self.late: list[tuple[int, Action]] = []
-        """Of a coordinator that was replaced, and does not know it yet."""
+        """Actions, with their epoch, of a replaced coordinator that has not executed them yet."""
         self.sequence = 0
         self.instances = 0
         self.replaced: Planner | None = None
-        """A coordinator that does not know yet that another one is in charge."""
+        """The planner of a coordinator that does not know yet that it was replaced."""
         self.finished = ""
         self.stored: int | None = None
-        """Of the records of a coordinator that dies, as many are stored; None for all."""
+        """How many records of a dying coordinator's last decision are stored; None for all."""
         self._start_coordinator()
         self._say(TrainerReady(1, 0, None))
 
     # ------------------------------------------------------------------------------------------ what may happen
 
     def choices(self) -> list[Choice]:
-        """All that may happen next if nothing goes wrong; nothing when the job is over, or stuck."""
+        """Return all events without faults that can happen next; [] if the job has finished or is stuck."""
         if self.finished:
             return []
         found = list(self._coordinator_choices())
@@ -156,11 +156,11 @@ class Model:
         if self.trainer.inbox:
             found.append(("train", ""))
         if self.zombie is not None and self.zombie.inbox:
-            found.append(("wake", ""))
+            found.append(("train replaced", ""))
         if self.change is not None:
             found.append(("change", ""))
         found += [("expire", name) for name in self.dead if name in self.planner.state.generating]
-        found += [("haunt", str(place)) for place in range(len(self.ghosts))]
+        found += [("deliver progress", str(place)) for place in range(len(self.delayed_progress))]
         if self.late:
             found.append(LATE)
         if self.lossy and (self.restless or not found):
@@ -169,7 +169,7 @@ class Model:
         return found
 
     def mishaps(self) -> list[Choice]:
-        """All that may go wrong next."""
+        """Return all faults that can happen next."""
         found: list[Choice] = []
         if self.finished:
             return found
@@ -220,7 +220,7 @@ class Model:
             yield "write late", ""
 
     def do(self, choice: Choice) -> None:
-        """It happens.
+        """Execute an event and check the invariants.
 
         Raises:
             Violated: an invariant does not hold any more.
@@ -242,14 +242,14 @@ class Model:
         elif what == "publish":
             self.publishing -= 1
             self._publish(whom)
-        elif what == "haunt":
-            trajectory, progress = self.ghosts.pop(int(whom))
+        elif what == "deliver progress":
+            trajectory, progress = self.delayed_progress.pop(int(whom))
             self.progress[trajectory] = progress
         elif what == "freeze":
             self.deaths -= 1
             self.zombie = self.trainer
             self._die("trainer")
-        elif what == "wake":
+        elif what == "train replaced":
             assert self.zombie is not None
             self._train(self.zombie, self.zombie.inbox.pop(0))
         elif what.startswith(("lose ", "repeat ", "cut", "write ")):
@@ -271,7 +271,7 @@ class Model:
         elif what == "late":
             actions, self.late = self.late, []
             for epoch, action in actions:
-                if not isinstance(action, FindProgress | ListProgress):  # nobody hears the answer
+                if not isinstance(action, FindProgress | ListProgress):  # the answer would reach nobody
                     self._act(action, epoch)
         elif what == "deliver":
             self._deliver(whom)
@@ -293,7 +293,7 @@ class Model:
         return min((sequence for sequence in stream if sequence > self.seen[reader]), default=0)
 
     def _coordinate(self, what: str, *, dies: bool) -> None:
-        """It sees the next thing of a kind; if it dies, then once its records are stored and before it acts."""
+        """Let the coordinator read the next message of a kind; `dies`: it dies after storing records, before acting."""
         if what == "read payload":
             sequence = self.seen[0] = self._next(self.payloads | self.absences, 0)
             if (absence := self.absences.get(sequence)) is not None:
@@ -308,10 +308,10 @@ class Model:
         else:
             event = self.events.pop(0)
             if not self._observe(event, dies=dies) or dies:
-                self.events.insert(0, event)  # it is acknowledged after all that it led to
+                self.events.insert(0, event)  # the coordinator acknowledges an event only after acting on it
 
     def _observe(self, observation: Observation, *, dies: bool = False) -> bool:
-        """Whether the coordinator goes on; it starts anew if it hears of another one."""
+        """Let the coordinator decide on an observation; False if it was replaced, and a new one has started."""
         try:
             decision = self.planner.decide([observation], 0.0)
         except Fenced:
@@ -327,7 +327,7 @@ class Model:
             for record in records:
                 self.truth.observe(record)
         if dies and len(records) < len(decision.records):
-            return  # it dies in the middle of them
+            return  # the coordinator dies after storing a part of them
         if dies:
             self.late = [*self.late, *((self.planner.epoch, action) for action in decision.actions)]
             return
@@ -394,10 +394,12 @@ class Model:
             self.dead.append(whom)
             if self.publishing:
                 self.publishing -= 1
-                self.ghosts += [(key[0], progress_of(*key, run)) for key, run in engine.running.items()]
+                self.delayed_progress += [
+                    (key[0], progress_of(*key, run)) for key, run in engine.running.items()
+                ]
 
     def _drain(self, name: str) -> None:
-        """It hands over all that it has."""
+        """Stop an engine gracefully: it publishes the progress of everything that it generates."""
         signal = replace(self.engines[name].signal(name), draining=True)
         self._observe(SignalSeen(name, signal))
         for key, run in self.engines.pop(name).running.items():
@@ -446,7 +448,7 @@ class Model:
                 self.replaced = None
 
     def _cut(self, messages: int) -> None:
-        """The machine of the ledger's server dies and loses its last messages; the coordinator starts anew."""
+        """The ledger's server dies and loses its last messages; a new coordinator starts."""
         del self.ledger[-messages:]
         self.void = {place for place in self.void if place < len(self.ledger)}
         self.truth.account = LedgerAccount()
@@ -456,12 +458,12 @@ class Model:
         self._restart_coordinator()
 
     def _beat(self) -> None:
-        """Time goes on for as long as it takes until the coordinator doubts what it waits for."""
+        """Let heartbeats arrive and time pass until the coordinator repeats its requests and checks."""
         for name in self.engines:
             self._signal(name)
         context = self.planner.context
         for name in sorted(context.state.generating.keys() - self.engines.keys()):
-            context.liveness.leases[name] = LEASE_HEARTBEATS  # it runs out
+            context.liveness.leases[name] = LEASE_HEARTBEATS  # the lease ends
         for view in context.liveness.engines.values():
             view.heartbeats_behind = RESEND_HEARTBEATS
         for key in [(t, context.state.attempt(t)) for t in context.state.unscored]:
@@ -471,7 +473,7 @@ class Model:
         self.planner.context.liveness.leases = {}
 
     def _expire(self, name: str) -> None:
-        """A dead engine's lease ends."""
+        """End a dead engine's lease."""
         context = self.planner.context
         if name not in context.liveness.leaving:
             self._observe(SignalSeen(name, None))
@@ -525,18 +527,18 @@ class Model:
     # ------------------------------------------------------------------------------------------ for searches
 
     def fork(self) -> Model:
-        """An equal model that goes its own way."""
+        """Return an independent copy of the model."""
         copy: Model = fork(self)
         return copy
 
     def replays(self) -> None:
-        """The ledger alone leads to the coordinator's state."""
+        """Check that replaying the ledger gives the coordinator's state."""
         rebuilt = JobState()
         rebuilt.replay(self.ledger)
         require(state_key(rebuilt) == state_key(self.planner.state), "[fold] the ledger says something else")
 
     def key(self) -> int:
-        """Equal for models from which the same can happen; engines have no names there."""
+        """Return a hash that is equal for models with the same possible futures, whatever their engines' names."""
         context = self.planner.context
         engines = {name: self._engine_key(name) for name in self.engines}
         order = sorted(engines, key=engines.__getitem__)
@@ -563,7 +565,7 @@ class Model:
                 ),
                 context.lookups.listed_version,
                 tuple(self.progress.items()),
-                tuple(self.ghosts),
+                tuple(self.delayed_progress),
                 tuple(self.answers),
                 self.publishing,
                 tuple(engines[name] for name in order),

@@ -1,4 +1,4 @@
-"""The catalogue of mutants: the protocol with one guard less each, and which of the checks can see the difference."""
+"""The catalogue of mutants: each removes one guard of the protocol, and names the checks that must detect it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One guard less.
+    """A change of the source that removes one guard.
 
     Attributes:
-        module: whose source is changed.
-        guard: what is there once.
-        instead: what comes in its place.
-        by: what can see the difference: the model of `interleavings`, or the simulation of whole jobs.
-        walk: the seed of a walk through the model that is known to see it, which is tried first; searches that have to
-            find it take longer. `slow`: one with a trajectory that takes long.
+        module: the module whose source is changed.
+        guard: text that the source contains exactly once.
+        instead: text that replaces it.
+        by: the checks that detect the mutant: the model of `interleavings`, or the simulation of whole jobs.
+        walk: seed of a random walk through the model that detects the mutant; it is tried first, because a search takes
+            longer.
+        slow: whether that walk delays one trajectory.
     """
 
     module: str

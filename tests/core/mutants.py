@@ -1,9 +1,9 @@
-"""The protocol with one of its guards turned off, for the checks to find out.
+"""Runs the checks on mutants: the protocol with one of its guards removed, which the checks must detect.
 
-    python tests/core/mutants.py model NAME       # exits 1 and says how, once a check has caught it; 0 if none does
-    python tests/core/mutants.py simulation NAME  # the same, by whole simulated jobs
+    python tests/core/mutants.py model NAME       # exits with 1 and prints the error if a check detects it, else with 0
+    python tests/core/mutants.py simulation NAME  # the same with whole simulated jobs
 
-A mutant is a change of one module's source, made as it is imported; nothing on the disk changes.
+A mutant changes the source of one module while the module is imported; the file is not changed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from mutant_catalogue import MUTANTS, Mutant
 
 NO_PROGRAM = ("TypeError", "NameError", "AttributeError", "SyntaxError", "UnboundLocalError")
-"""What a mutant raises that is badly written."""
+"""Exceptions that show that a mutant is not a valid program."""
 SEEDS = 600
-"""Simulated jobs in which a mutant must be found out."""
+"""Number of simulated jobs, one of which must detect a mutant."""
 
 
 class _Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module with a guard less."""
+    """Imports one module without the guard that a mutant removes."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
@@ -48,13 +48,13 @@ class _Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         assert module.__spec__.origin is not None
         source = Path(module.__spec__.origin).read_text(encoding="utf-8")
         if source.count(self._mutant.guard) != 1:
-            raise SystemExit(f"the guard is not there, or not once: {self._mutant.guard!r}")
+            raise SystemExit(f"the source does not contain the guard exactly once: {self._mutant.guard!r}")
         changed = source.replace(self._mutant.guard, self._mutant.instead)
         exec(compile(changed, module.__spec__.origin, "exec"), module.__dict__)
 
 
 def caught_by_model(mutant: Mutant) -> str:
-    """What the model's checks say of the protocol as it is imported now; empty if nothing."""
+    """Run the model's checks on the imported protocol; return the first error, or "" if there is none."""
     from interleavings import Violated
     from search import SYNCHRONOUS, WIDER, Found, explore, small_job, walk
 
@@ -84,7 +84,7 @@ def caught_by_model(mutant: Mutant) -> str:
 
 
 def caught_by_simulation(_: Mutant) -> str:
-    """What the simulation of whole jobs says."""
+    """Simulate whole jobs with the imported protocol; return the first error, or "" if there is none."""
     import logging
 
     from simulation import outcome
@@ -97,26 +97,26 @@ def caught_by_simulation(_: Mutant) -> str:
     return ""
 
 
-def said_of(name: str, *, by: str) -> str:
-    """What the checks, in a process of their own, say of a mutant.
+def detection_of(name: str, *, by: str) -> str:
+    """Run the checks on a mutant in a new process and return the error with which they detect it.
 
     Raises:
-        AssertionError: they find nothing, or it is no program.
+        AssertionError: the checks do not detect the mutant, or the mutant is not a valid program.
     """
     command = [sys.executable, __file__, by, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (done.returncode, done.stderr) == (1, ""), f"{done.stdout}{done.stderr}"
-    said = done.stdout.strip()
-    assert not said.removeprefix("seed ").lstrip("0123456789: ").startswith(NO_PROGRAM), said
-    return said
+    error = done.stdout.strip()
+    assert not error.removeprefix("seed ").lstrip("0123456789: ").startswith(NO_PROGRAM), error
+    return error
 
 
 if __name__ == "__main__":
     by, name = sys.argv[1:]
-    planted = MUTANTS[name]
-    sys.meta_path.insert(0, _Mutating(planted))
+    mutant = MUTANTS[name]
+    sys.meta_path.insert(0, _Mutating(mutant))
     if by == "simulation":
         sys.path.insert(1, str(Path(__file__).parent.parent / "sim"))
-    said = {"model": caught_by_model, "simulation": caught_by_simulation}[by](planted)
-    sys.stdout.write(f"{said or 'nothing was noticed'}\n")
-    raise SystemExit(1 if said else 0)
+    error = {"model": caught_by_model, "simulation": caught_by_simulation}[by](mutant)
+    sys.stdout.write(f"{error or 'no check failed'}\n")
+    raise SystemExit(1 if error else 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mutant_catalogue import MUTANTS
-from mutants import said_of
+from mutants import detection_of
 from tests.draw import draw
 
 # Half of them are run for a commit; all guards are looked up in the source for every commit.
@@ -24,4 +24,4 @@ def test_every_guard_stands_once_in_its_module(name: str) -> None:
 
 @pytest.mark.parametrize("name", draw("model mutants", NAMES, len(NAMES) // 2))
 def test_a_protocol_with_a_guard_less_is_found_out(name: str) -> None:
-    assert said_of(name, by="model")
+    assert detection_of(name, by="model")

@@ -1,7 +1,7 @@
-"""A world around the planner, on virtual time: engines, rewards and a trainer that do what the messages say.
+"""A simulation around the planner, in virtual time: engines, a reward role and a trainer that follow its messages.
 
-It is no mock of a port: it drives the pure `Planner` with the observations that real roles would make, in any
-order that a test wants, and executes its actions.
+It does not mock a port: it passes the pure `Planner` the observations that real roles would make, in any order that a
+test wants, and executes the planner's actions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from rljob_core.trajectory import VersionSpan
 
 
 def job_config(**changes: Any) -> JobConfig:
-    """A small job; `changes` are laid over the spec (camelCase, nested)."""
+    """Create a small job's configuration; `changes` (camelCase, nested) override fields of the spec."""
     spec: dict[str, Any] = {
         "steps": 4,
         "model": {"uri": "/model"},
@@ -77,7 +77,7 @@ def job_config(**changes: Any) -> JobConfig:
 
 @dataclass
 class SimulatedEngine:
-    """A batch of slots; a trajectory of n tokens takes n steps from the moment it has a slot."""
+    """An engine with a number of slots; a trajectory of n tokens takes n steps from the time it gets a slot."""
 
     name: str
     slots: int
@@ -87,7 +87,7 @@ class SimulatedEngine:
     taken: set[tuple[str, int]] = field(default_factory=set)
 
     def give(self, work: Any) -> None:
-        """An item of its queue: what it has, or had, is passed over."""
+        """Receive an item of the work queue; an attempt that was received before is ignored."""
         if isinstance(work, Cancel):
             named = set(zip(work.trajectories, work.attempts, strict=True))
             self.waiting = [w for w in self.waiting if (w.trajectory, w.attempt) not in named]
@@ -99,7 +99,7 @@ class SimulatedEngine:
 
 
 class World:
-    """Planner, ledger and simulated roles; `run` goes on until nothing is left to happen."""
+    """The planner, its ledger and the simulated roles; `run` executes events until none is left."""
 
     def __init__(
         self,

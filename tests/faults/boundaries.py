@@ -1,9 +1,9 @@
-"""The boundaries of a step: how each is seen, who is held still meanwhile, and what must be so for a kill to be there.
+"""The boundaries between the phases of a step, at which the fault tests kill processes.
 
-A step takes milliseconds from one boundary to the next. So that a kill is at one and not near it, the process whose
-move comes next is stopped (SIGSTOP) the moment the boundary is seen on the job's subjects or files; what must not have
-happened yet is looked at while it stands still; then somebody is killed. Where it came too late everybody goes on, and
-the next time is taken.
+A step takes only milliseconds from one boundary to the next. To kill a process exactly at a boundary, a test watches
+the job's subjects and files for it, and stops (SIGSTOP) the process that would act next. While that process is stopped,
+the test verifies that nothing has passed the boundary, and kills a process. If something has passed the boundary, the
+test resumes the stopped process and waits for the next occurrence.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from rljob_runtime.messaging.summaries import PayloadSummary
 
 ROLES = ("nats-server", "coordinator", "trainer", "reward", "rollout")
 
-Key = Any  # what a boundary is of: an attempt of a trajectory, a micro-batch, a version
+Key = Any  # the thing that reaches a boundary: an attempt of a trajectory, a micro-batch, a version
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One boundary.
+    """One boundary between two phases of a step.
 
     Attributes:
-        name: as the table has it.
-        told: what has happened, and what has not.
-        held: the role whose move comes next; "" if nobody need be held.
-        sees: what a sighting is of, if it is this boundary.
-        untouched: whether what must not have happened yet was not seen.
-        lands: whether a ledger that ends here tells of this boundary.
-        nears: an earlier sighting, after which the held one is not needed until this boundary.
+        name: name of the boundary in `docs/faults.md`.
+        description: what has happened at the boundary, and what has not.
+        held: the role that would act next and is stopped; "" if none has to be stopped.
+        sees: returns the key of a sighting that shows this boundary, else None.
+        untouched: whether nothing was seen that comes after the boundary.
+        lands: whether the ledger, if it ends here, shows that the job was at this boundary.
+        nears: like `sees`, for an earlier sighting, after which the held role has nothing to do until the boundary.
     """
 
     name: str
-    told: str
+    description: str
     held: str
     sees: Callable[[Sighting, Seen], Key | None]
     untouched: Callable[[Key, Seen], bool]
@@ -49,10 +49,10 @@ class Boundary:
 
 
 def planned() -> dict[str, tuple[str, ...]]:
-    """Which roles are killed at each boundary, by its name.
+    """Return the roles to kill at each boundary, by the boundary's name.
 
-    Of a commit, three of the five roles at each boundary, and each role at six of the ten boundaries; `make nightly`
-    kills every role at every boundary.
+    The tests of a commit kill three of the five roles at each boundary, so each role at six of the ten boundaries;
+    `make nightly` kills every role at every boundary.
     """
     if draw.run_all():
         return {boundary.name: ROLES for boundary in BOUNDARIES}
@@ -110,7 +110,7 @@ def _no_engine_has(version: Key, seen: Seen) -> bool:
 
 
 def _closed(version: Key, seen: Seen) -> bool:
-    """The whole batch is assigned of the step that makes the version, and it is not committed."""
+    """Whether the whole batch of the version's step is assigned, and the version is not committed."""
     return seen.committed == version - 1 and seen.batch_closed
 
 
@@ -145,7 +145,7 @@ BOUNDARIES = (
     ),
     Boundary(
         "fed",
-        "a micro-batch is in the trainer's own log and goes through backward; no step is proposed",
+        "a micro-batch is in the trainer's own log and its backward pass is running; no step is proposed",
         "trainer",
         _fed,
         lambda key, seen: seen.proposed <= key[0],
@@ -161,7 +161,7 @@ BOUNDARIES = (
     ),
     Boundary(
         "manifest durable",
-        "a version's tensors and manifest are durable; nobody was told",
+        "a version's tensors and manifest are durable; they are not proposed yet",
         "trainer",
         _weights(hidden=False),
         lambda version, seen: seen.proposed < version,
@@ -178,7 +178,7 @@ BOUNDARIES = (
     ),
     Boundary(
         "committed",
-        "the commit is in the ledger; no engine was told",
+        "the commit is in the ledger; the version is not announced",
         "coordinator",
         _version_of(StepCommitted, lambda said: said.version),
         lambda version, seen: seen.announced < version,
@@ -186,7 +186,7 @@ BOUNDARIES = (
     ),
     Boundary(
         "announced",
-        "the version is announced; no engine has it",
+        "the version is announced; no engine has loaded it",
         "rollout",
         _version_of(VersionAnnounced, lambda said: said.version),
         _no_engine_has,
@@ -194,7 +194,7 @@ BOUNDARIES = (
     ),
     Boundary(
         "swapped",
-        "an engine says that it has the version",
+        "an engine reports that it has loaded the version",
         "trainer",
         _swapped,
         lambda version, seen: seen.proposed <= version,

@@ -1,4 +1,4 @@
-"""What the suite shares: a model, runs that leave nothing behind, and the tally of all kills."""
+"""Fixtures of the fault tests: a model, runs that clean up after themselves, and the tally of all kills."""
 
 from __future__ import annotations
 

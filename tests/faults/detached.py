@@ -1,7 +1,7 @@
-"""Runs a command in a session of its own and passes SIGTERM on: what is killed with this process is this process alone.
+"""Runs a command in its own session and forwards SIGTERM to it; if this process is killed, the command continues.
 
-A pod's command behind it is like a pod on a node that was cut off: whoever looks after it takes it for dead and starts
-another one, while it lives on.
+This simulates a pod on a node that lost its network connection: the cluster takes the pod for dead and replaces it,
+while the pod's process still runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real `rljob run` whose processes are killed and frozen, and what must hold at its end, whatever was done to it."""
+"""Runs a real `rljob run`, kills and freezes its processes, and checks what must hold at its end."""
 
 from __future__ import annotations
 

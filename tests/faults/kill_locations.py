@@ -1,4 +1,4 @@
-"""Where kills landed, by the ledger alone: the server's own time of each message against the clock at the kill."""
+"""Locates kills in the ledger alone: compares the server's timestamp of each message with the time of the kill."""
 
 from __future__ import annotations
 

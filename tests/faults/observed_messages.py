@@ -1,4 +1,4 @@
-"""What a running job says on its subjects, and what follows from it: where in a step it is."""
+"""Decodes the messages of a running job, and derives from them which part of a step it has reached."""
 
 from __future__ import annotations
 

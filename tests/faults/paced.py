@@ -1,4 +1,4 @@
-"""A reward that gives real models a pace: on a fast machine their job would be over before all kills are done."""
+"""A reward function that slows real models down, so that a job does not end before all kills are done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = 0.04  # for each answer, one after the other in whatever process: 0.3
 
 
 def paced(*, completion: str, item: Mapping[str, Any]) -> float:
-    """Nothing, after a while."""
+    """Return 0.0 after a fixed delay."""
     with Path(__file__).open() as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         time.sleep(_SECONDS)

@@ -1,4 +1,4 @@
-"""kill -9 of each role at every boundary of a step: where it landed is what the ledger says, and nothing is lost."""
+"""Kills (kill -9) each role at every boundary of a step: the ledger shows where the kill landed; nothing is lost."""
 
 from __future__ import annotations
 

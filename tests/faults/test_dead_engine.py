@@ -1,4 +1,4 @@
-"""What a dead engine was generating goes to others before it has a successor, and long before its lease runs out."""
+"""Other engines take over a dead engine's trajectories before a new engine replaces it and before its lease ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that stands still past every timeout and goes on; and one that was replaced meanwhile."""
+"""Stops processes (SIGSTOP) for longer than every timeout and resumes them, also after they were replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trajectory stream at its limit holds engines back; nothing is dropped, and the job goes on."""
+"""A full trajectory stream makes engines wait; no trajectory is dropped, and the job continues."""
 
 from __future__ import annotations
 

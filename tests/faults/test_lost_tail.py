@@ -1,4 +1,4 @@
-"""A machine that dies takes along what its nats-server had acknowledged and not synced: the job goes on."""
+"""The nats-server's machine dies and loses messages that were acknowledged but not synced: the job continues."""
 
 from __future__ import annotations
 

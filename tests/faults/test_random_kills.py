@@ -1,4 +1,4 @@
-"""kill -9 at any moment, of one process and of two at once, on emulated and on real models."""
+"""Kills (kill -9) one process, or two at once, at random moments, with emulated and with real models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sees all that a running job says, as it says it, and stops a process the moment that a boundary is seen.
+"""Watches a running job's messages and files, and stops a process as soon as it sees a boundary.
 
-Messages are taken as they are published, not read back from their streams: what waits for the server's
-acknowledgement is then still waiting for it. Files (the trainer's own log, the weights) are followed by inotify.
+Messages are received when they are published, not read from their streams, so that their publisher still waits for the
+server's acknowledgement. Files (the trainer's own log, the weights) are watched with inotify.
 """
 
 from __future__ import annotations

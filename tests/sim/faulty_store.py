@@ -1,7 +1,7 @@
-"""A message store whose network and server do what they may, driven by a random number generator.
+"""A message store with random faults of its network and server, for an event loop under virtual time.
 
-It is a client on a `MemoryServer`, as `MemoryStore` is, and keeps the port's contract as `NatsStore` does: what it does
-beyond `MemoryStore` is what a caller must be ready for. Made for an event loop under virtual time.
+Like `MemoryStore`, it is a client of a `MemoryServer`. Like `NatsStore`, it keeps the contract of the port: its faults
+are those that the contract allows, so every caller must handle them.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Probabilities, each per occasion, and how long things then take; what is 0 does not happen.
+    """The probabilities of faults, each per occasion, and their durations; the default is no fault.
 
     Attributes:
-        delay: that a call waits before its effect, or after it, or a batch before a reader gets it.
-        delay_seconds: shortest and longest; their logarithms are spread evenly.
-        lost_answer: that a call has its effect and its answer is lost, so that it is made again.
-        attempt: seconds until it is.
-        lost_ack: that an acknowledgement, or another word about a delivery, does not arrive.
-        lost_batch: that what a queue gave out does not arrive, so that it comes again.
-        repeat: that a delivery comes a second time, though it may be acknowledged by then.
-        disorder: that a queue gives out a batch in another order, and keeps a part of it for the next one.
-        split: that a reader gets a batch in parts.
-        cut_off: that a call finds the connection lost.
-        cut_off_seconds: shortest and longest time that it is lost.
+        delay: probability that a call waits before or after its effect, or a batch before a reader gets it.
+        delay_seconds: shortest and longest delay; the logarithm of the delay is distributed uniformly.
+        lost_answer: probability that a call takes effect but its answer is lost, so that the call is repeated.
+        attempt: seconds until a call without an answer is repeated.
+        lost_ack: probability that an acknowledgement or another message about a delivery is lost.
+        lost_batch: probability that a batch from a queue is lost, so that its messages are delivered again.
+        repeat: probability that a delivery is repeated, possibly after it was acknowledged.
+        disorder: probability that a queue reorders a batch and keeps a part of it for the next batch.
+        split: probability that a reader gets a batch in parts.
+        cut_off: probability that a call finds the connection lost.
+        cut_off_seconds: shortest and longest time for which the connection is lost.
         patience: seconds of waiting after which `StoreUnavailable` is raised.
-        ghosts: that the effect of a call whose caller is cancelled meanwhile comes yet, when it would have.
+        late_effect: probability that a call whose caller is cancelled still takes effect later.
     """
 
     delay: float = 0.0
@@ -53,33 +53,33 @@ class Faults:
     cut_off: float = 0.0
     cut_off_seconds: tuple[float, float] = (0.2, 20.0)
     patience: float = 60.0
-    ghosts: float = 0.0
+    late_effect: float = 0.0
 
 
 class Line:
-    """The way to the server, and what becomes of what travels on it.
+    """The connection to the server, with random faults.
 
     Args:
-        faults: of it.
-        chance: decides.
+        faults: the probabilities of faults.
+        chance: the random number generator.
     """
 
     def __init__(self, faults: Faults, chance: random.Random) -> None:
         self.faults = faults
         self.chance = chance
         self._back_at = 0.0
-        self._ghosts: dict[asyncio.Task[object], None] = {}
+        self._late_effects: dict[asyncio.Task[object], None] = {}
 
     def happens(self, rate: float) -> bool:
-        """Whether it does this time."""
+        """Draw whether a fault of this probability happens."""
         return rate > 0 and self.chance.random() < rate
 
     def between(self, low: float, high: float) -> float:
-        """Seconds, spread evenly by their logarithm."""
+        """Draw a number of seconds whose logarithm is distributed uniformly."""
         return math.exp(self.chance.uniform(math.log(low), math.log(high)))
 
     def cut_off(self, seconds: float) -> None:
-        """Lose the connection for so long."""
+        """Lose the connection for a number of seconds."""
         self._back_at = max(self._back_at, asyncio.get_running_loop().time() + seconds)
 
     @property
@@ -88,15 +88,15 @@ class Line:
         return asyncio.get_running_loop().time() < self._back_at
 
     async def delayed(self) -> None:
-        """Perhaps wait a while."""
+        """Wait if a delay happens."""
         if self.happens(self.faults.delay):
             await asyncio.sleep(self.between(*self.faults.delay_seconds))
 
     async def connected(self) -> None:
-        """Wait for the connection, which may be lost just now.
+        """Draw whether the connection is lost, and wait until there is one.
 
         Raises:
-            StoreUnavailable: it takes longer than `patience`.
+            StoreUnavailable: the wait takes longer than `patience`.
         """
         if self.happens(self.faults.cut_off):
             self.cut_off(self.between(*self.faults.cut_off_seconds))
@@ -108,10 +108,10 @@ class Line:
             now = asyncio.get_running_loop().time()
 
     async def call(self, effect: Callable[[], Awaitable[T]]) -> T:
-        """The result of a request, made again as long as its answers are lost.
+        """Send a request, repeat it while its answers are lost, and return its result.
 
         Raises:
-            StoreUnavailable: there was no answer within `patience`; there may have been effects.
+            StoreUnavailable: there was no answer within `patience`; the request may have taken effect.
         """
         deadline = asyncio.get_running_loop().time() + self.faults.patience
         while True:
@@ -119,8 +119,8 @@ class Line:
             try:
                 await self.delayed()
             except asyncio.CancelledError:
-                if self.happens(self.faults.ghosts):
-                    self._haunt(effect)
+                if self.happens(self.faults.late_effect):
+                    self._execute_later(effect)
                 raise
             result = await effect()
             if self.happens(self.faults.lost_answer):
@@ -132,28 +132,28 @@ class Line:
             if asyncio.get_running_loop().time() > deadline:
                 raise StoreUnavailable("the server does not answer")
 
-    def _haunt(self, effect: Callable[[], Awaitable[object]]) -> None:
-        """Nobody waits for its result; it happens, or is refused."""
+    def _execute_later(self, effect: Callable[[], Awaitable[object]]) -> None:
+        """Execute a cancelled caller's request after a delay, and ignore its result."""
 
         async def later() -> None:
             await asyncio.sleep(self.between(*self.faults.delay_seconds))
             await asyncio.gather(effect(), return_exceptions=True)
 
         task: asyncio.Task[object] = asyncio.create_task(later(), name="a late effect")
-        self._ghosts[task] = None
-        task.add_done_callback(self._ghosts.pop)
+        self._late_effects[task] = None
+        task.add_done_callback(self._late_effects.pop)
 
 
 class FaultyStore:
-    """A `MessageStore` on a `MemoryStore`; without faults it does the very same.
+    """A `MessageStore` that adds faults to a `MemoryStore`; without faults it behaves exactly like it.
 
     Args:
-        store: what it passes calls on to.
-        faults: how often what goes wrong.
-        chance: decides; equal ones lead to equal runs.
+        store: the store that executes the calls.
+        faults: the probabilities of faults.
+        chance: the random number generator; the same seed gives the same run.
 
     Attributes:
-        line: where faults can be caused from outside (`line.cut_off`).
+        line: the connection, on which a test can cause faults (`line.cut_off`).
     """
 
     def __init__(self, store: MemoryStore, faults: Faults, chance: random.Random) -> None:
@@ -178,7 +178,7 @@ class FaultyStore:
         expected_sequence: int | None = None,
         expected_id: str | None = None,
     ) -> int:
-        # A publish that is made again must be known for what it is.
+        # The server recognises a repeated publish by its message id.
         identity = message_id
         if identity is None and self.line.faults.lost_answer + self.line.faults.cut_off > 0:
             identity = f"{self.line.chance.getrandbits(64):016x}"
@@ -260,7 +260,7 @@ class FaultyStore:
 
 
 def _once(effect: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """An effect that its repetitions do not have: the server knows them by their message id."""
+    """Return an effect that only its first call has: the server recognises repetitions by their message id."""
     done = False
 
     async def first() -> None:
@@ -273,7 +273,7 @@ def _once(effect: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]
 
 
 class FaultyDelivery:
-    """A delivery about which a word may be lost on its way, as it is when the connection is."""
+    """A delivery whose acknowledgements may be lost, and are lost while the connection is."""
 
     __slots__ = ("_delivery", "_line", "deliveries", "message")
 
@@ -300,7 +300,7 @@ class FaultyDelivery:
 
 
 class FaultyQueue:
-    """A queue that repeats, reorders and holds back."""
+    """A queue that repeats, reorders and delays deliveries."""
 
     def __init__(self, queue: Queue, line: Line) -> None:
         self._queue = queue

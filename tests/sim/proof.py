@@ -1,7 +1,7 @@
-"""What must hold of a simulated job, whatever happened to it; told from its ledger, manifests and trainer's logs.
+"""Checks a finished simulated job's invariants on its ledger, its manifests and its trainer's logs.
 
-It knows what went wrong (`Job.happened`, `Job.suspects`), so it can ask for more than an audit can. Names in [brackets]
-are those of `docs/design/staleness.md`.
+Unlike the audit, these checks know which faults happened (`Job.happened`, `Job.suspects`), so they can demand more.
+Names in [brackets] are those of the invariants in `docs/design/staleness.md`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class Refuted(AssertionError):
-    """Something does not hold."""
+    """An invariant does not hold."""
 
 
 def require(holds: bool, what: str) -> None:
-    """Raise `Refuted` unless it holds."""
+    """Raise `Refuted` unless `holds` is true."""
     if not holds:
         raise Refuted(what)
 
 
 def prove(job: Job) -> bool:
-    """Check everything; False if there is nothing to check: the ledger's end was lost once the trainer had heard of it.
+    """Check all invariants; return False without checking if the ledger lost the job's end that the trainer acted on.
 
     Raises:
-        Refuted: something does not hold.
+        Refuted: an invariant does not hold.
     """
     state, assigned = _follow(job)
     finished = state.finished
@@ -131,7 +131,7 @@ def _chain(job: Job, state: JobState) -> list[WeightManifest]:
     chain: list[WeightManifest] = []
     digest = state.commit.manifest
     while digest:
-        require(digest in by_digest, f"[chain] the manifest {digest} is not there")
+        require(digest in by_digest, f"[chain] the manifest {digest} is missing")
         chain.append(by_digest[digest])
         digest = chain[-1].parent
     require(

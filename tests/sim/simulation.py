@@ -1,7 +1,7 @@
-"""A whole job under virtual time: the classes that `rljob_runtime.main` starts, on a store with faults, killed at will.
+"""Simulates a whole job under virtual time: the real roles on a store with faults, killed and frozen at random times.
 
-Coordinator, rollouts and trainer are the real ones, with the emulated engine and backend; the reward role is a loop
-that scores at once. One seed decides the job's shape, every fault and every moment of a death, so it gives one run.
+Coordinator, rollouts and trainer are the real classes, with the emulated engine and backend; the reward role is a loop
+that scores at once. One seed determines the job's configuration and the time of every fault, so it gives one run.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from rljob_runtime.weights.store import StoredWeights
 LIMIT_SECONDS = 4 * 3600.0
 """Virtual time within which every job must have ended."""
 HEALTHY = (Fenced, StoreUnavailable, asyncio.CancelledError)
-"""How a role may end that is started again."""
+"""Exceptions with which a role may end and be started again."""
 
 
 class Tokenizer:
-    """Bytes are tokens."""
+    """A tokenizer whose tokens are bytes."""
 
     stop_tokens: frozenset[int] = frozenset()
 
@@ -65,16 +65,16 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class Mishaps:
-    """How often what goes wrong, and on which store.
+    """The numbers of faults in a simulated job, and the faults of its store.
 
     Attributes:
-        deaths: kills of a role, whichever and whenever.
-        twins: a coordinator or trainer is taken for dead and replaced, and lives on.
-        freezes: a role stands still for a while, past every timeout.
-        drains: an engine is told to stop, and hands over what it has.
-        cuts: the server's machine dies, and the ends of its streams are lost.
-        change: of the pipeline by the user, once.
-        faults: of the network.
+        deaths: how often a random role is killed at a random time.
+        twins: how often a coordinator or trainer is replaced although it is alive and continues to run.
+        freezes: how often a role is stopped for longer than every timeout, and then continues.
+        drains: how often an engine is asked to stop and hands over its work.
+        cuts: how often the server's machine dies and loses the ends of its streams.
+        change: new pipeline settings that the user sets once; None for no change.
+        faults: the probabilities of network faults.
     """
 
     deaths: int = 0
@@ -111,13 +111,13 @@ class Job:
         self.failure: BaseException | None = None
         self.happened: Counter[str] = Counter()
         self.cut_after_end = False
-        """Whether the last cut came when the ledger had the job's end: the trainer has been told, or is being told."""
+        """Whether the ledger had the job's end at the last cut, so that the trainer may have been told to finish."""
         self.suspects: set[str] = set()
-        """Engines that were killed, told to stop, or unheard for a while."""
+        """Engines that were killed, asked to stop, or without a heartbeat for a while."""
 
     @property
     def calm(self) -> bool:
-        """Whether the network itself never keeps anybody from being heard."""
+        """Whether the network and the server never lose heartbeats."""
         return not self.mishaps.faults.cut_off and not self.mishaps.cuts
 
     # ------------------------------------------------------------------------------------------ roles
@@ -338,7 +338,7 @@ def any_pipeline(chance: random.Random) -> PipelineSpec:
 
 
 def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
-    """A job of any shape, and what goes wrong with it."""
+    """Draw a random job's configuration, its faults and its number of engines."""
     aside = random.Random(repr(chance.getstate()))
     config = job_config(
         steps=chance.randint(2, 4),
@@ -373,7 +373,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         disorder=rate,
         split=rate,
         cut_off=rate / 20,
-        ghosts=rate,
+        late_effect=rate,
     )
     mishaps = Mishaps(
         deaths=chance.randint(0, 4),
@@ -388,10 +388,10 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
 
 
 def simulate(seed: int) -> Job:
-    """Run the job of a seed to its end and check all that can be checked of it.
+    """Run a seed's job to its end, and check it with `proof` and the audit.
 
     Raises:
-        Exception: whatever is wrong with it.
+        Exception: the job failed or a check did.
     """
     chance = random.Random(seed)
     config, mishaps, engines = any_job(chance)
@@ -414,7 +414,7 @@ def simulate(seed: int) -> Job:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Simulate seeds, in several processes; say which of them fail.
+    """Simulate a range of seeds in several processes and print those that fail.
 
     make soak SEED=17        # one seed, with what happened in it
     make soak SEEDS=20000    # all seeds from 0 to 19,999
@@ -435,13 +435,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def say(text: str) -> None:
-    """A line for whoever waits."""
+    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def outcome(seed: int) -> tuple[int, str]:
-    """A seed, and what is wrong with its job; empty if nothing is."""
+    """Simulate a seed's job; return the seed and the job's error, or "" if there is none."""
     try:
         simulate(seed)
     except Exception as error:

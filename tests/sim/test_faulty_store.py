@@ -1,4 +1,4 @@
-"""The store of the simulations: nothing without faults, much with them, and never more than the port allows."""
+"""`FaultyStore` shows every fault that is configured, none otherwise, and always keeps the port's contract."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_each_fault_shows(fault: str) -> None:
 
 def test_every_fault_is_tested() -> None:
     rates = {field.name for field in fields(Faults) if field.default == 0.0}
-    assert rates == {*SEEN, "split", "ghosts"}
+    assert rates == {*SEEN, "split", "late_effect"}
 
 
 def test_a_reader_may_get_a_batch_in_parts() -> None:
@@ -192,9 +192,9 @@ def test_when_it_is_cut_off_calls_wait_and_go_on_or_fail_in_the_end() -> None:
     run(main())
 
 
-def test_what_was_sent_may_come_after_its_sender_is_gone() -> None:
-    async def main(ghosts: float) -> int:
-        faults = Faults(delay=1.0, delay_seconds=(1.0, 2.0), ghosts=ghosts)
+def test_a_cancelled_call_may_still_take_effect_later() -> None:
+    async def main(late_effect: float) -> int:
+        faults = Faults(delay=1.0, delay_seconds=(1.0, 2.0), late_effect=late_effect)
         memory = MemoryStore(MemoryServer(), subject="j")
         store = FaultyStore(memory, faults, random.Random(1))
         task = asyncio.create_task(store.publish(Channel.LEDGER, "r", b"x"))

@@ -1,10 +1,10 @@
-"""The simulation can fail: with any one guard of the protocol or its roles removed, the job of some seed fails."""
+"""The simulation detects mutants: if any one guard of the protocol or its roles is removed, some seed's job fails."""
 
 from __future__ import annotations
 
 import pytest
 from mutant_catalogue import MUTANTS
-from mutants import said_of
+from mutants import detection_of
 from tests.draw import draw
 
 # That every guard is still in the source is checked for all of them, by `tests/core/test_mutants.py`. Half of them are
@@ -14,4 +14,4 @@ NAMES = [name for name, mutant in MUTANTS.items() if "simulation" in mutant.by]
 
 @pytest.mark.parametrize("name", draw("simulated mutants", NAMES, len(NAMES) // 2))
 def test_a_job_with_a_guard_less_is_found_out(name: str) -> None:
-    assert said_of(name, by="simulation").startswith("seed ")
+    assert detection_of(name, by="simulation").startswith("seed ")

@@ -1,4 +1,4 @@
-"""Thousands of simulated jobs, to each of which something else happens: all end, nothing is lost, twice or stale."""
+"""Simulates jobs with random faults: each must finish, and no trajectory is lost, trained twice or too stale."""
 
 from __future__ import annotations
 

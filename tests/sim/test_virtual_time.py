@@ -1,4 +1,4 @@
-"""The event loop of the simulations: its time, its order, and how it ends what would never end."""
+"""The event loop with virtual time: its clock, the order of calls, and how it detects deadlocks and livelocks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An event loop whose time jumps to the next timer when nothing is left to do: hours of a job in a moment.
+"""An asyncio event loop with virtual time, which jumps to the next timer when no task can run.
 
-Nothing but the order of calls decides what happens in such a run: there are no threads, sockets are never waited for,
-and sets of tasks (those of a `TaskGroup`, for instance) are in the order of their making. So one seed gives one run,
-in one process; sets of strings may differ between processes.
+Runs are deterministic: there are no threads, the loop never waits for sockets, and sets of tasks (for instance those of
+a `TaskGroup`) iterate in the order in which the tasks were created. So the same seed gives the same run within one
+process; between processes, the order of sets of strings may differ.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class Deadlock(Exception):
-    """Tasks wait, and nothing that is scheduled could wake them."""
+    """All tasks wait, and no timer is scheduled that could resume one."""
 
 
 class Livelock(Exception):
-    """Tasks run, and time does not pass."""
+    """Tasks run, but virtual time does not advance."""
 
 
 class OutOfTime(Exception):
@@ -30,7 +30,7 @@ class OutOfTime(Exception):
 
 
 class _Clock(selectors.SelectSelector):
-    """Waits for nothing: what it is asked to wait, it lets pass."""
+    """A selector that does not wait: it advances the virtual time by the timeout instead."""
 
     def __init__(self, limit: float, turns: int) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ def finish_job(context: PlannerContext, outcome: JobFinished) -> None:
 
 
 def send_finish_if_over(context: PlannerContext, attempt: int) -> bool:
-    """Whether the job is over; if it is, this trainer attempt is told so."""
+    """Send `Finish` to a trainer attempt if the job is over; return whether it is."""
     end = context.state.finished
     if end is not None:
         context.act(SendToTrainer(attempt, Finish(context.epoch, end.outcome, end.message)))

@@ -41,7 +41,7 @@ class Liveness:
     removed: dict[str, list[Key]] = field(default_factory=dict)
 
     def renew(self, engine: str) -> None:
-        """Start the engine's lease anew: it has signalled."""
+        """Restart the engine's lease, because the engine has sent a heartbeat."""
         self.leases[engine] = 0
 
     def lease_ends(self, engine: str) -> bool:

@@ -251,7 +251,7 @@ class KubeApi:
             old, self._client = self._client, ApiClient(configuration)
             self._client.user_agent = FIELD_MANAGER
             if old is not None:
-                # With the old credentials' connections its watches end, too; they are followed anew.
+                # This ends the watches of the old client, too; their readers open new ones.
                 await old.close()
         return self._client
 

@@ -4,8 +4,8 @@ In a pod that has a service account, `KubeLogin` uses its token, which the kubel
 kubeconfig: client certificates, tokens and token files, OIDC, and `exec` plug-ins, as EKS and GKE write them. An HTTP
 proxy comes from the kubeconfig (`proxy-url`) or from the environment (`HTTPS_PROXY`, `NO_PROXY`).
 
-Credentials that expire are renewed by the client before they do; credentials that the API server rejects are loaded
-anew by `renew`. Both of the operator's HTTP clients, `KubeApi` and kopf, take theirs from one `KubeLogin`.
+The Kubernetes client renews credentials before they expire; `renew` reloads credentials that the API server rejects.
+Both of the operator's HTTP clients, `KubeApi` and kopf, use the credentials of one `KubeLogin`.
 
 Of the client this module uses three things that its documentation does not promise: the paths in `incluster_config`,
 `KubeConfigMerger`, and the attribute `exec_plugin_expiry` of a loader. `tests/operator_/test_kube_login.py` fails where

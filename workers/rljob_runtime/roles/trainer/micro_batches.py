@@ -72,7 +72,6 @@ class ConsumedLog:
             for s in samples
         )
         line = FED.dump_json(FedMicroBatch(work.step, work.micro_batch, work.attempt, work.epoch, fed))
-        with self._path.open(
-            "ab"
-        ) as file:  # opened anew each time: a killed role leaves no buffered line behind
+        # Open and close the file for each line, so that no line is left in a buffer when the role is killed.
+        with self._path.open("ab") as file:
             file.write(line + b"\n")

@@ -224,7 +224,9 @@ class Trainer:
             log.warning("PayloadMissing: %s", ", ".join(samples.trajectories))
             self._missing = samples
             await publish_event(self._store, samples)
-            self._step = None  # the step is begun anew without them: train on nothing before the next Resume
+            self._step = (
+                None  # the coordinator restarts the step without them: do not train before the next Resume
+            )
             return
         step, started = self._open_step, time.monotonic()
         step.waiting += started - step.idle_since
