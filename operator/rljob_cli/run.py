@@ -11,11 +11,9 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 from rljob_cli import report
 from rljob_cli.checks import check_pods
@@ -25,13 +23,10 @@ from rljob_cli.output_checks import LEAST_FREE_BYTES
 from rljob_cli.patch import changes, stored_job
 from rljob_cli.progress import RunProgress
 from rljob_cli.run_folder import RunFolder
+from rljob_cli.stream_follower import StreamFollower, opened_store
 from rljob_cli.view import View
-from rljob_core.config import JobConfig
-from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
-from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
-from rljob_core.ports import Channel
+from rljob_core.errors import RLJobError, SpecError
 from rljob_core.spec import RLJob
-from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
@@ -40,7 +35,6 @@ from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions.observe import JobMetrics, pipeline_in_force
 from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.reconcile import Reconciler
-from rljob_runtime.messaging.nats.store import NatsStore
 
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
@@ -109,13 +103,9 @@ class Run:
         self._earlier = report.earlier(folder)
         self._started = time.monotonic()
         self._summarized = 0.0
-        self._ended = asyncio.Event()
-        self._dead: asyncio.Queue[str] = asyncio.Queue()  # keys of heartbeats to delete
-        self._failed_before: str | None = None
-        self._known: int | None = None  # sequence of the newest metrics line of earlier runs
-        self._read = 0  # sequence of the newest metrics line that was read
         self._peak = int(self._earlier.get("peak_memory_bytes", 0))
         self.progress = RunProgress()
+        self._follower = StreamFollower(self.progress, self._metrics, view)
 
     async def run(self) -> End:
         """Run until the job is finished, a signal comes or the folder is lost, and end all processes."""
@@ -164,13 +154,11 @@ class Run:
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
         async with (
-            _opened(resolve_job(self._job, defaults).config, url) as store,
+            opened_store(resolve_job(self._job, defaults).config, url) as store,
             asyncio.TaskGroup() as beside,
         ):
             helpers = [
-                beside.create_task(self._lasting(partial(self._follow_metrics, store))),
-                beside.create_task(self._lasting(partial(self._follow_engines, store))),
-                beside.create_task(self._lasting(partial(self._delete_heartbeats, store))),
+                beside.create_task(self._follower.follow(store)),
                 beside.create_task(self._sample()),
                 beside.create_task(self._follow_changes(cluster, defaults)),
             ]
@@ -183,7 +171,7 @@ class Run:
         """Reconcile until the job ends; the end is that of the trainer and of the coordinator's last metrics line."""
         reconciler = Reconciler(cluster, defaults, metrics=self._job_metrics)
         reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
-        said = asyncio.create_task(self._ended.wait())
+        said = asyncio.create_task(self._follower.ended.wait())
         try:
             await asyncio.wait({reconcile, said}, return_when=asyncio.FIRST_COMPLETED)
             # Both come soon after each other: the coordinator publishes its last line before the trainer ends.
@@ -199,74 +187,19 @@ class Run:
             return End(RunExit.FAILED, end.message)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
             return End(RunExit.FAILED, outcome.message or outcome.reason)
-        if end is None and self._failed_before is not None:
-            message = f"it failed for good ({self._failed_before}): start another job from its checkpoint"
+        if end is None and self._follower.failed_before is not None:
+            message = (
+                f"it failed for good ({self._follower.failed_before}): start another job from its checkpoint"
+            )
             return End(RunExit.FAILED, message)
         return End(RunExit.SUCCEEDED)
 
-    # ------------------------------------------------------------------------------------------ following
-
-    async def _lasting(self, follow: Callable[[], Awaitable[None]]) -> None:
-        """Repeat `follow` while the job runs: an outage of the server must not end the job."""
-        while True:
-            began = time.monotonic()
-            try:
-                await follow()
-            except StoreUnavailable as error:
-                # Report an outage once, not every second.
-                if time.monotonic() - began > _SUMMARY_SECONDS:
-                    self._view.note(f"{error}; waiting for it")
-            await asyncio.sleep(_SAMPLE_SECONDS)
-
-    async def _follow_metrics(self, store: NatsStore) -> None:
-        """Read the job's metrics: first all that are stored, then each new line."""
-        if self._known is None:
-            self._known = await store.last_sequence(Channel.METRICS)
-            if not self._known:
-                self._metrics.start([])
-        async for batch in store.read(Channel.METRICS, start=self._read + 1):
-            for message in batch:
-                self._add_line(
-                    STEP_METRICS.validate_json(message.data), before=message.sequence <= self._known
-                )
-                if message.sequence == self._known:
-                    self._metrics.start(self.progress.lines)
-                self._read = message.sequence
-            # A later line may revoke the end of an earlier run.
-            if self.progress.end is not None and batch[-1].sequence >= self._known:
-                self._ended.set()
-            self._view.refresh(self.progress)
-
-    def _add_line(self, line: StepMetrics, *, before: bool) -> None:
-        """Add a line of the metrics stream; `before`: it was stored when this run started."""
-        if line.gone_back:
-            self._failed_before = None
-        if before and line.finished == "Failed":
-            # It ended an earlier run; the ledger decides whether it ends this one too.
-            self._failed_before = line.message
-            return
-        if not self.progress.add(line):
-            return
-        if not before:
-            self._metrics.append(line)
-            self._view.line(line, self.progress)
-
-    async def _follow_engines(self, store: NatsStore) -> None:
-        async for key, value in store.watch_signals():
-            if key.startswith(ENGINE_SIGNALS):
-                self.progress.heard(key, None if value is None else ENGINE_SIGNAL.validate_json(value))
+    # ------------------------------------------------------------------------------------------ while it runs
 
     def _event(self, event: Event) -> None:
         self._view.event(event)
         if event.reason in {BACK_OFF, FAILED}:
-            for key in self.progress.engines:
-                if key.startswith(f"{ENGINE_SIGNALS}{event.about}."):
-                    self._dead.put_nowait(key)
-
-    async def _delete_heartbeats(self, store: NatsStore) -> None:
-        """Delete the heartbeats of engines whose process has ended, long before their leases expire."""
-        while True:
-            await store.delete_signal(await self._dead.get())
+            self._follower.pod_ended(event.about)
 
     async def _follow_changes(self, cluster: LocalCluster, defaults: ClusterDefaults) -> None:
         """Apply the changes that `rljob patch` writes."""
@@ -337,21 +270,6 @@ class Run:
             lost = f"its results cannot be written to {self._folder.path}: {_reason(error)}"
             return End(RunExit.FAILED, "; ".join(filter(None, [end.message, lost])))
         return end
-
-
-@asynccontextmanager
-async def _opened(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
-    store = NatsStore(
-        url,
-        subject=config.subject,
-        stream_prefix=config.stream_prefix,
-        trajectory_bytes=trajectory_stream_bytes(config.spec),
-    )
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 def _reason(error: BaseException) -> str:

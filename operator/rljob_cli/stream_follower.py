@@ -1,0 +1,137 @@
+"""Follows the streams of a job that runs here: its metrics, and the heartbeats of its engines.
+
+The follower updates the progress, the metrics file and the view. It waits for a NATS server that does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from rljob_cli.progress import RunProgress
+from rljob_cli.report import MetricsFile
+from rljob_cli.view import View
+from rljob_core.config import JobConfig
+from rljob_core.errors import StoreUnavailable
+from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
+from rljob_core.ports import Channel
+from rljob_core.streams_budget import trajectory_stream_bytes
+from rljob_runtime.messaging.nats.store import NatsStore
+
+_RETRY_SECONDS = 1.0
+_REPORTED_SECONDS = 5.0
+"""An outage is reported if the server was read for longer than this before."""
+
+
+@asynccontextmanager
+async def opened_store(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
+    """Open the message store of a job on the NATS server at `url`, and close it at the end."""
+    store = NatsStore(
+        url,
+        subject=config.subject,
+        stream_prefix=config.stream_prefix,
+        trajectory_bytes=trajectory_stream_bytes(config.spec),
+    )
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class StreamFollower:
+    """Follows the streams of one run.
+
+    Args:
+        progress: of the run, updated by the follower.
+        metrics: the file to which the follower adds the lines of the metrics stream.
+        view: shows new lines and outages.
+
+    Attributes:
+        ended: set when the coordinator has published that the job has ended.
+        failed_before: the message with which an earlier run of the job failed; None if none failed.
+    """
+
+    def __init__(self, progress: RunProgress, metrics: MetricsFile, view: View) -> None:
+        self._progress = progress
+        self._metrics = metrics
+        self._view = view
+        self.ended = asyncio.Event()
+        self.failed_before: str | None = None
+        self._dead: asyncio.Queue[str] = asyncio.Queue()  # keys of heartbeats to delete
+        self._known: int | None = None  # sequence of the newest metrics line of earlier runs
+        self._read = 0  # sequence of the newest metrics line that was read
+
+    async def follow(self, store: NatsStore) -> None:
+        """Follow the streams until the caller cancels this.
+
+        Raises:
+            ExceptionGroup: of what one of the followers raised, such as OSError if the metrics file cannot be written.
+        """
+        async with asyncio.TaskGroup() as followers:
+            for follow in (self._follow_metrics, self._follow_engines, self._delete_heartbeats):
+                followers.create_task(self._lasting(partial(follow, store)))
+
+    def pod_ended(self, pod: str) -> None:
+        """Have the heartbeats of this pod's engines deleted."""
+        for key in self._progress.engines:
+            if key.startswith(f"{ENGINE_SIGNALS}{pod}."):
+                self._dead.put_nowait(key)
+
+    async def _lasting(self, follow: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `follow` while the job runs: an outage of the server must not end the job."""
+        while True:
+            began = time.monotonic()
+            try:
+                await follow()
+            except StoreUnavailable as error:
+                # Report an outage once, not every second.
+                if time.monotonic() - began > _REPORTED_SECONDS:
+                    self._view.note(f"{error}; waiting for it")
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _follow_metrics(self, store: NatsStore) -> None:
+        """Read the job's metrics: first all that are stored, then each new line."""
+        if self._known is None:
+            self._known = await store.last_sequence(Channel.METRICS)
+            if not self._known:
+                self._metrics.start([])
+        async for batch in store.read(Channel.METRICS, start=self._read + 1):
+            for message in batch:
+                self._add_line(
+                    STEP_METRICS.validate_json(message.data), before=message.sequence <= self._known
+                )
+                if message.sequence == self._known:
+                    self._metrics.start(self._progress.lines)
+                self._read = message.sequence
+            # A later line may revoke the end of an earlier run.
+            if self._progress.end is not None and batch[-1].sequence >= self._known:
+                self.ended.set()
+            self._view.refresh(self._progress)
+
+    def _add_line(self, line: StepMetrics, *, before: bool) -> None:
+        """Add a line of the metrics stream; `before`: it was stored when this run started."""
+        if line.gone_back:
+            self.failed_before = None
+        if before and line.finished == "Failed":
+            # It ended an earlier run; the ledger decides whether it ends this one too.
+            self.failed_before = line.message
+            return
+        if not self._progress.add(line):
+            return
+        if not before:
+            self._metrics.append(line)
+            self._view.line(line, self._progress)
+
+    async def _follow_engines(self, store: NatsStore) -> None:
+        async for key, value in store.watch_signals():
+            if key.startswith(ENGINE_SIGNALS):
+                self._progress.heard(key, None if value is None else ENGINE_SIGNAL.validate_json(value))
+
+    async def _delete_heartbeats(self, store: NatsStore) -> None:
+        """Delete the heartbeats of engines whose process has ended, long before their leases expire."""
+        while True:
+            await store.delete_signal(await self._dead.get())
