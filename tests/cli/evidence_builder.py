@@ -1,4 +1,4 @@
-"""A small job told twice over: what truly happened, and what every source says about it. Tests change what one says."""
+"""Builds the evidence of a small job: what happened, and each source's account of it, which tests can falsify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of mistake is found by the check that is there for it, and told in words."""
+"""Each contract's checks detect the mistakes that they are for, and describe them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For searches through the model of `interleavings`: equal keys where the same can happen next, and forks."""
+"""Copies and keys of the model in `interleavings`, for searches: states with the same futures have equal keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rljob_core.messages import MicroBatch
 
 
 def state_key(state: JobState, names: dict[str, str] | None = None) -> tuple[Any, ...]:
-    """What a job's state is, with engines under other names."""
+    """Return a hashable copy of a job's state, with engines renamed."""
     names = names or {}
     return (
         tuple(

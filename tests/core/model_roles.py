@@ -1,4 +1,4 @@
-"""Roles of the model in `interleavings`: an engine and a trainer, as little as the real ones' contracts promise."""
+"""The engine and the trainer of the model in `interleavings`; they guarantee no more than the real ones' contracts."""
 
 from __future__ import annotations
 

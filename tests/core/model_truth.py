@@ -1,4 +1,6 @@
-"""What really happened in the model of `interleavings`, as nobody in it knows it; the invariants are about this.
+"""Records what really happened in the model of `interleavings`, and checks the invariants against it.
+
+No role of the model sees this record.
 
 Names in [brackets] are those of `docs/design/staleness.md`.
 """

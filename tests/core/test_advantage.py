@@ -1,4 +1,4 @@
-"""Group rewards → advantages."""
+"""Computes advantages from the rewards of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol's invariants hold in every interleaving of small jobs, and in any of larger ones that a walk takes."""
+"""The protocol's invariants hold in all interleavings of small jobs, and on random walks through larger jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From which progress a trajectory resumes when its engine is lost, and from which it does not."""
+"""A trajectory whose engine is lost resumes from stored progress: which progress is used, and which is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of the protocol can fail: with any one of its guards removed, they report a violation."""
+"""The model's checks detect mutants: if any one guard of the protocol is removed, they report a violation."""
 
 from __future__ import annotations
 

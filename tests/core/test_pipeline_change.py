@@ -1,4 +1,4 @@
-"""Another pipeline while the job runs: whatever it is changed to and when, it is complete in time and costs nothing."""
+"""A change of `spec.pipeline` while the job runs takes effect in time and loses no trajectory, whatever the change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commits a coordinator takes back whose records the ledger has lost."""
+"""A new coordinator restores commits whose records the ledger has lost: which ones it restores, and which not."""
 
 from __future__ import annotations
 

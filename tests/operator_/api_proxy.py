@@ -1,4 +1,4 @@
-"""A proxy between an operator and the API server: it lets through as many writes as it is told to, and no more.
+"""A proxy between an operator and the API server, which forwards a limited number of writes.
 
 With it an operator is killed at an exact point, between two of its own writes, however fast or slow the machine is.
 """

@@ -1,4 +1,4 @@
-"""The API server goes away and comes back: every job comes to its right end, and the operator lives on."""
+"""The API server stops and restarts: every job ends as it should, and the operator keeps running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a change of status, and what is not."""
+"""Which changes of a job's status the operator reports as Kubernetes events, and which not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator's pod is told by its environment, right and wrong."""
+"""The operator reads its settings from environment variables, and refuses invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that are killed, or told to stop, while they generate long responses: others go on, and nothing is lost."""
+"""Engines are killed or asked to stop while they generate long responses: others continue them, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder that an earlier commit wrote is audited, replayed, and goes on to its end.
+"""A run folder that an earlier commit wrote can be audited, replayed, and resumed to its end.
 
 `old_folders/*.tar.xz` each hold `example/`: a model, `job.yaml` and an interrupted `run/`, as `rljob run --record` left
 them. They are written once, by the commit before a change that must not be seen from outside, and never again.

@@ -1,4 +1,4 @@
-"""Weights on their way to an engine: whole sets, and nothing left of whoever was killed."""
+"""Weights are staged for an engine as complete sets, and the files of killed processes are removed."""
 
 from __future__ import annotations
 

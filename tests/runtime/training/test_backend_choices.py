@@ -1,4 +1,4 @@
-"""What a backend can be told: bfloat16, checkpointed activations, an offloaded reference; and what is refused."""
+"""Options of the backend Torch: bfloat16, checkpointed activations, an offloaded reference; and which are refused."""
 
 from __future__ import annotations
 

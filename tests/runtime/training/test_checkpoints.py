@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, loadable by transformers, of this model."""
+"""Checkpoints are written completely or not at all, transformers loads them, and those of other models are refused."""
 
 from __future__ import annotations
 
