@@ -44,9 +44,8 @@ class AlgorithmSpec(ApiModel):
     name: Annotated[Literal["GRPO"], Immutable("the objective is the job's own")] = "GRPO"
     """Advantages are group-relative."""
     loss: Identifier = "GRPO"
-    """Clipped ratios of tokens, averaged per sequence then over sequences (GRPO), by a constant (DrGRPO) or over all
-    tokens (DAPO); clipped ratios of whole sequences (GSPO); clipped importance weights, over all tokens (CISPO); or
-    what a distribution in the trainer's image offers."""
+    """Loss of a token: GRPO, DrGRPO, DAPO, GSPO, CISPO (docs/training.md says how each clips and averages), or one that a
+    distribution in the trainer's image offers."""
     learning_rate: Annotated[float, Field(ge=0, le=10)] = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: Count = 0
