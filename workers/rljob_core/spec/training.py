@@ -44,8 +44,8 @@ class AlgorithmSpec(ApiModel):
     name: Annotated[Literal["GRPO"], Immutable("the objective is the job's own")] = "GRPO"
     """Advantages are group-relative."""
     loss: Identifier = "GRPO"
-    """Loss of a token: GRPO, DrGRPO, DAPO, GSPO, CISPO (docs/training.md says how each clips and averages), or one that a
-    distribution in the trainer's image offers."""
+    """Loss of a token: GRPO, DrGRPO, DAPO, GSPO, CISPO (docs/training.md says how each clips and averages), or one that
+    a distribution in the trainer's image offers."""
     learning_rate: Annotated[float, Field(ge=0, le=10)] = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: Count = 0
