@@ -43,7 +43,8 @@ Dtype = Literal["float64", "float32", "bfloat16"]
 Patience = Annotated[
     float,
     typer.Option(
-        min=1, help="Seconds after which a check that waits is given up, but for the start of engines."
+        min=1,
+        help="Seconds after which a check that waits is given up; the start of engines has its own limit.",
     ),
 ]
 

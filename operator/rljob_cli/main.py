@@ -85,7 +85,7 @@ def patch(
         ),
     ],
 ) -> None:
-    """Change a job while it runs, or before it goes on.
+    """Change a job while it runs, or before it is resumed.
 
     The whole spec is checked as `rljob run` does, and what a job keeps for good is refused. A running `rljob run` takes
     the change over within seconds and restarts only the processes that read the field; of `pipeline` it restarts none:
@@ -110,7 +110,7 @@ def patch(
 def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  typer's way
     """Check a manifest as `run` does, and start nothing.
 
-    Every wrong field is told with its path and what to write instead.
+    Every wrong field is listed with its path and what to write instead.
 
     **Examples**
 

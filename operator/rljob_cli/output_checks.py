@@ -21,7 +21,7 @@ LEAST_FREE_BYTES = 64 << 20
 
 
 def check_output(folder: RunFolder, job: RLJob, *, resume: bool, model: str) -> Identity | None:
-    """The job in the folder to go on with; None for a new one.
+    """The job in the folder to resume; None for a new one.
 
     Args:
         model: identity of the job's initial model.
@@ -62,7 +62,7 @@ def check_output(folder: RunFolder, job: RLJob, *, resume: bool, model: str) -> 
     if not resume:
         raise SpecError(
             "--output",
-            f"{folder.path} holds a run of this job: add --resume to go on with it, or choose another",
+            f"{folder.path} holds a run of this job: add --resume to continue it, or choose another",
         )
     _check_resumable(folder, job, identity)
     return identity

@@ -144,7 +144,7 @@ def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
         problems.append(
             SpecError(
                 "spec.suspend",
-                f"only a cluster suspends jobs; {how}, and `rljob run … --resume` goes on with it",
+                f"only a cluster suspends jobs; {how}, and `rljob run … --resume` continues it",
             )
         )
     if problems:

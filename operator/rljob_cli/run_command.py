@@ -47,7 +47,7 @@ def run(
         int | None,
         typer.Option(
             min=0,
-            help="With --resume: give up what came after this version, and go on from there (0: the initial model).",
+            help="With --resume: give up what came after this version, and continue from there (0: the initial model).",
             show_default=False,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def run(
 
     Everything runs as local processes: a nats-server (or `spec.nats.url`), a coordinator, a process per engine,
     reward workers and a trainer. A process that dies is started again. **Ctrl-C** stops all of them within 10 seconds,
-    saves a checkpoint and says how to go on; a second one ends them at once.
+    saves a checkpoint and says how to continue; a second one ends them at once.
 
     The output folder then holds `metrics.jsonl`, `summary.json`, `reward.png`, and in `checkpoint/` the model, which
     `transformers.AutoModelForCausalLM.from_pretrained` loads; `logs/` has what each process said.
@@ -157,10 +157,10 @@ def _identity(
 
 
 def _finished(folder: RunFolder, job: RLJob) -> bool:
-    """Whether there is nothing to go on with; says so.
+    """Whether there is nothing to resume; says so.
 
     Raises:
-        SpecError: the job is to go on past its end.
+        SpecError: the job would continue past its end.
     """
     from rljob_cli.report import earlier
 
@@ -197,7 +197,7 @@ def _run(
     if outcome is RunExit.SUCCEEDED:
         typer.echo(f"finished: {step} steps; results in {folder.path}")
         return 0
-    typer.echo(f"to go on: {_resume_command()}", err=True)
+    typer.echo(f"to continue: {_resume_command()}", err=True)
     if outcome is RunExit.INTERRUPTED:
         typer.echo(f"interrupted at step {step}", err=True)
         return EXIT_INTERRUPTED
@@ -207,7 +207,7 @@ def _run(
 
 
 def _resume_command() -> str:
-    """The command that was given, to go on: going back is done."""
+    """The command that was given, to continue, without the flag: the rollback is done."""
     arguments = iter(sys.argv[1:])
     kept = []
     for argument in arguments:

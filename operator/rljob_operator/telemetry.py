@@ -39,7 +39,7 @@ class OperatorMetrics:
         )
         self.requests = Counter(
             "rljob_operator_api_requests_total",
-            "Requests to the API server, but for watches; status 0 had no answer.",
+            "Requests to the API server, except watches; status 0 had no answer.",
             ["verb", "kind", "status"],
             registry=self.registry,
         )

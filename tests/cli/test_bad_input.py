@@ -528,9 +528,7 @@ def test_an_output_folder_that_holds_this_job_already(tmp_path: Path) -> None:
     file = write_job(tmp_path)
     claimed(file)
     (error,) = refused(file)
-    assert error.startswith(
-        f"--output: {tmp_path}/out holds a run of this job: add --resume to go on with it"
-    )
+    assert error.startswith(f"--output: {tmp_path}/out holds a run of this job: add --resume to continue it")
 
 
 def test_an_output_folder_that_holds_other_files(tmp_path: Path) -> None:

@@ -586,7 +586,7 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
             site.opened(Holder.COORDINATOR, uid) as coordinator,
             site.opened(Holder.STREAMS, uid) as streams,
         ):
-            with pytest.raises(StoreFull, match="4096 MB as yet"):
+            with pytest.raises(StoreFull, match="4096 MB so far"):
                 await coordinator.grow(Channel.TRAJECTORIES, wanted)
             assert not await job_streams.make_room(asking_job("none"), wanted), "it has no streams as yet"
             assert not await job_streams.make_room(job, 2 << 40), "the server has 1 TB"

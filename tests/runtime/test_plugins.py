@@ -167,7 +167,7 @@ def test_what_does_not_load_is_told_with_its_distribution(
     monkeypatch.syspath_prepend(str(broken))
     assert refusal("Broken") == (
         "spec.rollout.engine.name: the engine 'Broken' of rljob-broken 1.2 (rljob_broken:Engine) does not load: "
-        "OSError: no licence; mend or reinstall it"
+        "OSError: no licence; repair or reinstall it"
     )
     assert "of rljob-plugin 1.2 (rljob_plugin:Missing) does not load: AttributeError: " in refusal("Gone")
     assert check_engine("Mine", {}).speed == 1  # the broken one harms itself alone

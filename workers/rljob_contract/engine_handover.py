@@ -29,7 +29,7 @@ HANDOVER = Contract[EngineSubject]()
 async def another_engine_goes_on_as_if_nothing_had_happened(subject: EngineSubject) -> None:
     """Another engine continues a response from any token, and gives the response that the first would have given.
 
-    Prefill Request.inherited after the prompt, go on with the random number of the next token, and report the whole
+    Prefill Request.inherited after the prompt, continue with the random number of the next token, and report the whole
     response, inherited tokens with the log-probabilities and versions that they came with.
     """
     length = 60

@@ -95,7 +95,7 @@ class StreamCut(StoreUnavailable):
     def __init__(self, stream: str, *, passed: int, last: int) -> None:
         super().__init__(
             f"{stream} was read up to message {passed} and is not what it was, up to message {last} now: the server "
-            "has lost what it had acknowledged; read it anew"
+            "has lost what it had acknowledged; read it again from the start"
         )
         self.stream = stream
         self.passed = passed

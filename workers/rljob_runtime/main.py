@@ -38,7 +38,7 @@ from rljob_core.spec import PipelineSpec
 from rljob_runtime.locations import model_folder
 from rljob_runtime.process.lifeline import die_with_parent
 
-# The user is told within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
+# The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
 _CONNECT_SECONDS = 7.0
 _READS_MODEL = {"rollout", "reward", "trainer"}
 

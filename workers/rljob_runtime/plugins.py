@@ -152,7 +152,7 @@ class Registry(Generic[T]):
             offered = point.load()
         except Exception as error:  # a distribution's module may raise anything
             detail = f"{type(error).__name__}: {error}"
-            raise SpecError(field, f"{whose} does not load: {detail}; mend or reinstall it") from error
+            raise SpecError(field, f"{whose} does not load: {detail}; repair or reinstall it") from error
         try:
             return self._adopt(offered)
         except TypeError as error:

@@ -156,10 +156,10 @@ class History:
             return
         self.resumed.append(inherited.tokens)
         if inherited.attempt >= member.attempt:
-            text = f"attempt {member.attempt} goes on from attempt {inherited.attempt}"
+            text = f"attempt {member.attempt} continues from attempt {inherited.attempt}"
             self.out_of_order.append(Violation((trajectory,), text))
         group = group_of(trajectory)
-        self._check_stamp(group, inherited.span.min, self.groups[group].step, "goes on in")
+        self._check_stamp(group, inherited.span.min, self.groups[group].step, "continues in")
 
     def _reset(self, record: SiblingReset) -> None:
         member = self._member(record.trajectory)

@@ -82,7 +82,7 @@ def _trainer(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
 
 def _coordinator(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
     if after.writer_epoch > before.writer_epoch > 0:
-        message = f"writer epoch {after.writer_epoch} goes on at step {after.step}"
+        message = f"writer epoch {after.writer_epoch} continues at step {after.step}"
         yield Event("Normal", "CoordinatorRecovered", message)
 
 

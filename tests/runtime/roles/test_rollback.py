@@ -184,7 +184,7 @@ def commits(record: Any, version: int) -> bool:
 @pytest.mark.parametrize(
     ("version", "told"),
     [
-        (3, "3 is the newest version: to go on from it, leave the flag out"),
+        (3, "3 is the newest version: to continue from it, omit the flag"),
         (4, "there is no version 4: the newest is 3"),
         (2, "the weights of version 2 are deleted or damaged"),
     ],

@@ -44,7 +44,7 @@ class PlannerContext:
         messages: stored payloads and rewards that are still needed.
         score_checks: payloads that wait for their scores.
         lookups: lookups of the progress from which trajectories resume.
-        trainer_link: what the trainer gang was told.
+        trainer_link: what was sent to the trainer gang.
         evaluation: the evaluation that is running, if any.
         metrics: sums for the job's metrics.
         failures: the newest failed attempts, for the message of a job that gives up.

@@ -1,4 +1,4 @@
-"""What this coordinator has told the trainer gang; the ledger holds only which gang is in charge.
+"""What this coordinator has sent to the trainer gang; the ledger holds only which gang is in charge.
 
 `JobState.trainer` is the fence `(attempt, epoch)`. This is the conversation that follows it: whether the gang has
 answered to this coordinator's epoch, and the newest `Resume` that it was sent.

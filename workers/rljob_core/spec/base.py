@@ -35,7 +35,7 @@ class Rule:
     """A rule between fields of one object.
 
     Attributes:
-        field: where it is told: the one of the fields that a user would most likely change, as in a manifest.
+        field: the one that the message names: of the fields, the one that a user would most likely change.
         cel: the expression that the API server evaluates (`self` is the object).
         message: what is wrong and what to write instead.
         holds: the same predicate over the model.

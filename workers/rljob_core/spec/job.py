@@ -108,7 +108,7 @@ class RLJobSpec(ApiModel):
     """What the user wants trained, how, and where."""
 
     suspend: bool = False
-    """Stop all pods and keep the state; false goes on from there."""
+    """Stop all pods and keep the state; false continues from there."""
     managed_by: Annotated[
         str,
         StringConstraints(max_length=253),

@@ -36,8 +36,8 @@ class PipelineSpec(ApiModel):
     """η: versions by which a trajectory may be behind the policy that trains on it. With BoundedAsync at least 1, and 1
     if absent; else 0. Patch it together with mode."""
     inflight: enum_field(Inflight) = Inflight.UPDATE  # type: ignore[valid-type]
-    """What a running trajectory does when new weights are published: Update goes on under them, Keep ends under its
-    own, Restart begins anew."""
+    """What a running trajectory does when new weights are published: Update continues under them, Keep ends under its
+    own, Restart starts over."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """Generations of one sample that may fail before its prompt is given up."""
     max_resamples: Annotated[int, Field(ge=0, le=65536)] = 16

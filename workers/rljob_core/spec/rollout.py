@@ -134,7 +134,7 @@ class RolloutSpec(ApiModel):
     """How tokens are drawn."""
     progress_tokens: Annotated[int, Field(ge=0, le=1_048_576)] = 512
     """Each time a response has so many tokens more, it is published how far it has come, and when an engine is drained
-    all of it: another engine goes on from there. 0: what a lost engine was generating is begun anew."""
+    all of it: another engine continues from there. 0: what a lost engine was generating starts over."""
     pools: Annotated[
         list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})
     ]

@@ -89,7 +89,7 @@ class TrainerSpec(ApiModel):
     backend: Annotated[
         Identifier,
         Immutable(
-            "only Torch, FSDP and DeepSpeed go on from each other's checkpoints", among=INTERCHANGEABLE
+            "only Torch, FSDP and DeepSpeed continue from each other's checkpoints", among=INTERCHANGEABLE
         ),
     ] = "Torch"
     """Torch (every rank holds all), FSDP or DeepSpeed (divided between the ranks), Emulated (sleeps), or what a

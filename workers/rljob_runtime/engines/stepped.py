@@ -73,7 +73,7 @@ class _SteppedResponse:
 
 
 class SteppedEngine(ABC):
-    """The port `Engine`, but for the two methods that compute.
+    """The port `Engine`, except for the two methods that compute.
 
     A request whose id is still being generated takes that one's place. For temperature 0 log-probabilities are those
     of the untempered distribution.

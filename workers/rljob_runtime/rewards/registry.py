@@ -28,7 +28,7 @@ NamedReward = tuple[str, Reward]
 
 
 def exact_match(*, completion: str, item: Mapping[str, Any]) -> float:
-    """1 if the completion is the item's `answer`, but for white space around either; else 0."""
+    """1 if the completion equals the item's `answer`, apart from white space around either; else 0."""
     return float(completion.strip() == str(item["answer"]).strip())
 
 

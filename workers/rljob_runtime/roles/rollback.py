@@ -103,7 +103,7 @@ async def roll_back(
 def _check(weights: WeightStore, chain: list[StepCommitted], version: int) -> None:
     newest = len(chain)
     if version == newest:
-        problem = f"{version} is the newest version: to go on from it, leave the flag out"
+        problem = f"{version} is the newest version: to continue from it, omit the flag"
     elif version > newest:
         problem = f"there is no version {version}: the newest is {newest}"
     elif version == 0 or is_intact(weights, chain[version - 1].key, chain[version - 1].manifest):

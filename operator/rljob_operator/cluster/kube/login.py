@@ -133,7 +133,7 @@ class KubeLogin:
             config_file=files, client_configuration=configuration, persist_config=False
         )
         if _TOKEN not in configuration.api_key and not configuration.cert_file and _has_plugin(files, loader):
-            # The loader logs why, and would go on as an anonymous user.
+            # The loader logs why, and would continue as an anonymous user.
             raise LoginError(
                 "the exec plug-in of the kubeconfig gave no credentials: its error is in the log"
             )

@@ -79,7 +79,7 @@ class ServerCapabilities:
         """A request for a completion.
 
         Args:
-            prompt: token ids to go on from, the response's own included.
+            prompt: token ids to continue from, the response's own included.
             seed: of the response.
             drawn: tokens that it has already.
             left: tokens that it may still have.

@@ -83,7 +83,7 @@ class HttpEngine(StreamedEngine):
         await self._client.open()
         try:
             self._discovered = await discover_capabilities(self._client, options)
-        except (ServerUnavailable, ServerBroken) as error:  # it may be starting anew
+        except (ServerUnavailable, ServerBroken) as error:  # it may be restarting
             raise ResourceMissing(f"{OPTIONS}.url", str(error)) from error
         except RequestRefused as error:
             raise SpecError(

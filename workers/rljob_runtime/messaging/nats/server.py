@@ -218,7 +218,7 @@ class EmbeddedServer:
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Let it continue (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     async def _end(self, how: signal.Signals) -> None:

@@ -146,7 +146,7 @@ class NatsStore:
             if not 0 < held < size:
                 return
             if not self._create:
-                raise StoreFull(f"{stream} holds {held >> 20} MB as yet")
+                raise StoreFull(f"{stream} holds {held >> 20} MB so far")
             try:
                 await self._connection.call(f"STREAM.UPDATE.{stream}", {**info["config"], "max_bytes": size})
             except JetStreamError as error:

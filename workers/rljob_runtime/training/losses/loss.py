@@ -40,7 +40,7 @@ class LossSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTokens:
-    """The tokens of a micro-batch that are trained on: all tensors are [n], float32 or float64 but for `sequences`.
+    """The tokens of a micro-batch that are trained on: all tensors are [n], float32 or float64 except `sequences`.
 
     Attributes:
         log_probabilities: log π under the weights in training, with a graph.
