@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.advice import advice, dotted, location
-from rljob_cli.exits import EXIT_FAILED, exit_codes, scratch_folder, signals_interrupt
+from rljob_cli.exits import EXIT_FAILED, exit_codes, run_async, scratch_folder, signals_interrupt
 from rljob_cli.manifest import InvalidManifest, override
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
@@ -326,7 +325,7 @@ def _longest(folder: Path, options: dict[str, Any]) -> int:
 def _run_with_status(
     findings: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]], heed: Callable[[], None]
 ) -> T:
-    return _with_status(lambda begin: asyncio.run(findings(begin)), heed)
+    return _with_status(lambda begin: run_async(lambda: findings(begin)), heed)
 
 
 def _with_status(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
 import typer
 
@@ -18,6 +20,9 @@ from rljob_core.errors import RLJobError, SpecError
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+
+T = TypeVar("T")
+_INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 @contextmanager
@@ -73,12 +78,30 @@ def signals_interrupt() -> Iterator[Callable[[], None]]:
 def scratch_folder() -> Iterator[Path]:
     """A temporary folder; a signal that comes while it is created is delivered when it can be removed again."""
     with ExitStack() as held:
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
         try:
             folder = held.enter_context(tempfile.TemporaryDirectory())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         yield Path(folder)
+
+
+def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """`asyncio.run(main())`; a signal that comes while the event loop is created is delivered once the loop handles it.
+
+    A KeyboardInterrupt before that would leave a half-made loop and a coroutine that nobody awaits, and Python would
+    print tracebacks of both.
+    """
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+
+    async def unblocked() -> T:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        return await main()
+
+    try:
+        return asyncio.run(unblocked())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:

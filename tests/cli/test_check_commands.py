@@ -137,6 +137,39 @@ def test_an_interrupted_check_leaves_nothing_behind(
     assert not list(place.glob("tmp*"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_event_loop_is_created_interrupts_without_a_trace(number: signal.Signals) -> None:
+    program = """
+import asyncio, os, sys
+from rljob_cli.exits import run_async, signals_interrupt
+
+create = asyncio.events.new_event_loop
+
+def signalled():
+    os.kill(os.getpid(), int(sys.argv[1]))
+    return create()
+
+asyncio.events.new_event_loop = signalled
+
+async def main():
+    await asyncio.sleep(600)
+
+with signals_interrupt():
+    try:
+        run_async(main)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    done = subprocess.run(
+        ["env", "--default-signal=INT", sys.executable, "-c", program, str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
 def test_an_interruption_that_python_drops_is_heeded() -> None:
     class Dropped:
         def __del__(self) -> None:
