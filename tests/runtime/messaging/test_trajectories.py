@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from uuid import uuid4
 
 import pytest
+from message_stores import ADAPTERS, Connect, clients
 from random_trajectories import trajectory
 
 from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import wire
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
-from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.summaries import encode_summaries, summarize
 from rljob_runtime.messaging.trajectories import LocatedSummary, Location, TrajectoryStore
 
 LIMIT = 8 << 20
 
 
-@pytest.fixture(params=["memory", "nats"])
-async def connect(
-    request: pytest.FixtureRequest, nats_server: EmbeddedServer
-) -> AsyncIterator[Callable[[], Awaitable[MessageStore]]]:
-    """Clients of one job, on every adapter in turn."""
-    job = uuid4().hex
-    memory = MemoryServer(trajectory_bytes=LIMIT)
-    opened: list[MessageStore] = []
-
-    async def connect() -> MessageStore:
-        store: MessageStore
-        if request.param == "memory":
-            store = MemoryStore(memory, subject=job)
-        else:
-            store = NatsStore(
-                nats_server.url, subject=f"rljob.{job}", stream_prefix=f"RLJOB_{job}", trajectory_bytes=LIMIT
-            )
-        await store.open()
-        opened.append(store)
-        return store
-
-    yield connect
-    for store in opened:
-        await store.close()
+@pytest.fixture(params=ADAPTERS)
+async def connect(request: pytest.FixtureRequest, nats_server: EmbeddedServer) -> AsyncIterator[Connect]:
+    """Opens clients of the test's job, on every adapter in turn."""
+    async with clients(request.param, nats_server, trajectory_bytes=LIMIT) as connect:
+        yield connect
 
 
 @pytest.fixture
