@@ -27,6 +27,8 @@ from rljob_operator.telemetry import OperatorMetrics, Probes
 
 log = logging.getLogger(__name__)
 
+_CANCEL_AGAIN_SECONDS = 5.0
+
 
 async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
     """Run the operator until `stop` is set.
@@ -62,9 +64,11 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         log.info("probes and metrics on port %d", port)
 
     async def ended() -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        pending = set(tasks)
+        while pending:  # again: nats-py waits by `asyncio.wait_for`, which may swallow one before Python 3.12
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN_SECONDS)
         await probes.stop()
         await api.close()
 

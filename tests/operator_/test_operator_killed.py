@@ -20,7 +20,7 @@ from operators import Namespace, Object, Operator, children_of, manifest, until
 
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
-pytestmark = pytest.mark.xdist_group("operator")
+pytestmark = pytest.mark.xdist_group("operator-killed")
 
 
 class TrainerJobs:

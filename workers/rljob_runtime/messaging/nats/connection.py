@@ -22,6 +22,7 @@ from nats.aio.subscription import Subscription
 from rljob_core.errors import StoreUnavailable
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed
 from rljob_runtime.messaging.nats.client import EagerClient, Received
+from rljob_runtime.messaging.nats.requests import PendingRequests
 
 T = TypeVar("T")
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _RECONNECT_WAIT = 0.2
 _RETRY_WAIT = 0.05
+#: Seconds after which a cancellation that had no effect is repeated.
+_CANCEL_AGAIN = 0.5
 _NO_RESPONDERS = "503"
 _CREDENTIALS = "-----BEGIN"
 #: The server's error for a subject that the credentials do not allow, in lower case.
@@ -62,17 +65,14 @@ class Connection:
         self._credentials = RawCredentials(credentials) if raw else credentials
         self._inbox_prefix = inbox
         self.patience = patience
-        self._connect = patience if connect is None else connect
-        self._attempt = attempt
+        self._connect_seconds = patience if connect is None else connect
+        self._requests = PendingRequests(attempt)
         self._client = EagerClient()
         self._connected = asyncio.Event()
         self._closing = False
         self._lost_at = 0.0
         self._last_error: Exception | None = None
         self._inbox = ""
-        self._asked = 0
-        self._waiting: dict[str, tuple[asyncio.Future[Received], float, str]] = {}
-        self._sweeping = False
         self._listeners: set[Callable[[], None]] = set()
         #: Number of connections so far: a server may have dropped the state of an older one.
         self.generation = 0
@@ -85,20 +85,7 @@ class Connection:
         """
         self._lost_at = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._connect):
-                await self._client.connect(
-                    self.url,
-                    user_credentials=self._credentials,
-                    inbox_prefix=self._inbox_prefix,
-                    error_cb=self._on_error,
-                    disconnected_cb=self._on_lost,
-                    reconnected_cb=self._on_connected,
-                    closed_cb=self._on_closed,
-                    connect_timeout=2,
-                    reconnect_time_wait=_RECONNECT_WAIT,  # type: ignore[arg-type]
-                    max_reconnect_attempts=-1,
-                    ping_interval=10,
-                )
+            await self._connect_within(self._connect_seconds)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
             reason = self._last_error or error
@@ -109,6 +96,37 @@ class Connection:
         self._inbox = self._client.new_inbox() + "."
         await self._client.listen(self._inbox + "*", self._on_answer)
         await self._on_connected()
+
+    async def _connect_within(self, seconds: float) -> None:
+        """Connect, or raise what the last try raised, or TimeoutError.
+
+        nats-py tries for ever and waits by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that
+        comes in the same turn of the event loop as an error. Therefore the attempt is cancelled until it ends.
+        """
+        connecting = asyncio.create_task(
+            self._client.connect(
+                self.url,
+                user_credentials=self._credentials,
+                inbox_prefix=self._inbox_prefix,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_lost,
+                reconnected_cb=self._on_connected,
+                closed_cb=self._on_closed,
+                connect_timeout=2,
+                reconnect_time_wait=_RECONNECT_WAIT,  # type: ignore[arg-type]
+                max_reconnect_attempts=-1,
+                ping_interval=10,
+            )
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(connecting)
+        finally:
+            while not connecting.done():
+                connecting.cancel()
+                await asyncio.wait({connecting}, timeout=_CANCEL_AGAIN)
+            if not connecting.cancelled():
+                connecting.exception()  # else asyncio logs it as never retrieved
 
     async def close(self) -> None:
         """Flush what was sent and disconnect; waits two seconds at most for a server that does not answer."""
@@ -180,19 +198,12 @@ class Connection:
 
     def _ask(self, subject: str, data: bytes, headers: Mapping[str, str] | None) -> asyncio.Future[Received]:
         """Send a message; a future of its answer, which raises `Interrupted` if none arrives in time."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Received] = loop.create_future()
-        self._asked += 1
-        token = str(self._asked)
+        token, answer = self._requests.add(subject)
         try:
             self._client.post(subject, data, reply=self._inbox + token, headers=headers)
         except nats.errors.Error as error:
-            future.set_exception(Interrupted(repr(error)))
-            return future
-        self._waiting[token] = future, loop.time() + self._attempt, subject
-        if not self._sweeping:
-            self._sweep()
-        return future
+            self._requests.fail(token, Interrupted(repr(error)))
+        return answer
 
     async def call(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of JetStream's JSON API to one request, which is sent once.
@@ -276,46 +287,19 @@ class Connection:
 
     def _interrupt(self) -> None:
         self._connected.clear()
-        for future, _, _ in self._waiting.values():
-            if not future.done():
-                future.set_exception(Interrupted("the connection was lost"))
-        self._waiting.clear()
+        self._requests.interrupt()
         for wake in list(self._listeners):
             wake()
 
-    def _sweep(self) -> None:
-        """Fail the requests that have waited too long for an answer; repeats itself while any request waits."""
-        loop = asyncio.get_running_loop()
-        # All wait equally long, so the first ones expire first.
-        for token, (future, deadline, _) in list(self._waiting.items()):
-            if deadline > loop.time():
-                break
-            del self._waiting[token]
-            if not future.done():
-                future.set_exception(Interrupted(f"no answer in {self._attempt} s"))
-        self._sweeping = bool(self._waiting)
-        if self._sweeping:
-            loop.call_later(self._attempt / 4, self._sweep)
-
     def _on_answer(self, message: Received) -> None:
-        future, _, _ = self._waiting.pop(message.subject[len(self._inbox) :], (None, 0.0, ""))
-        if future is not None and not future.done():
-            future.set_result(message)
+        self._requests.answer(message.subject[len(self._inbox) :], message)
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         if "permissions violation" in str(error).lower():
             log.warning("%s", error)
         if denied := _FORBIDDEN.search(str(error).lower()):
-            self._forbid(denied["subject"], str(error))
-
-    def _forbid(self, subject: str, reason: str) -> None:
-        """Fail the requests to a subject to which the server does not let this user publish."""
-        for token, (future, _, asked) in list(self._waiting.items()):
-            if asked.lower() == subject:
-                del self._waiting[token]
-                if not future.done():
-                    future.set_exception(JetStreamError({"code": 403, "description": reason}))
+            self._requests.forbid(denied["subject"], str(error))
 
     async def _on_lost(self) -> None:
         self._lost_at = asyncio.get_running_loop().time()
