@@ -16,6 +16,7 @@ from rljob_core.actions import (
     PayloadSeen,
     ProgressFound,
     ProgressListed,
+    RetireEngine,
     SendToEngine,
     SignalSeen,
     StoredProgress,
@@ -23,7 +24,7 @@ from rljob_core.actions import (
     Summary,
 )
 from rljob_core.job_state import snapshot
-from rljob_core.messages import EngineGone, EngineSignal, Generate, GenerationEnded
+from rljob_core.messages import EngineDied, EngineGone, EngineSignal, Generate, GenerationEnded
 from rljob_core.planner import Decision, Planner
 from rljob_core.records import Dispatched, Inherited, Record, SiblingReset
 from rljob_core.trajectory import VersionSpan
@@ -239,6 +240,38 @@ def test_a_drained_engine_is_left_once_its_last_results_were_seen() -> None:
     job.see(PayloadSeen(7, (Summary(first.trajectory, first.attempt, span, 9, 9, "d"),)))
     resets = [r for r in job.records if isinstance(r, SiblingReset)]
     assert [(r.trajectory, r.reason, r.carries) for r in resets] == [(second.trajectory, "Drained", True)]
+
+
+def test_an_engine_whose_process_ended_is_left_at_once_and_for_good() -> None:
+    job = RecordedPlanner()
+    job.engine("e0.x", started=1.0)
+    job.engine("e1.y")
+    job.see(EngineDied("e0.x", 139, "Segmentation fault"))
+    resets = [r for r in job.records if isinstance(r, SiblingReset)]
+    assert {(r.reason, r.detail, r.failure) for r in resets} == {
+        ("EngineLost", "exit code 139 (SIGSEGV): Segmentation fault", False)
+    }
+    assert job.planner.context.failures[-1] == "e0.x: EngineLost: exit code 139 (SIGSEGV): Segmentation fault"
+    job.engine("e0.x", started=1.0)  # its last signal comes late
+    assert job.last(RetireEngine).engine == "e0.x"
+    assert list(job.planner.context.liveness.engines) == ["e1.y"]
+
+
+def test_the_death_of_an_older_instance_is_not_that_of_the_newer_one() -> None:
+    job = RecordedPlanner()
+    job.engine("e0.x", started=1.0)
+    job.engine("e0.y", started=2.0)
+    before = len(job.records)
+    job.see(EngineDied("e0.x", 1))
+    assert list(job.planner.context.liveness.engines) == ["e0.y"]
+    assert len(job.records) == before
+
+
+def test_the_end_of_an_engine_that_has_drained_is_no_death() -> None:
+    job = RecordedPlanner()
+    job.engine("e0.x")
+    job.see(EngineGone("e0.x", stored=7), EngineDied("e0.x", 1))
+    assert job.last(SiblingReset) is None  # its last results are still to be read
 
 
 def test_progress_that_nobody_will_go_on_from_is_deleted() -> None:

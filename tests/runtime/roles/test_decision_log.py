@@ -26,6 +26,7 @@ from rljob_core.actions import (
 )
 from rljob_core.errors import Fenced, SpecError
 from rljob_core.messages import (
+    EngineDied,
     EngineGone,
     GenerationEnded,
     PayloadMissing,
@@ -260,6 +261,7 @@ NOT_IN_THAT_JOB = [
     RewardsComplete(1, 2),
     PipelineRefused("no room"),
     EngineGone("e.x"),
+    EngineDied("e.x", 139, "why"),
     GenerationEnded("e.x", "g0.0", 1, "Stopped", True, "why"),
     PayloadMissing(1, 1, 0, ("g0.0",)),
     RoleFailed("trainer", "why"),

@@ -10,6 +10,9 @@ from pydantic import Field, TypeAdapter
 from rljob_core.messages.metrics import StepStats
 from rljob_core.records import StepCommitted
 
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+"""Names of the signals that end processes, by their numbers on Linux."""
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnded:
@@ -41,6 +44,31 @@ class EngineGone:
     engine: str
     stored: int = 0
     kind: Literal["engine_gone"] = "engine_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDied:
+    """An engine's process has ended by itself: what it held is generated again elsewhere, without waiting for a lease.
+
+    The process that watches the engine sends this. It never does for an engine that has drained.
+
+    Attributes:
+        engine: instance name, as in the engine's signals; another instance of the pod is another engine.
+        exit_code: as a shell gives it: 128 + n if signal n ended the process.
+        message: the engine's last words; empty if there are none.
+    """
+
+    engine: str
+    exit_code: int
+    message: str = ""
+    kind: Literal["engine_died"] = "engine_died"
+
+    @property
+    def cause(self) -> str:
+        """`exit code 139 (SIGSEGV): last words`."""
+        name = _SIGNALS.get(self.exit_code - 128)
+        code = f"exit code {self.exit_code} ({name})" if name else f"exit code {self.exit_code}"
+        return f"{code}: {self.message}" if self.message else code
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +141,7 @@ class PayloadMissing:
 CoordinatorEvent = (
     GenerationEnded
     | EngineGone
+    | EngineDied
     | TrainerReady
     | StepProposed
     | CheckpointWritten

@@ -1,14 +1,14 @@
 """React to engines' signals; declare engines lost and give their work to others.
 
-An engine is lost when its lease runs out, when its signal is removed, when another instance of its pod signals, or
-when it has drained and its last results were read. Its trajectories keep their groups' entries and are generated
-again, or resume from their progress, on other engines.
+An engine is lost when its process is reported dead, when its lease runs out, when its signal is removed, when another
+instance of its pod signals, or when it has drained and its last results were read. Its trajectories keep their groups'
+entries and are generated again, or resume from their progress, on other engines.
 """
 
 from __future__ import annotations
 
 from rljob_core.actions import RetireEngine, SignalSeen
-from rljob_core.messages import EngineGone, EngineSignal, GenerationEnded
+from rljob_core.messages import EngineDied, EngineGone, EngineSignal, GenerationEnded
 from rljob_core.planner import dispatch, endings, migration, training
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
@@ -66,7 +66,9 @@ def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
 
 
 def _is_superseded(context: PlannerContext, signal: EngineSignal) -> bool:
-    """Whether a later instance of the same pod has signalled."""
+    """Whether the engine is known to be dead: by a report, or because a later instance of its pod has signalled."""
+    if signal.engine in context.liveness.dead:
+        return True
     return any(view.started > signal.started for view in context.liveness.of_pod(signal.engine))
 
 
@@ -117,6 +119,15 @@ def _is_behind(context: PlannerContext, view: EngineView) -> bool:
     return view.heartbeats_behind > RESEND_HEARTBEATS
 
 
+def on_engine_died(context: PlannerContext, event: EngineDied) -> None:
+    """An engine's process has ended: others take its work now; one that had drained has handed its work over."""
+    liveness = context.liveness
+    liveness.dead.add(event.engine)
+    if event.engine not in liveness.leaving:
+        context.failures.append(f"{event.engine}: EngineLost: {event.cause[: endings.DETAIL_CHARACTERS]}")
+        remove_engine(context, event.engine, "EngineLost", detail=event.cause)
+
+
 def on_engine_gone(context: PlannerContext, event: EngineGone) -> None:
     """An engine has drained: once its last results were read, its other trajectories resume on other engines."""
     context.liveness.leaving[event.engine] = event.stored
@@ -133,14 +144,14 @@ def remove_drained(context: PlannerContext) -> None:
             remove_engine(context, engine, "Drained")
 
 
-def remove_engine(context: PlannerContext, engine: str, reason: str) -> None:
+def remove_engine(context: PlannerContext, engine: str, reason: str, *, detail: str = "") -> None:
     """Declare an engine gone: its trajectories resume, or are generated again, in the same buffer entries."""
     known = context.liveness.forget(engine)
     siblings = context.state.generating_at(engine)
     had = [(s.id, s.attempt) for s in siblings]
     for sibling in siblings:
         carries = migration.carries(context)
-        endings.reset_sibling(context, sibling, reason, failure=False, carries=carries)
+        endings.reset_sibling(context, sibling, reason, failure=False, detail=detail, carries=carries)
         known = True
     if context.evaluation is not None:
         context.evaluation.lose(engine)

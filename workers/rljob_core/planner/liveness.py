@@ -31,6 +31,7 @@ class Liveness:
             be read before they are removed.
         removed: engines that were declared lost, with the (trajectory, attempt) pairs that they had. If one of them
             signals again, these are cancelled there.
+        dead: engines whose process is known to have ended: a signal of theirs was sent before that.
     """
 
     engines: dict[str, EngineView] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Liveness:
     rejected_heartbeats: int = 0
     leaving: dict[str, int] = field(default_factory=dict)
     removed: dict[str, list[Key]] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
 
     def renew(self, engine: str) -> None:
         """Restart the engine's lease, because the engine has sent a heartbeat."""

@@ -45,6 +45,7 @@ from rljob_core.config import JobConfig
 from rljob_core.job_state import JobState
 from rljob_core.messages import (
     CheckpointWritten,
+    EngineDied,
     EngineGone,
     GenerationEnded,
     Hello,
@@ -142,6 +143,8 @@ class Planner:
                     context.pipeline_refused = observation.reason
                 case GenerationEnded():
                     engines.on_generation_ended(context, observation)
+                case EngineDied():
+                    engines.on_engine_died(context, observation)
                 case EngineGone():
                     engines.on_engine_gone(context, observation)
                 case TrainerReady():

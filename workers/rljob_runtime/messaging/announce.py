@@ -15,6 +15,7 @@ from rljob_core.messages import (
     STEP_METRICS,
     VERSION_ANNOUNCED,
     CoordinatorEvent,
+    EngineDied,
     EngineGone,
     GenerationEnded,
     RoleFailed,
@@ -36,7 +37,7 @@ def event_sender(event: CoordinatorEvent) -> str:
     match event:
         case RoleFailed():
             return event.role
-        case EngineGone() | GenerationEnded():
+        case EngineDied() | EngineGone() | GenerationEnded():
             return "rollout"
         case _:
             return "trainer"
