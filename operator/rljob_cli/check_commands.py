@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from rljob_cli.advice import advice, dotted, location
-from rljob_cli.exits import EXIT_FAILED, exit_codes, run_async, scratch_folder, signals_interrupt
-from rljob_cli.manifest import InvalidManifest, override
-from rljob_core.config import JobConfig
-from rljob_core.errors import SpecError
-from rljob_core.spec import RLJobSpec
+from rljob_cli.check_findings import print_findings, run_with_status, with_status
+from rljob_cli.check_inputs import config_of, initial_weights, longest_response, model_or_tiny, parse_settings
+from rljob_cli.exits import exit_codes, scratch_folder, signals_interrupt
 
 if TYPE_CHECKING:
     from rljob_contract.check import Finding
-
-T = TypeVar("T")
 
 Model = Annotated[
     Path | None,
@@ -83,12 +74,15 @@ def check_engine(
         from rljob_runtime.engines.registry import create_engine, find_engine
         from rljob_runtime.training.registry import check_backend as check_backend_options
 
-        given = {**find_engine(name).endless_options, **_settings(options, "spec.rollout.engine.options")}
+        given = {
+            **find_engine(name).endless_options,
+            **parse_settings(options, "spec.rollout.engine.options"),
+        }
         check_options(name, given)
         if backend is not None:
-            check_backend_options(_config(Path(), trainer={"backend": backend}).spec)
-        folder = held.enter_context(_model(model))
-        weights = _weights(folder, backend)
+            check_backend_options(config_of(Path(), trainer={"backend": backend}).spec)
+        folder = held.enter_context(model_or_tiny(model))
+        weights = initial_weights(folder, backend)
 
         async def findings(begin: Callable[[str], None]) -> list[Finding]:
             from rljob_contract.check import examine
@@ -96,15 +90,15 @@ def check_engine(
             subject = EngineSubject(
                 lambda: create_engine(name, model_path=folder, options=given),
                 weights,
-                longest=_longest(folder, given),
-                endless=_longest(folder, given),
+                longest=longest_response(folder, given),
+                endless=longest_response(folder, given),
             )
             try:
                 return await examine(ENGINE, subject, begin=begin, patience=patience)
             finally:
                 await subject.close()
 
-        _print_findings(f"engine {name}", _run_with_status(findings, heed))
+        print_findings(f"engine {name}", run_with_status(findings, heed))
 
 
 def check_backend(
@@ -137,19 +131,19 @@ def check_backend(
         from rljob_runtime.training.registry import check_backend as check_options
         from rljob_runtime.training.registry import create_backend
 
-        given = _settings(options, "spec.trainer.options")
+        given = parse_settings(options, "spec.trainer.options")
         trainer = {"backend": name, "options": given}
-        check_options(_config(Path(), trainer=trainer).spec)
-        folder, place = held.enter_context(_model(model)), held.enter_context(scratch_folder())
-        config = _config(folder, trainer=trainer)
+        check_options(config_of(Path(), trainer=trainer).spec)
+        folder, place = held.enter_context(model_or_tiny(model)), held.enter_context(scratch_folder())
+        config = config_of(folder, trainer=trainer)
         subject = BackendSubject(
             lambda: create_backend(config, rank=0, world_size=1, model_path=folder),
             lambda: Path(tempfile.mkdtemp(dir=place)),
             dtype,
         )
-        _print_findings(
+        print_findings(
             f"backend {name}",
-            _with_status(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed),
+            with_status(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed),
         )
 
 
@@ -183,11 +177,11 @@ def check_loss(
         from rljob_runtime.training.losses.loss import LossSettings
         from rljob_runtime.training.losses.registry import find_loss
 
-        given = {**_settings(algorithm, "spec.algorithm"), "loss": name}
-        settings = LossSettings.of(_config(Path(), algorithm=given).spec.algorithm)
+        given = {**parse_settings(algorithm, "spec.algorithm"), "loss": name}
+        settings = LossSettings.of(config_of(Path(), algorithm=given).spec.algorithm)
         subject = LossSubject(find_loss(name), settings)
-        _print_findings(
-            f"loss {name}", _with_status(lambda begin: examine_blocking(LOSS, subject, begin=begin), heed)
+        print_findings(
+            f"loss {name}", with_status(lambda begin: examine_blocking(LOSS, subject, begin=begin), heed)
         )
 
 
@@ -224,141 +218,11 @@ def check_reward(
         from rljob_runtime.rewards.registry import resolve
 
         allow_modules_in(Path.cwd())
-        given = {"dataset": "chain_sum", **_settings(data, "spec.data")}
-        config = _config(Path(), data=given, reward={"functions": [name]})
+        given = {"dataset": "chain_sum", **parse_settings(data, "spec.data")}
+        config = config_of(Path(), data=given, reward={"functions": [name]})
         resolve([name], open_prompts(config)[0])
         subject = RewardSubject(config)
-        findings = _run_with_status(
+        findings = run_with_status(
             lambda begin: examine(REWARD, subject, begin=begin, patience=patience), heed
         )
-        _print_findings(f"reward {name}", findings)
-
-
-# ----------------------------------------------------------------------------------------------- what is checked
-
-
-@contextmanager
-def _model(given: Path | None) -> Iterator[Path]:
-    """Yield the folder of the given model, or of a tiny model that is created for the check."""
-    with ExitStack() as held:
-        if given is None:
-            from rljob_contract.tiny_models import tiny_model
-
-            place = held.enter_context(scratch_folder())
-            # Heads of 32 numbers, as few as any engine can compute with.
-            yield tiny_model(place / "model", hidden=128, context=4096)
-            return
-        if not (given / "config.json").is_file():
-            raise SpecError("--model", f"{given} holds no Hugging Face model (config.json is missing)")
-        yield given
-
-
-def _config(model: Path, **sections: dict[str, Any]) -> JobConfig:
-    """Create the configuration of a job that has these sections in its spec.
-
-    Raises:
-        InvalidManifest: a field is wrong.
-    """
-    from rljob_contract.samples import job_config
-
-    try:
-        return job_config(model, **sections)
-    except ValidationError as error:
-        raise InvalidManifest(
-            "the settings are wrong",
-            [
-                SpecError(f"spec.{dotted(location(detail))}", advice(RLJobSpec, sections, detail))
-                for detail in error.errors(include_url=False)
-            ],
-        ) from error
-
-
-def _settings(settings: Sequence[str], path: str) -> dict[str, Any]:
-    """Parse `--set name=value` options as content of the field at `path`."""
-    content: dict[str, Any] = {}
-    for text in settings:
-        if not text.partition("=")[1]:
-            raise SpecError("--set", f"{text!r}: write name=value, for instance slots=4")
-        override(content, f"{path}.{text}")
-    for step in path.split("."):
-        content = content.get(step, {})
-    return content
-
-
-def _weights(folder: Path, backend: str | None) -> Callable[[], list[tuple[str, Any]]]:
-    """Return a reader of the initial weights, under the names of the backend or else of the model's files."""
-    if backend is not None:
-        from rljob_contract.backend_steps import stored, weights
-        from rljob_runtime.training.registry import create_backend
-
-        config = _config(folder, trainer={"backend": backend})
-        held = weights(create_backend(config, rank=0, world_size=1, model_path=folder))
-        return lambda: stored(held)
-    from rljob_runtime.model.settings import weight_files
-
-    files = weight_files(folder)
-    if not files:
-        raise SpecError(
-            "--model", f"{folder} holds no *.safetensors: name the --backend that publishes the weights"
-        )
-
-    def read() -> list[tuple[str, Any]]:
-        from safetensors.torch import load_file
-
-        return [item for file in files for item in load_file(file).items()]
-
-    return read
-
-
-def _longest(folder: Path, options: dict[str, Any]) -> int:
-    """Return how many tokens a response may have so that it and a prompt fit the model and the engine's `maxLength`."""
-    from rljob_runtime.model.settings import read_settings
-
-    settings = read_settings(folder / "config.json")
-    bounds = [settings.get("max_position_embeddings"), options.get("maxLength")]
-    return min([3000, *(bound - 100 for bound in bounds if isinstance(bound, int))])
-
-
-# ----------------------------------------------------------------------------------------------- output
-
-
-def _run_with_status(
-    findings: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]], heed: Callable[[], None]
-) -> T:
-    return _with_status(lambda begin: run_async(lambda: findings(begin)), heed)
-
-
-def _with_status(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:
-    """Run checks and return their findings; a terminal shows the claim of the running check.
-
-    Args:
-        heed: called before each check; raises if the user has interrupted the command.
-    """
-    with Console(stderr=True).status("") as status:
-
-        def begin(claim: str) -> None:
-            heed()
-            status.update(Text(claim))
-
-        return findings(begin)
-
-
-def _print_findings(title: str, findings: Sequence[Finding]) -> None:
-    """Print one row per check, what to do about each failed check, and the verdict; exit with 1 if one failed."""
-    console = Console(emoji=False)  # as which `:name:` would be read
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for finding in findings:
-        failed = bool(finding.found)
-        table.add_row(Text("✗", style="bold red") if failed else Text("✓", style="green"), finding.claim)
-    console.print(table)
-    broken = [finding for finding in findings if finding.found]
-    for finding in broken:
-        console.print(f"\n✗ {finding.claim}", style="bold red", markup=False, highlight=False)
-        console.print(f"  found: {finding.found}", markup=False, highlight=False)
-        console.print(f"  to do: {finding.remedy}", markup=False, highlight=False)
-    verdict = (
-        f"{len(broken)} of {len(findings)} checks fail" if broken else f"all {len(findings)} checks hold"
-    )
-    console.print(f"\n{title}: {verdict}", style="bold", markup=False, highlight=False)
-    if broken:
-        raise typer.Exit(EXIT_FAILED)
+        print_findings(f"reward {name}", findings)

@@ -20,15 +20,8 @@ from rljob_runtime.training.forward import InFloat64, log_probabilities, token_l
 from rljob_runtime.training.losses.clipped import GSPO
 from rljob_runtime.training.losses.loss import LossSettings
 from rljob_runtime.training.losses.sums import loss_sums
-from rljob_runtime.training.packing.attention import (
-    EXACT,
-    NAME,
-    PackedGroup,
-    attend,
-    block_mask,
-    places,
-    supports_shared_prompts,
-)
+from rljob_runtime.training.packing.attention import EXACT, NAME, attend, block_mask, supports_shared_prompts
+from rljob_runtime.training.packing.layout import PackedGroup, places
 from rljob_runtime.training.packing.rows import Row
 from rljob_runtime.training.packing.shared import PADDED, SHARED_PROMPT, choose_packing, pack, split
 

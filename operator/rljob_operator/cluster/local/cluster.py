@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from rljob_operator.cluster.local import reaper
 from rljob_operator.cluster.local.files import LocalFiles
 from rljob_operator.cluster.local.pod import Launch, PodPlace, prepare, write_config_maps
 from rljob_operator.cluster.local.pod_manifest import pod_manifest
+from rljob_operator.cluster.local.ports import LocalPorts
 from rljob_operator.cluster.local.process_group import PodProcess, Termination
 from rljob_operator.cluster.local.workloads import Deployment, Job, Workload
 from rljob_operator.cluster.port import Event, Manifest, Ref
@@ -73,7 +73,7 @@ class LocalCluster:
         self._on_event = on_event or (lambda _: None)
         self._objects: dict[Ref, Manifest] = {}
         self._workloads: dict[Ref, Workload] = {}
-        self._ports: dict[Ref, dict[int, socket.socket]] = {}
+        self._ports = LocalPorts()
         self._changed = asyncio.Event()
         self._files = LocalFiles(self.folder)
         self._stepping = False
@@ -246,8 +246,7 @@ class LocalCluster:
                     workload.step()
                     if workload.gone:
                         del self._workloads[ref], self._objects[ref]
-                        for kept in self._ports.pop(ref, {}).values():
-                            kept.close()
+                        self._ports.release(ref)
             self._files.write_pids(s for workload in self._workloads.values() for s in workload.slots)
         except Exception as error:  # called by tasks of pods, which nothing awaits; `changed` raises it
             self._error = error
@@ -289,17 +288,8 @@ class LocalCluster:
         self._changed.set()
 
     def port(self, owner: Ref, port: int) -> int:
-        """The local port that all pods of a workload use for a container port.
-
-        A socket stays bound to it until the workload is gone, so that the system assigns the port to no other program,
-        even while the workload's server restarts. The server can still listen on it because it reuses addresses.
-        """
-        ports = self._ports.setdefault(owner, {})
-        if port not in ports:
-            ports[port] = socket.socket()
-            ports[port].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            ports[port].bind(("127.0.0.1", 0))
-        return int(ports[port].getsockname()[1])
+        """The local port that all pods of a workload use for a container port; see `LocalPorts`."""
+        return self._ports.get(owner, port)
 
     def _mark_deleted(self, ref: Ref) -> None:
         manifest = self._objects[ref]

@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from rljob_core.errors import Fenced, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, NEWEST_ONLY, WORK_QUEUES, Channel, Message, first_sequence
+from rljob_runtime.messaging.memory.changes import matches
 from rljob_runtime.messaging.memory.queue import MemoryQueue
-from rljob_runtime.messaging.memory.streams import Consumer, StoredStream, matches
+from rljob_runtime.messaging.memory.streams import Consumer, StoredStream
 
 _REMOVED = "KV-Operation"
 

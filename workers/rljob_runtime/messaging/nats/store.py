@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from rljob_core.errors import StoreFull, StoreUnavailable, StreamCut
-from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
-from rljob_runtime.messaging.nats.answers import JetStreamError, parsed
+from rljob_core.errors import StoreFull, StoreUnavailable
+from rljob_core.ports import Channel, Message, first_sequence
+from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
 from rljob_runtime.messaging.nats.pull import message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
+from rljob_runtime.messaging.nats.signals import SignalBucket
 from rljob_runtime.messaging.nats.streams import DUPLICATE_WINDOW, TRAJECTORY_BYTES, JobStreams, queue_config
 from rljob_runtime.messaging.nats.window import Window
-
-log = logging.getLogger(__name__)
 
 #: Limits of the server, of the account, and of one stream of an account.
 _NO_ROOM = (*NO_STORAGE, 10002, 10122)
@@ -78,6 +76,7 @@ class NatsStore:
         self._publisher = Publisher(
             self._connection, self._streams, Window(messages=window, size=window_bytes)
         )
+        self._signals = SignalBucket(self._connection, self._streams)
         self._window = window
 
     async def open(self) -> None:
@@ -307,36 +306,12 @@ class NatsStore:
 
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket."""
-        await self._signal(key, value, {})
+        await self._signals.put(key, value)
 
     async def delete_signal(self, key: str) -> None:
         """Remove a key of the signal bucket."""
-        await self._signal(key, b"", {"KV-Operation": "DEL"})
+        await self._signals.delete(key)
 
-    async def _signal(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
-        subject = f"{self._streams.signal_subject}{key}"
-        head = {**headers, MESSAGE_ID: uuid4().hex}
-
-        async def attempt() -> None:
-            parsed((await self._connection.request(subject, value, head)).data)
-
-        await self._connection.retried(attempt)
-
-    async def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
+    def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
         """All keys with their values, then every change as it comes (None: removed), without end."""
-        subject = self._streams.signal_subject
-        while True:
-            batches = read_in_order(
-                self._connection,
-                stream=self._streams.signal_stream,
-                subject=f"{subject}>",
-                suffix_of=lambda full: full[len(subject) :],
-                start=1,
-                last_per_subject=True,
-            )
-            try:
-                async for batch in batches:
-                    for message in batch:
-                        yield message.suffix, None if "KV-Operation" in message.headers else message.data
-            except StreamCut as cut:
-                log.warning("%s", cut)
+        return self._signals.watch()

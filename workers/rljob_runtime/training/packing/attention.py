@@ -18,8 +18,7 @@ return the logarithms of sums; `tests/engines/test_library_internals.py` names t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +27,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from rljob_runtime.model.causal import attention_can_be_replaced
+from rljob_runtime.training.packing.layout import Layout, places
 
 #: The attention's name for `set_attn_implementation`.
 NAME = "rljob_shared_prompt"
@@ -40,48 +40,6 @@ _LAYERS = ("layer_types", "layers_block_type", "block_types")
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-
-
-@dataclass(frozen=True, slots=True)
-class PackedGroup:
-    """The place of a group in a packed sequence.
-
-    Attributes:
-        start: index of its first token.
-        prompt: number of tokens of the prompt; 0 if there is none.
-        responses: number of tokens of each response, in order; may be 0.
-    """
-
-    start: int
-    prompt: int
-    responses: tuple[int, ...]
-
-    @property
-    def prompt_slice(self) -> slice:
-        """The prompt's place in the sequence."""
-        return slice(self.start, self.start + self.prompt)
-
-    @property
-    def answers_slice(self) -> slice:
-        """The place of all responses in the sequence."""
-        first = self.start + self.prompt
-        return slice(first, first + sum(self.responses))
-
-    @property
-    def longest(self) -> int:
-        """Number of tokens of the prompt and the longest response together."""
-        return self.prompt + max(self.responses, default=0)
-
-    def response_slices(self) -> Iterator[slice]:
-        """Yield the place of each response that is not empty."""
-        first = self.start + self.prompt
-        for length in self.responses:
-            if length:
-                yield slice(first, first + length)
-            first += length
-
-
-Layout = tuple[PackedGroup, ...]
 
 
 def supports_shared_prompts(model: Any) -> bool:
@@ -320,17 +278,3 @@ def block_mask(layout: Layout, window: int | None, device: str) -> Any:
 
     size = len(positions)
     return create_block_mask(allowed, None, None, size, size, device=device)
-
-
-def places(layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each token's group, its response (from 1; 0 in the prompt) and its position, int64 [n] each."""
-    groups: list[int] = []
-    responses: list[int] = []
-    positions: list[int] = []
-    for index, group in enumerate(layout):
-        sizes = (group.prompt, *group.responses)
-        groups += [index] * sum(sizes)
-        for response, size in enumerate(sizes):
-            responses += [response] * size
-            positions += range(group.prompt if response else 0, (group.prompt if response else 0) + size)
-    return torch.tensor(groups), torch.tensor(responses), torch.tensor(positions)

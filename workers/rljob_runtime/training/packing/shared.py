@@ -17,14 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rljob_core.errors import SpecError
-from rljob_runtime.training.packing.attention import (
-    EXACT,
-    NAME,
-    Layout,
-    PackedGroup,
-    places,
-    supports_shared_prompts,
-)
+from rljob_runtime.training.packing.attention import EXACT, NAME, supports_shared_prompts
+from rljob_runtime.training.packing.layout import Layout, PackedGroup, places
 from rljob_runtime.training.packing.rows import PADDED, Packing, Row, TokenColumns, share, token_columns
 
 

@@ -1,0 +1,62 @@
+"""The signal bucket of a job: keys whose newest values are kept, in the format of NATS' key-value buckets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from uuid import uuid4
+
+from rljob_core.errors import StreamCut
+from rljob_core.ports import MESSAGE_ID
+from rljob_runtime.messaging.nats.answers import parsed
+from rljob_runtime.messaging.nats.connection import Connection
+from rljob_runtime.messaging.nats.reader import read_in_order
+from rljob_runtime.messaging.nats.streams import JobStreams
+
+log = logging.getLogger(__name__)
+
+_OPERATION = "KV-Operation"
+
+
+class SignalBucket:
+    """Writes and watches the signal bucket of one job."""
+
+    def __init__(self, connection: Connection, streams: JobStreams) -> None:
+        self._connection = connection
+        self._streams = streams
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Set a key."""
+        await self._write(key, value, {})
+
+    async def delete(self, key: str) -> None:
+        """Remove a key."""
+        await self._write(key, b"", {_OPERATION: "DEL"})
+
+    async def _write(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
+        subject = f"{self._streams.signal_subject}{key}"
+        head = {**headers, MESSAGE_ID: uuid4().hex}
+
+        async def attempt() -> None:
+            parsed((await self._connection.request(subject, value, head)).data)
+
+        await self._connection.retried(attempt)
+
+    async def watch(self) -> AsyncIterator[tuple[str, bytes | None]]:
+        """All keys with their values, then every change as it comes (None: removed), without end."""
+        subject = self._streams.signal_subject
+        while True:
+            batches = read_in_order(
+                self._connection,
+                stream=self._streams.signal_stream,
+                subject=f"{subject}>",
+                suffix_of=lambda full: full[len(subject) :],
+                start=1,
+                last_per_subject=True,
+            )
+            try:
+                async for batch in batches:
+                    for message in batch:
+                        yield message.suffix, None if _OPERATION in message.headers else message.data
+            except StreamCut as cut:
+                log.warning("%s", cut)
