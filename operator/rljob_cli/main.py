@@ -1,7 +1,7 @@
 """The `rljob` command line: run a job here, change it while it runs, check a manifest, audit and replay a run.
 
 Exit codes: 0 all is well; 1 the job failed, or the audit or a check found a violation; 2 the input is wrong, and
-nothing was started; 130 after Ctrl-C.
+nothing was started; 130 after Ctrl-C. The audit has two more: 3 unfinished, 4 damaged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from rljob_cli.check_commands import check_backend, check_engine, check_loss, check_reward
 from rljob_cli.crd_command import crd
-from rljob_cli.exits import EXIT_FAILED, exit_codes
+from rljob_cli.exits import exit_codes
 from rljob_cli.manifest import load_job
 from rljob_cli.nats_init import nats_init
 from rljob_cli.replay_command import replay
@@ -147,6 +147,9 @@ def audit(
     weights' manifests and the trainer's own log are read one by one and compared; none of them is believed alone. It
     works while a job runs, after it has finished, and after a crash.
 
+    Exit codes: 0 it holds; 1 it is violated; 2 DIR holds no run; 3 it is unfinished: the ledger has lost records that
+    only `rljob run --resume` restores; 4 evidence is damaged: missing, altered or unreadable.
+
     **Examples**
 
         rljob audit runs/chain-sum
@@ -156,7 +159,7 @@ def audit(
     with exit_codes():
         from rljob_cli.audit import audit as check
         from rljob_cli.audit.read import read_configured, read_folder
-        from rljob_cli.audit.table import as_text, print_table
+        from rljob_cli.audit.table import EXIT_CODES, as_text, print_table
 
         config = _job_config(path) if path.is_file() else None
         evidence = read_folder(RunFolder(path)) if config is None else read_configured(config)
@@ -165,7 +168,7 @@ def audit(
         typer.echo(as_text(findings))
     else:
         print_table(Console(), findings)
-    raise typer.Exit(0 if findings.holds else EXIT_FAILED)
+    raise typer.Exit(EXIT_CODES[findings.verdict])
 
 
 app.command()(replay)

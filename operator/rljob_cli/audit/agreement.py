@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from rljob_cli.audit.case import Case, Refuted
-from rljob_cli.audit.evidence import PayloadLeft, Violation
+from rljob_cli.audit.evidence import PayloadLeft, Violation, damage
 from rljob_core.errors import ProtocolViolation
 from rljob_core.job_state import JobState, snapshot
 from rljob_core.records import Generated
@@ -31,7 +31,7 @@ def digests(case: Case) -> Refuted:
         if consumed.trajectory in restored:
             if (consumed.step, consumed.trajectory) not in logged:
                 text = "was trained in a restored step, and the trainer's own log has no payload digest"
-                found.append(Violation((consumed.trajectory,), text))
+                found.append(damage((consumed.trajectory,), text))
             continue
         generated, rewarded = consumed.generated, consumed.rewarded
         if generated is None or not generated.digest:
@@ -69,7 +69,7 @@ def same_payloads(case: Case) -> Refuted:
     for payload in case.evidence.payloads:
         stored[payload.trajectory, payload.attempt, payload.sequence, payload.index] = payload
         if not payload.intact:
-            found.append(Violation((payload.trajectory,), "its stored bytes do not match their digest"))
+            found.append(damage((payload.trajectory,), "its stored bytes do not match their digest"))
     for record in _generated(case):
         if left := stored.get((record.trajectory, record.attempt, record.sequence, record.index)):
             examined += 1
@@ -124,8 +124,13 @@ def same_batches(case: Case) -> Refuted:
         fed = tuple(tuple(item.trajectory for item in batch.items) for batch in case.fed(record.version))
         sources = [("assigned to it", assigned), ("fed, by the trainer's own log,", fed)]
         for what, other in sources[commit.restored :]:
-            if other != record.micro_batches:
-                ids = _difference(record.micro_batches, other) or (f"version {record.version}",)
+            if other == record.micro_batches:
+                continue
+            ids = _difference(record.micro_batches, other) or (f"version {record.version}",)
+            if other is fed and not fed:
+                text = f"were committed with version {record.version}, but the trainer's own log has nothing of it"
+                found.append(damage(ids, text))
+            else:
                 text = f"what version {record.version} committed is not what was {what} in this order"
                 found.append(Violation(ids, text))
         numbers = [batch.micro_batch for batch in commit.assigned]
@@ -174,9 +179,9 @@ def manifests(case: Case) -> Refuted:
         name = (f"version {record.version}",)
         manifest = by_key.get(record.key)
         if manifest is None:
-            found.append(Violation(name, f"has no manifest {record.key} in the weight store"))
+            found.append(damage(name, f"has no manifest {record.key} in the weight store"))
         elif not manifest.intact:
-            found.append(Violation(name, f"its manifest {record.key} does not match its own digest"))
+            found.append(damage(name, f"its manifest {record.key} does not match its own digest"))
         elif manifest.digest != record.manifest or manifest.version != record.version:
             found.append(Violation(name, f"the ledger names another manifest than {record.key}"))
         elif manifest.proposal is None or replace(record, manifest="") != manifest.proposal:
@@ -221,5 +226,5 @@ def snapshots(case: Case) -> Refuted:
             found.append(Violation((f"snapshot {ledger[places[-1]].sequence}",), text))
             break
         except ValueError as error:
-            found.append(Violation(name, f"does not read: {error}"))
+            found.append(damage(name, f"does not read: {error}"))
     return len(places), found

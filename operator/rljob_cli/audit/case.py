@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rljob_cli.audit import beyond
 from rljob_cli.audit.account import Committed, Consumed
 from rljob_cli.audit.evidence import Evidence, ManifestFile, Violation
 from rljob_cli.audit.history import History
@@ -37,6 +38,7 @@ class Case:
     def of(cls, evidence: Evidence) -> Case:
         """Derive everything that the checks need from the evidence."""
         history = History.read(evidence.ledger)
+        beyond.complete(history, evidence)
         lines: dict[tuple[int, int, int], list[FedMicroBatch]] = {}
         for line in evidence.fed:
             lines.setdefault((line.step, line.attempt, line.epoch), []).append(line)

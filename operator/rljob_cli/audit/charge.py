@@ -24,6 +24,7 @@ class Charge:
         astray: number of messages that are not in the chain.
         missing: sequences of messages that are missing from the middle of the ledger.
         jobs: (sequence, job UID) of each valid claim.
+        writer: the valid writer after the messages read so far.
     """
 
     valid: int = 0
@@ -31,10 +32,10 @@ class Charge:
     astray: int = 0
     missing: list[int] = field(default_factory=list)
     jobs: list[tuple[int, str]] = field(default_factory=list)
+    writer: Writer = field(default_factory=lambda: Writer(0, ""))
 
     def records(self, ledger: Iterable[LedgerMessage]) -> Iterator[Record]:
         """Yield the valid records in order, and update the attributes."""
-        writer = Writer(0, "")
         expected = 1
         for message in ledger:
             self.missing += range(expected, message.sequence)
@@ -44,10 +45,10 @@ class Charge:
             if batch is None or not message.counts:
                 continue
             for record in batch.records:
-                if isinstance(record, EpochClaimed) and record.number > writer.number:
-                    writer = Writer(record.number, record.instance)
+                if isinstance(record, EpochClaimed) and record.number > self.writer.number:
+                    self.writer = Writer(record.number, record.instance)
                     self.jobs.append((message.sequence, record.job))
-            if batch.writer == writer:
+            if batch.writer == self.writer:
                 self.valid += len(batch.records)
                 yield from batch.records
             else:

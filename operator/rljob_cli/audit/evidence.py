@@ -7,6 +7,7 @@ trainer reads by itself; the trainer writes manifests and its own log; reward wo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from rljob_core.messages import RewardResult
@@ -74,6 +75,8 @@ class Evidence:
         fed: the trainer's own log, attempt by attempt, in the order of its lines.
         unreadable: one message for each thing that could not be read.
         job: UID of the job that the ledger must belong to; "" if it is unknown.
+        announced: digest of the manifest that was announced to the engines last; "" if none was.
+        growing: the ledger grew while the other sources were read, which may therefore be ahead of it.
     """
 
     ledger: tuple[LedgerMessage, ...]
@@ -83,6 +86,25 @@ class Evidence:
     fed: tuple[FedMicroBatch, ...] = ()
     unreadable: tuple[str, ...] = ()
     job: str = ""
+    announced: str = ""
+    growing: bool = False
+
+
+class Verdict(StrEnum):
+    """What the audit concludes, from the best to the worst.
+
+    | verdict | says |
+    |---|---|
+    | holds | every claim holds |
+    | unfinished | no claim is broken, but the ledger lost records that only `rljob run --resume` restores |
+    | damaged | evidence is missing, altered or unreadable, so that not every claim can be decided |
+    | violated | evidence shows that a claim is broken |
+    """
+
+    HOLDS = "holds"
+    UNFINISHED = "unfinished"
+    DAMAGED = "damaged"
+    VIOLATED = "violated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +114,17 @@ class Violation:
     Attributes:
         ids: the trajectories, groups, versions or messages concerned, as the sources name them.
         text: what is wrong with them.
+        verdict: what follows from it.
     """
 
     ids: tuple[str, ...]
     text: str
+    verdict: Verdict = Verdict.VIOLATED
+
+
+def damage(ids: tuple[str, ...], text: str) -> Violation:
+    """Evidence that is missing, altered or unreadable."""
+    return Violation(ids, text, Verdict.DAMAGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,4 +164,10 @@ class Findings:
     @property
     def holds(self) -> bool:
         """Whether every claim holds."""
-        return all(check.holds for check in self.checks)
+        return self.verdict is Verdict.HOLDS
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of any violation."""
+        found = {violation.verdict for check in self.checks for violation in check.violations}
+        return next((v for v in reversed(Verdict) if v in found), Verdict.HOLDS)

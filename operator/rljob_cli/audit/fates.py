@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rljob_cli.audit.case import Case, Refuted
-from rljob_cli.audit.evidence import ManifestFile, Violation
+from rljob_cli.audit.evidence import ManifestFile, Violation, damage
 from rljob_core.trajectory import group_of
 
 # ------------------------------------------------------------------------------------- complete sources
 
 
 def sources(case: Case) -> Refuted:
-    """Check that all sources decode, and that no message is missing from the middle of the ledger."""
+    """Check that all sources decode, and that the ledger lacks neither a message nor a commit that others prove."""
     evidence = case.evidence
-    found = [Violation((), text) for text in evidence.unreadable]
+    found = [damage((), text) for text in evidence.unreadable]
     charge = case.history.charge
-    found += [Violation((str(n),), "is gone from the ledger") for n in charge.missing]
+    found += [damage((str(n),), "is gone from the ledger") for n in charge.missing]
     found += [
-        Violation((str(sequence),), f"of the ledger is of the job {job}, not of {evidence.job}")
+        damage((str(sequence),), f"of the ledger is of the job {job}, not of {evidence.job}")
         for sequence, job in charge.jobs
         if evidence.job and job != evidence.job
     ]
     if not evidence.ledger and (evidence.manifests or evidence.fed):
-        found.append(Violation((), "the ledger is empty, but the trainer has trained"))
+        found.append(damage((), "the ledger is empty, but the trainer has trained"))
+    found += case.history.incomplete
     examined = len(evidence.ledger) + len(evidence.manifests) + len(evidence.fed) + len(evidence.payloads)
     return examined + len(evidence.rewards), found
 

@@ -56,6 +56,8 @@ class History:
         out_of_order: trainer attempts that went back, and results of an attempt that is not the current one.
         misplaced: reservations and moves that break the bound of their buffer.
         misguided: rollbacks that do not lead to a version of the chain.
+        lost: number of the newest commits that other sources prove and the ledger lacks (`beyond`).
+        incomplete: what the ledger lacks.
     """
 
     charge: Charge = field(default_factory=Charge)
@@ -73,6 +75,8 @@ class History:
     out_of_order: list[Violation] = field(default_factory=list)
     misplaced: list[Violation] = field(default_factory=list)
     misguided: list[Violation] = field(default_factory=list)
+    lost: int = 0
+    incomplete: list[Violation] = field(default_factory=list)
     _assigned: list[MicroBatchAssigned] = field(default_factory=list)
 
     @classmethod
@@ -263,16 +267,7 @@ class History:
         self._assigned.clear()  # the restore withdraws the micro-batches in training
         for name in record.dropped:
             self._take(GroupAborted(name, "LedgerLost"))
-        lost: dict[str, int] = defaultdict(int)
-        for trajectory in (t for batch in record.commit.micro_batches for t in batch):
-            if group_of(trajectory) not in self.groups:
-                name = group_of(trajectory)
-                lost[name] = max(lost[name], sibling_of(trajectory) + 1)
-        for name, size in lost.items():
-            ids = [trajectory_id(name, n) for n in range(size)]
-            reserved = GroupReserved(name, prompt_of_group(name), size, step, 0)
-            self.groups[name] = Planned(reserved, step, {i: Member() for i in ids})
-        self._consume(Committed(record.commit, (), self._consumed(record.commit), restored=True))
+        self._take_back(record.commit)
         for name, target in record.moved.items():
             self._place(name, step, target)
         self.misplaced += [
@@ -280,6 +275,26 @@ class History:
             for name, group in self.groups.items()
             if group.step == step and not group.ended
         ]
+
+    def extend(self, commit: StepCommitted) -> None:
+        """Add a commit that the ledger lacks and other sources prove."""
+        self.lost += 1
+        self._assigned.clear()
+        self._take_back(commit)
+
+    def _take_back(self, commit: StepCommitted) -> None:
+        """Consume what a lost commit had consumed; groups that the ledger never planned count as planned here."""
+        step = commit.version - 1
+        lost: dict[str, int] = defaultdict(int)
+        for trajectory in (t for batch in commit.micro_batches for t in batch):
+            if group_of(trajectory) not in self.groups:
+                name = group_of(trajectory)
+                lost[name] = max(lost[name], sibling_of(trajectory) + 1)
+        for name, size in lost.items():
+            ids = [trajectory_id(name, n) for n in range(size)]
+            reserved = GroupReserved(name, prompt_of_group(name), size, step, 0)
+            self.groups[name] = Planned(reserved, step, {i: Member() for i in ids})
+        self._consume(Committed(commit, (), self._consumed(commit), restored=True))
 
     def _revoke(self, record: VersionsRevoked) -> None:
         """Apply a rollback by the user: it revokes later versions and aborts every open group."""

@@ -25,6 +25,7 @@ from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError
+from rljob_core.messages import VERSION_ANNOUNCED
 from rljob_core.ports import Channel, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
 from rljob_core.stream_names import StreamNames, inbox_of
@@ -98,10 +99,14 @@ async def collect(store: MessageStore, weights: Transport, *, job: str, trainer:
     unreadable: list[str] = []
     await store.open()
     try:
-        ledger = tuple(ledger_messages(await stored(store, Channel.LEDGER), unreadable))
+        messages = await stored(store, Channel.LEDGER)
+        ledger = tuple(ledger_messages(messages, unreadable))
         rewards = tuple(reward_results(await stored(store, Channel.REWARDS), unreadable))
         payloads = await payloads_left(store, unreadable)
         manifests = await asyncio.to_thread(lambda: list(_manifests(weights, unreadable)))
+        announced = await store.last(Channel.VERSIONS)
+        fed = tuple(_fed(trainer, unreadable))
+        newest = await store.last(Channel.LEDGER)
     finally:
         weights.close()
         await store.close()
@@ -110,9 +115,11 @@ async def collect(store: MessageStore, weights: Transport, *, job: str, trainer:
         payloads=tuple(payloads),
         rewards=rewards,
         manifests=tuple(manifests),
-        fed=tuple(_fed(trainer, unreadable)),
+        fed=fed,
         unreadable=tuple(unreadable),
         job=job,
+        announced=VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else "",
+        growing=newest is not None and newest.sequence > (messages[-1].sequence if messages else 0),
     )
 
 

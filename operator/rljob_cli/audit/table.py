@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rljob_cli.audit.evidence import AuditCheck, Findings
+from rljob_cli.audit.evidence import AuditCheck, Findings, Verdict
 
+EXIT_CODES = {Verdict.HOLDS: 0, Verdict.VIOLATED: 1, Verdict.UNFINISHED: 3, Verdict.DAMAGED: 4}
+"""What `rljob audit` exits with; 2 is bad input, as for every command."""
 _VIOLATIONS_SHOWN = 10
 _IDS_SHOWN = 8
 
@@ -19,7 +21,7 @@ _IDS_SHOWN = 8
 def as_text(findings: Findings) -> str:
     """Format the findings as JSON."""
     content = {
-        "verdict": _verdict(findings),
+        "verdict": findings.verdict,
         "counts": findings.counts,
         "checks": [
             {
@@ -27,7 +29,9 @@ def as_text(findings: Findings) -> str:
                 "claim": check.claim,
                 "examined": check.examined,
                 "holds": check.holds,
-                "violations": [{"ids": list(v.ids), "text": v.text} for v in check.violations],
+                "violations": [
+                    {"ids": list(v.ids), "text": v.text, "verdict": v.verdict} for v in check.violations
+                ],
             }
             for check in findings.checks
         ],
@@ -77,7 +81,9 @@ def _turns(counts: dict[str, Any]) -> str:
 
 def _verdict(findings: Findings) -> str:
     refuted = sum(not check.holds for check in findings.checks)
-    return "holds" if not refuted else f"violated ({refuted} of {len(findings.checks)} claims refuted)"
+    return findings.verdict + (
+        f" ({refuted} of {len(findings.checks)} claims do not hold)" if refuted else ""
+    )
 
 
 def _pipeline(settings: Mapping[str, Any]) -> str:
