@@ -459,9 +459,12 @@ REWARDS = {
     ),
     "infinite": (
         "any-answer-gets-a-finite-number",
-        "'1e999': RewardRaised: broken_rewards:infinite returned inf",
+        "'1e999': RewardOutOfRange: broken_rewards:infinite returned inf",
     ),
-    "hangs": ("any-answer-gets-a-finite-number", "'': RewardTimeout: longer than 1 s"),
+    "hangs": (
+        "any-answer-gets-a-finite-number",
+        "'': RewardTimeout: broken_rewards:hangs ran longer than 1 s",
+    ),
     "hashes": ("the-same-answer-has-the-same-score-everywhere", "answers have two scores"),
     "counts": ("the-same-answer-has-the-same-score-everywhere", "answers have two scores"),
     "spoils": ("scoring-changes-no-item", "has changed answer of the item"),

@@ -15,7 +15,8 @@ RLJobError
 │   └── StreamCut         … with what it had: its server lost messages that were read
 ├── StoreFull             the message store refuses a payload until something is consumed
 ├── GenerationFailed      an engine could not finish a trajectory
-├── RewardFailed          a reward function raised or exceeded its time limit
+├── RewardFailed          a reward function raised, or returned no number
+│   └── RewardOutOfRange  … or a number that no score may be
 ├── JobFailed             the job cannot continue; the message is for the user
 └── StorageRefused        weights or a checkpoint cannot be written until the storage is repaired
 """
@@ -111,7 +112,11 @@ class GenerationFailed(RLJobError):
 
 
 class RewardFailed(RLJobError):
-    """A reward function raised or exceeded its time limit."""
+    """A reward function raised, or returned no number; or no process stays alive that could call it."""
+
+
+class RewardOutOfRange(RewardFailed):
+    """A reward function returned a number that is not finite, or larger than a score may be."""
 
 
 class JobFailed(RLJobError):

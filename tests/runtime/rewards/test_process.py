@@ -46,8 +46,15 @@ SUMS = {
 
 #: A user's reward function: what it does is what the answer says.
 USER_MODULE = """
-import ctypes, os, signal, time
+import ctypes, os, signal, sys, time
 from pathlib import Path
+
+class Silent(BaseException):
+    pass
+
+class Unprintable(Exception):
+    def __str__(self):
+        sys.exit("no words")
 
 def act(*, completion, item):
     word, _, rest = completion.partition(" ")
@@ -61,6 +68,36 @@ def act(*, completion, item):
                 pass
     if word == "spin":  # in C, with the interpreter's lock held
         ctypes.PyDLL(None).sleep(600)
+    if word == "deaf":  # to every signal and timer
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+        while True:
+            pass
+    if word == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if word == "children":
+        if child := os.fork():
+            Path(__file__).with_name("child").write_text(str(child))
+        while True:
+            time.sleep(600)
+    if word == "fork":  # both return
+        os.fork()
+    if word == "quit":
+        sys.exit(3)
+    if word == "interrupt":
+        raise KeyboardInterrupt
+    if word == "silent":
+        raise Silent("not an Exception")
+    if word == "unprintable":
+        raise Unprintable
+    if word == "verbose":
+        raise ValueError(chr(0xD800) + "x" * 20_000_000)
+    if word == "huge":
+        return -1.7e308
+    if word == "endless":
+        return 10**400
     if word == "raise":
         raise ValueError("bad answer")
     if word == "kill":
@@ -262,13 +299,23 @@ async def test_the_digest_covers_the_result(model: Path) -> None:
     assert result.digest == xxhash.xxh3_128_hexdigest(canonical)
 
 
-async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: str) -> None:
+async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: str, tmp_path: Path) -> None:
     words = {
         "raise": "RewardRaised: {}:act raised ValueError: bad answer",
-        "nan": "RewardRaised: {}:act returned nan, not a finite number",
-        "sleep": "RewardTimeout: longer than 3 s",
-        "stubborn": "RewardTimeout: longer than 3 s",
-        "spin": "RewardTimeout: longer than 3 s",
+        "nan": "RewardOutOfRange: {}:act returned nan; a score lies between -1e+06 and 1e+06",
+        "huge": "RewardOutOfRange: {}:act returned -1.7e+308; a score lies between -1e+06 and 1e+06",
+        "endless": "RewardOutOfRange: {}:act returned inf; a score lies between -1e+06 and 1e+06",
+        "quit": "RewardRaised: {}:act raised SystemExit: 3",
+        "interrupt": "RewardRaised: {}:act raised KeyboardInterrupt",
+        "silent": "RewardRaised: {}:act raised Silent: not an Exception",
+        "unprintable": "RewardRaised: {}:act raised Unprintable: (its __str__ raised SystemExit)",
+        "deaf": "RewardTimeout: {}:act ran longer than 3 s",
+        "stop": "RewardTimeout: {}:act ran longer than 3 s",
+        "children": "RewardTimeout: {}:act ran longer than 3 s",
+        "fork": "",
+        "sleep": "RewardTimeout: {}:act ran longer than 3 s",
+        "stubborn": "RewardTimeout: {}:act ran longer than 3 s",
+        "spin": "RewardTimeout: {}:act ran longer than 3 s",
         "kill": "RewardCrashed: the process ended by SIGKILL",
         "exit": "RewardCrashed: the process ended with code 7",
         "once": "",
@@ -280,6 +327,8 @@ async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: s
     async with running(config, memory()) as role:
         await role.trajectories.put(mixed)
         results = await role.results(len(mixed))
+    with suppress(psutil.NoSuchProcess):
+        assert not _alive(psutil.Process(int((tmp_path / "child").read_text())))
     for one in sent:
         result = results[one.id]
         assert not result.error
@@ -295,6 +344,30 @@ async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: s
             assert (result.reward, result.parts) == (0.0, {})
         else:
             assert result.reward == 3.0
+
+
+async def test_the_text_of_an_error_is_of_limited_length(model: Path, module: str) -> None:
+    async with running(job_config(model, functions=[f"{module}:act"]), memory()) as role:
+        await role.trajectories.put([trajectory("g0.0", "verbose x"), trajectory("g0.1", "good x")])
+        results = await role.results(2)
+    assert results["g0.0"].error.startswith(f"RewardRaised: {module}:act raised ValueError: ?xxx")
+    assert len(results["g0.0"].error) == 500
+    assert results["g0.1"].reward == 1.0
+
+
+async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: str) -> None:
+    config = job_config("model", functions=[f"{module}:one", f"{module}:act"], limit=SHORT)
+    pool = RewardPool(config, workers=1)
+    try:
+        await pool.start()
+        words = [*["good xx"] * 20, "deaf", *["good xx"] * 20, "huge", "good xx"]
+        outcomes = await asyncio.gather(*(pool.score(ScoringJob(0, False, word)) for word in words))
+    finally:
+        await pool.close()
+    for word, outcome in zip(words, outcomes, strict=True):
+        expected = {"deaf": "RewardTimeout", "huge": "RewardOutOfRange"}.get(word, "")
+        assert outcome.error.partition(":")[0] == expected
+        assert outcome.reward == (0.0 if expected else 3.0)
 
 
 async def test_tokens_that_are_none_fail_their_trajectory(model: Path) -> None:

@@ -81,9 +81,10 @@ class JobState:
         return self.buffers.version
 
     def sibling(self, trajectory: str) -> Sibling | None:
-        """The sibling of that id; None if its group has ended."""
+        """The sibling of that id; None if its group has ended, or if no group ever had one of that id."""
         group = self.groups.get(group_of(trajectory))
-        return group.siblings[sibling_of(trajectory)] if group is not None else None
+        siblings = group.siblings if group is not None else ()
+        return next((sibling for sibling in siblings if sibling.id == trajectory), None)
 
     def attempt(self, trajectory: str) -> int:
         """The current attempt of a trajectory whose group is open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import FiniteFloat, TypeAdapter
 
 REWARD_QUEUE = "reward"
 """The durable queue over the trajectory stream that reward workers share."""
@@ -31,8 +31,8 @@ class RewardResult:
     trajectory: str
     attempt: int
     payload_digest: str
-    reward: float
-    parts: dict[str, float]
+    reward: FiniteFloat
+    parts: dict[str, FiniteFloat]
     digest: str
     error: str = ""
     sample: str = "sampled"

@@ -19,6 +19,7 @@ from rljob_core.job_state import GroupState
 from rljob_core.messages import RewardResult
 from rljob_core.planner import endings
 from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.reward_checks import failure_of
 from rljob_core.records import Generated, GroupReady, Rewarded
 from rljob_core.staleness import EntryState
 from rljob_core.trajectory import State, group_of, is_evaluation
@@ -131,7 +132,7 @@ def _on_score(context: PlannerContext, result: RewardResult) -> None:
     if run is not None and run.holds(*key):
         # The score may come before the payload's header: the engine then still counts it.
         context.liveness.free_slot(run.arrived(result.trajectory))
-        if result.error:
+        if failure_of(result, functions=context.spec.reward.functions):
             run.retry(result.trajectory, max_attempts=context.spec.pipeline.max_attempts, failure=True)
         else:
             run.score(result.trajectory, result.reward)
@@ -151,8 +152,8 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
     payload = sibling.payload
     if sibling.state is not State.GENERATED or payload is None or payload.digest != result.payload_digest:
         return
-    if result.error:
-        reason, _, detail = result.error.partition(": ")
+    if failure := failure_of(result, functions=context.spec.reward.functions):
+        reason, detail = failure
         endings.fail_sibling(context, sibling, reason, detail=detail)
         return
     context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))

@@ -24,11 +24,12 @@ from rljob_core.ports.messages import (
     Queue,
     first_sequence,
 )
-from rljob_core.ports.reward import Reward
+from rljob_core.ports.reward import LARGEST_SCORE, Reward
 from rljob_core.ports.trainer import TrainerBackend, TrainingSample
 from rljob_core.ports.weights import DeltaBase, TensorInfo, WeightManifest, WeightStore
 
 __all__ = [
+    "LARGEST_SCORE",
     "MESSAGE_ID",
     "NEWEST_ONLY",
     "QUEUED",

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+LARGEST_SCORE = 1e6
+"""A reward's score lies between minus this and this.
+
+Advantages are differences of scores in float32, whose 24 bits still resolve 1/16 at this size, and no sum or square
+over a group or a job comes near the end of the number range. A score beyond it is a mistake of its function.
+"""
+
 
 class Reward(Protocol):
     """A verifier: the score of one answer."""
 
     def __call__(self, *, completion: str, item: Mapping[str, Any]) -> float:
-        """Score the response's text against the data item.
+        """Score the response's text against the data item: a number of at most `LARGEST_SCORE`, positive or negative.
 
         Raises:
-            Exception: anything; it aborts the trajectory with its reason.
+            BaseException: anything; it aborts the trajectory with its reason.
         """

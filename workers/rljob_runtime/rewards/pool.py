@@ -1,9 +1,10 @@
 """Scores answers in other processes: fast when functions are cheap, safe when they hang, raise or crash.
 
 Answers wait in a queue; each free process takes a fair share of the queue as one chunk, so that cheap functions pay for
-one trip per chunk, while a chunk of expensive ones returns after a time slice with what is done. When a process dies,
-shared memory says which answer it was scoring. That answer fails if its time limit ended the process, and is tried once
-more, alone, if something else did, which need not be the answer's fault; the rest of the chunk returns to the queue.
+one trip per chunk, while a chunk of expensive ones returns after a time slice with what is done. Shared memory says
+which answer each process is scoring, and since when: the pool kills a process whose function runs too long, and that
+answer fails. If something else ends a process, which need not be the answer's fault, the answer is tried once more,
+alone. In either case the rest of the chunk returns to the queue.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import multiprocessing
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -21,15 +23,18 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from typing import Any
 
+import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, SpecError
 from rljob_runtime.rewards import process as reward_worker
-from rljob_runtime.rewards.process import ScoringJob, ScoringOutcome
+from rljob_runtime.rewards.process import CallInProgress, ScoringJob, ScoringOutcome
 
 _CHUNK = 256
-#: Beyond all limits of a chunk, for functions that change the process's timer.
+#: Seconds between two looks at how long functions have been running.
+_LOOK = 0.1
+#: Seconds of a chunk beyond all limits of its functions, for the data's own code.
 _GRACE = 5.0
 #: Pools that may break in a row before the role gives up.
 _MAX_BREAKS = 5
@@ -77,10 +82,12 @@ class RewardPool:
         self._workers = workers or min(4, len(os.sched_getaffinity(0)))
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_preload(config))
-        self._progress: Any = self._context.RawArray("i", self._workers)
+        self._calls: Any = self._context.RawArray(CallInProgress, self._workers)
         self._free = list(range(self._workers))
-        limits = len(config.spec.reward.functions) * config.spec.reward.timeout_seconds
-        self._backstop = reward_worker.SLICE + limits + _GRACE
+        self._limit = config.spec.reward.timeout_seconds
+        self._chunk_limit = reward_worker.SLICE + len(config.spec.reward.functions) * self._limit + _GRACE
+        self._overdue = dict[int, float]()  # by slot: beginning of the call for which its process was killed
+        self._clock: asyncio.Task[None] | None = None
         self._queue = _AnswerQueue()
         self._running = set[asyncio.Task[None]]()
         self._breaks = 0
@@ -105,6 +112,7 @@ class RewardPool:
                 await self._replace(self._pool, error)
         if wrong is not None:
             raise SpecError(*wrong)
+        self._clock = asyncio.create_task(self._kill_overdue())
 
     async def score(self, job: ScoringJob) -> ScoringOutcome:
         """The outcome of one answer; errors of the functions are outcomes too.
@@ -120,9 +128,10 @@ class RewardPool:
 
     async def close(self) -> None:
         """End the processes at once."""
-        for task in self._running:
+        tasks = [*self._running, *([self._clock] if self._clock is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(_end, self._pool)
 
     def _dispatch(self) -> None:
@@ -132,16 +141,18 @@ class RewardPool:
             task.add_done_callback(self._running.discard)
 
     async def _run(self, slot: int, chunk: list[_WaitingAnswer]) -> None:
-        pool = self._pool
-        self._progress[slot] = 0
+        pool, call = self._pool, self._calls[slot]
+        call.answer, call.began = 0, 0.0
         jobs = [entry.job for entry in chunk]
         try:
-            future = pool.schedule(reward_worker.score_chunk, args=(slot, jobs), timeout=self._backstop)
+            future = pool.schedule(reward_worker.score_chunk, args=(slot, jobs), timeout=self._chunk_limit)
             outcomes: list[ScoringOutcome] = await asyncio.wrap_future(future)
         except ProcessExpired as error:
-            self._died(chunk, self._progress[slot], error.exitcode)
+            self._died(slot, chunk, error.exitcode)
         except TimeoutError:
-            self._died(chunk, self._progress[slot], -signal.SIGALRM)
+            self._fail(
+                chunk, call.answer, f"RewardTimeout: its item took longer than {self._chunk_limit:g} s"
+            )
         except Exception as error:  # a broken pool, or a process that cannot load what it needs
             self._queue.put_back(chunk)
             # If the pool broke too often, the waiting callers already have the error.
@@ -153,21 +164,46 @@ class RewardPool:
                 _settle(entry, outcome)
             self._queue.put_back(chunk[len(outcomes) :])
         finally:
+            call.began = 0.0
+            self._overdue.pop(slot, None)
             self._free.append(slot)
         self._dispatch()
 
-    def _died(self, chunk: list[_WaitingAnswer], position: int, code: int | None) -> None:
-        """A process ended over a chunk while it was at `position`."""
-        culprit = chunk[position]
+    async def _kill_overdue(self) -> None:
+        """Kill processes whose functions run too long, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            now = time.monotonic()
+            for slot, call in enumerate(self._calls):
+                began, process = call.began, call.process
+                if began and now - began > self._limit and self._overdue.get(slot) != began:
+                    self._overdue[slot] = began
+                    _kill(process)
+
+    def _died(self, slot: int, chunk: list[_WaitingAnswer], code: int | None) -> None:
+        """A process ended over a chunk."""
+        call, overdue = self._calls[slot], self._overdue.get(slot)
+        if overdue == call.began:
+            name = self._config.spec.reward.functions[call.function]
+            self._fail(chunk, call.answer, f"RewardTimeout: {name} ran longer than {self._limit:g} s")
+            return
+        if (
+            overdue is not None
+        ):  # the slow call had ended when the process was killed: what came next is innocent
+            self._queue.put_back(chunk)
+            return
+        culprit = chunk[call.answer]
+        if culprit.crashes:
+            self._fail(chunk, call.answer, f"RewardCrashed: the process ended {_manner(code)}")
+            return
+        culprit.crashes += 1
+        self._queue.suspects.append(culprit)
+        self._queue.put_back(chunk[: call.answer] + chunk[call.answer + 1 :])
+
+    def _fail(self, chunk: list[_WaitingAnswer], position: int, error: str) -> None:
+        """One answer of a chunk fails; the others return to the queue."""
+        _settle(chunk[position], ScoringOutcome(error=error))
         self._queue.put_back(chunk[:position] + chunk[position + 1 :])
-        if code == -signal.SIGALRM:
-            limit = self._config.spec.reward.timeout_seconds
-            _settle(culprit, ScoringOutcome(error=f"RewardTimeout: longer than {limit:g} s"))
-        elif culprit.crashes == 0:
-            culprit.crashes += 1
-            self._queue.suspects.append(culprit)
-        else:
-            _settle(culprit, ScoringOutcome(error=f"RewardCrashed: the process ended {_manner(code)}"))
 
     async def _replace(self, broken: ProcessPool, error: Exception) -> None:
         """Another pool instead of one that broke (an idle process died), unless somebody has done so.
@@ -192,7 +228,7 @@ class RewardPool:
         return ProcessPool(
             max_workers=self._workers,
             initializer=reward_worker.load,
-            initargs=(self._config.model_dump_json(by_alias=True), self._progress),
+            initargs=(self._config.model_dump_json(by_alias=True), self._calls),
             context=self._context,
         )
 
@@ -221,8 +257,20 @@ def _end(pool: ProcessPool) -> None:
     pool.join()
 
 
+def _kill(process: int) -> None:
+    """Kill a process, and those that it has started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(process)
+        for each in (parent, *parent.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+
+
 def _manner(code: int | None) -> str:
     """An exit code in words."""
-    if code is not None and code < 0:
+    if code is None or code >= 0:
+        return f"with code {code}"
+    try:
         return f"by {signal.Signals(-code).name}"
-    return f"with code {code}"
+    except ValueError:  # a real-time signal
+        return f"by signal {-code}"

@@ -1,25 +1,47 @@
-"""Runs in a process of the reward pool: scores chunks of answers, each call under a limit that nothing escapes.
+"""Runs in a process of the reward pool: scores chunks of answers, and says in shared memory what it is doing.
 
-The limit is the process's own interval timer with the signal's default action: when a call runs too long, the
-kernel ends the process, whatever the function is doing (a loop in C, a lock, an `except` that catches all). The
-pool sees the signal in the exit code and, in shared memory, which answer it was.
+The pool reads there since when a function has been running, and kills the process if that is too long. Nothing that a
+function does in its own process can prevent it: ignore signals, change timers, hold the interpreter's lock in C.
 """
 
 from __future__ import annotations
 
-import signal
+import ctypes
+import os
 import time
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_runtime.data.prompts import PromptSource, open_prompts
 from rljob_runtime.process.lifeline import die_with_parent
-from rljob_runtime.rewards.registry import NamedReward, resolve, score
+from rljob_runtime.rewards.registry import NamedReward, described, resolve, score
 
 #: Seconds after which a chunk returns with what is done; the rest goes into other chunks.
 SLICE = 0.1
+
+
+class CallInProgress(ctypes.Structure):
+    """What a process of the pool is doing, in memory that it shares with the role.
+
+    Attributes:
+        process: its id.
+        answer: position in its chunk of the answer that it has come to.
+        function: position in `spec.reward.functions` of the one that it calls.
+        began: when that call began, on the monotonic clock; 0 while none runs.
+    """
+
+    _fields_ = [
+        ("process", ctypes.c_int),
+        ("answer", ctypes.c_int),
+        ("function", ctypes.c_int),
+        ("began", ctypes.c_double),
+    ]
+    process: int
+    answer: int
+    function: int
+    began: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +78,21 @@ class _Data:
 class _Loaded:
     training: _Data
     held_out: _Data
-    limit: float
-    progress: MutableSequence[int]
+    calls: Sequence[CallInProgress]
 
 
 _loaded: _Loaded | SpecError | None = None
 
 
-def load(config: str, progress: MutableSequence[int]) -> None:
+def load(config: str, calls: Sequence[CallInProgress]) -> None:
     """Make a new process of the pool ready: data and functions. A wrong spec is kept for `check` to return.
 
     Args:
         config: the `JobConfig` as JSON.
-        progress: shared by the pool; element s is the answer that the chunk in slot s has come to.
+        calls: shared by the pool, one for each slot.
     """
     global _loaded  # noqa: PLW0603  one process of the pool, one job
     die_with_parent()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     job = JobConfig.model_validate_json(config)
     names = job.spec.reward.functions
     try:
@@ -80,7 +100,7 @@ def load(config: str, progress: MutableSequence[int]) -> None:
     except SpecError as error:
         _loaded = error
         return
-    _loaded = _Loaded(data[0], data[1], job.spec.reward.timeout_seconds, progress)
+    _loaded = _Loaded(data[0], data[1], calls)
 
 
 def check() -> tuple[str, str] | None:
@@ -94,26 +114,34 @@ def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
         raise RewardFailed(f"the worker has nothing to score with: {_loaded}")
     begin = time.monotonic()
     outcomes = list[ScoringOutcome]()
+    call = _loaded.calls[slot]
+    call.process = os.getpid()
     for position, job in enumerate(jobs):
         if outcomes and time.monotonic() - begin > SLICE:
             break
-        _loaded.progress[slot] = position
-        outcomes.append(_score(_loaded.held_out if job.held_out else _loaded.training, job, _loaded.limit))
+        call.answer = position
+        outcomes.append(_score(_loaded.held_out if job.held_out else _loaded.training, job, call))
     return outcomes
 
 
-def _score(data: _Data, job: ScoringJob, limit: float) -> ScoringOutcome:
+def _score(data: _Data, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
     parts = dict[str, float]()
     try:
         item = data.prompts.item(job.prompt)
-        for name, function in data.functions:
-            signal.setitimer(signal.ITIMER_REAL, limit)
-            try:
-                parts[name] = score(name, function, completion=job.completion, item=item)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-    except RewardFailed as error:
-        return ScoringOutcome(error=f"RewardRaised: {error}")
     except Exception as error:  # the data's own code may raise anything
-        return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {type(error).__name__}: {error}")
+        return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {described(error)}")
+    for position, (name, function) in enumerate(data.functions):
+        call.function, call.began = position, time.monotonic()
+        try:
+            parts[name] = score(name, function, completion=job.completion, item=item)
+        except RewardOutOfRange as error:
+            return ScoringOutcome(error=f"RewardOutOfRange: {error}")
+        except RewardFailed as error:
+            return ScoringOutcome(error=f"RewardRaised: {error}")
+        except KeyboardInterrupt:  # the function's own: this process ignores SIGINT
+            return ScoringOutcome(error=f"RewardRaised: {name} raised KeyboardInterrupt")
+        finally:
+            if os.getpid() != call.process:  # a child that the function forked: only its parent answers
+                os._exit(0)
+            call.began = 0.0
     return ScoringOutcome(sum(parts.values()), parts)

@@ -19,12 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from rljob_core.errors import RewardFailed, SpecError
-from rljob_core.ports import Reward
+from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
+from rljob_core.ports import LARGEST_SCORE, Reward
 from rljob_runtime.data.prompts import PromptSource
 from rljob_runtime.plugins import Registry
 
 NamedReward = tuple[str, Reward]
+
+ERROR_CHARACTERS = 500
+"""Length to which the text of an error is cut where it enters."""
 
 
 def exact_match(*, completion: str, item: Mapping[str, Any]) -> float:
@@ -55,19 +58,39 @@ def score(name: str, function: Reward, *, completion: str, item: Mapping[str, An
     """One function's score.
 
     Raises:
-        RewardFailed: it raised, or returned anything but a finite number.
+        RewardFailed: it raised anything (also `SystemExit`), or returned no number.
+        RewardOutOfRange: the number is not finite, or larger than `LARGEST_SCORE`.
+        KeyboardInterrupt: somebody interrupts this process, or the function says so.
     """
     try:
         value = function(completion=completion, item=item)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise RewardFailed(f"{name} raised {described(error)}") from error
+    try:
+        number = float(value) if isinstance(value, Real) else None
+    except OverflowError:
+        number = math.inf
     except Exception as error:
-        detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise RewardFailed(f"{name} raised {detail}") from error
-    if not isinstance(value, Real):
+        raise RewardFailed(f"{name} returned what is no number: {described(error)}") from error
+    if number is None:
         raise RewardFailed(f"{name} returned {type(value).__name__}, not a number")
-    number = float(value)
-    if not math.isfinite(number):
-        raise RewardFailed(f"{name} returned {number}, not a finite number")
+    if not abs(number) <= LARGEST_SCORE:
+        raise RewardOutOfRange(
+            f"{name} returned {number:g}; a score lies between {-LARGEST_SCORE:g} and {LARGEST_SCORE:g}"
+        )
     return number
+
+
+def described(error: BaseException) -> str:
+    """An error's class and message, as text of limited length that any encoding has, whatever its `__str__` does."""
+    try:
+        message = str(error)
+    except BaseException as other:
+        message = f"(its __str__ raised {type(other).__name__})"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return text[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()
 
 
 def _exact_match(source: PromptSource, path: str) -> Reward:
@@ -131,8 +154,8 @@ def _imported(name: str, path: str) -> Reward:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything
-        raise SpecError(path, f"{module_name} does not import: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, and call sys.exit
+        raise SpecError(path, f"{module_name} does not import: {described(error)}") from error
     if not hasattr(module, attribute):
         raise SpecError(path, f"{module_name} has no function {attribute!r}")
     try:

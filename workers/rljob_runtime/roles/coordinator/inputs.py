@@ -26,11 +26,11 @@ from rljob_core.messages import (
     ENGINE_SIGNALS,
     MARK,
     MARK_HEADER,
-    REWARD_BATCH,
 )
 from rljob_core.ports import Channel, Delivery, MessageStore
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.messaging.announce import HEARTBEAT_SECONDS, event_sender
+from rljob_runtime.messaging.reward_results import decode_results
 from rljob_runtime.messaging.trajectories import Absence, LocatedSummary, TrajectoryStore
 from rljob_runtime.roles.pipeline_change import apply_changes
 
@@ -107,8 +107,7 @@ class CoordinatorInputs:
                     check = int(number) if instance == self._instance else 0
                     await self.put(RewardsComplete(check, message.sequence))
                     continue
-                results = REWARD_BATCH.validate_json(message.data).results
-                await self.put(RewardsSeen(message.sequence, results))
+                await self.put(RewardsSeen(message.sequence, decode_results(message.data)))
 
     async def _read_signals(self) -> None:
         async for key, value in self._store.watch_signals():

@@ -1,0 +1,40 @@
+"""Whether what a reward worker says of a trajectory can be a score.
+
+Reward workers run users' code, and check scores as they enter. The coordinator does not rely on it: a number that is
+none would end it in the arithmetic of a group, and a long text would fill the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rljob_core.messages import RewardResult
+from rljob_core.ports import LARGEST_SCORE
+
+RAISED, OUT_OF_RANGE, INVALID = "RewardRaised", "RewardOutOfRange", "RewardInvalid"
+"""Reasons: a function raised; a number that no score may be; a result that no reward worker of this job writes."""
+
+
+def failure_of(result: RewardResult, *, functions: Collection[str]) -> tuple[str, str] | None:
+    """Reason and detail of the failure of the attempt that was scored; None if the score counts.
+
+    Args:
+        result: as it was read.
+        functions: names of the job's reward functions, which are summed up.
+    """
+    if result.error:
+        reason, _, detail = result.error.partition(": ")
+        return (reason, detail) if _is_word(reason) else (INVALID, result.error)
+    if not abs(result.reward) <= len(functions) * LARGEST_SCORE:
+        return OUT_OF_RANGE, f"a reward worker sent the score {result.reward:g}"
+    if unknown := result.parts.keys() - set(functions):
+        return INVALID, f"a reward worker sent parts that are no function of the job: {min(unknown)[:64]}"
+    for name, score in result.parts.items():
+        if not abs(score) <= LARGEST_SCORE:
+            return OUT_OF_RANGE, f"a reward worker sent the score {score:g} of {name}"
+    return None
+
+
+def _is_word(text: str) -> bool:
+    """Whether a text can be a reason, which is counted and shown: letters only, and not many."""
+    return text.isascii() and text.isalpha() and len(text) <= 40

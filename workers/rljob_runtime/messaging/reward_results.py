@@ -1,0 +1,53 @@
+"""Results of reward workers, read from a message in which any of them may be damaged."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rljob_core.messages import REWARD_BATCH, RewardResult
+
+log = logging.getLogger(__name__)
+
+_RESULT = TypeAdapter(RewardResult)
+
+
+def decode_results(data: bytes) -> tuple[RewardResult, ...]:
+    """The results of one message of the reward stream.
+
+    A result that does not decode becomes that attempt's failure, if the message says which attempt it is; whatever says
+    not even that is left out. Its payload then counts as one whose score was lost.
+    """
+    try:
+        return REWARD_BATCH.validate_json(data).results
+    except ValidationError as error:
+        log.warning("a message of the reward stream does not decode: %s", str(error)[:500])
+    try:
+        listed = json.loads(data)["results"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ()
+    found = map(_result, listed if isinstance(listed, list) else ())
+    return tuple(result for result in found if result is not None)
+
+
+def _result(value: Any) -> RewardResult | None:
+    try:
+        return _RESULT.validate_python(value)
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, one["loc"])) for one in error.errors())
+    if not isinstance(value, dict):
+        return None
+    named = {name: value.get(name) for name in ("trajectory", "attempt", "payload_digest")}
+    failure = {
+        "reward": 0.0,
+        "parts": {},
+        "digest": "",
+        "error": f"RewardInvalid: it does not decode: {wrong[:200]}",
+    }
+    try:
+        return _RESULT.validate_python({**named, **failure})
+    except ValidationError:
+        return None
