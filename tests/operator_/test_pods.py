@@ -116,7 +116,7 @@ WAITS = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
         ),
         (
             {"containerStatuses": [container(last=ended(139), waiting=WAITS)]},
-            Trouble("CrashLoopBackOff", "exit code 139: no message"),
+            Trouble("CrashLoopBackOff", "exit code 139 (SIGSEGV): it gave no message: see its log"),
         ),
         (
             {"containerStatuses": [container(last=ended(1, "Traceback\n  x\nMemoryError\n"), waiting=WAITS)]},

@@ -112,6 +112,8 @@ async def test_a_process_that_dies_starts_again_with_back_off(local: Watched) ->
     assert [line for line in local.log("reward-0").splitlines() if line.startswith("--- reward-0: start 2")]
     delays = [event.message.split()[-2] for event in local.events]
     assert delays[:4] == ["0.05", "0.1", "0.2", "0.4"]
+    log = local.cluster.folder / "logs" / "reward-0.log"
+    assert local.events[0].message == f"exit code 7: hello; log: {log}; starts again in 0.05 s"
     assert {event.reason for event in local.events} == {"BackOff"}
 
 
@@ -303,7 +305,7 @@ async def test_one_failure_ends_the_whole_gang(local: Watched) -> None:
     """
     await local.cluster.apply(gang("chain-sum-trainer-1", script, nodes=3))
     failed = await until(lambda: condition(local, "Failed"))
-    assert failed["message"] == "pod chain-sum-trainer-1-1 exited with code 2"
+    assert failed["message"] == "pod chain-sum-trainer-1-1 failed"
     pods = await local.pods()
     codes = [
         pods[f"chain-sum-trainer-1-{n}"]["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
@@ -320,7 +322,10 @@ async def test_a_program_that_does_not_exist_is_reported_not_raised(local: Watch
     manifest["spec"]["template"]["spec"]["containers"][0]["command"] = ["no-such-program"]
     await local.cluster.apply(manifest)
     failed = await until(lambda: condition(local, "Failed"))
-    assert failed["message"].endswith("exited with code 127")
+    assert failed["message"] == "pod chain-sum-trainer-1-0 failed"
+    (event,) = local.events
+    assert event.message.startswith("exit code 127: ")
+    assert "no-such-program" in event.message
 
 
 async def test_a_secret_comes_from_the_users_environment_or_is_asked_for(

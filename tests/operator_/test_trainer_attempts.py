@@ -51,14 +51,15 @@ async def test_a_crash_is_counted_once_and_followed_by_the_next_attempt_after_th
 ) -> None:
     job = make_job()
     await step(job)
-    server.gang_ends(code=1, message="Traceback\n  File x\nRuntimeError: boom")
+    group = "  | ExceptionGroup: unhandled (1 sub-exception)\n  +-+--- 1 ---\n    | RuntimeError: boom\n    +-----\n"
+    server.gang_ends(code=1, message=group)
     for _ in range(3):
         result = await step(job)
         assert (result.status.trainer_attempt, result.status.failures) == (1, 1)
     ready = condition(result.status, "Ready")
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "TrainerBackOff")
-    assert "RuntimeError: boom" in ready.message
+    assert "exit code 1: RuntimeError: boom; 1 of" in ready.message
     assert result.retry_at == server.now + timedelta(seconds=10)
     server.now += timedelta(seconds=10)
     await step(job)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rljob_core import worker_protocol
+from rljob_core.words import exit_in_words, last_words
 from rljob_operator import names
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
@@ -51,9 +52,11 @@ class PodExit:
 
     @property
     def last_line(self) -> str:
-        """The last line of the message that is not empty: of a traceback, the exception."""
-        lines = [line.strip() for line in self.message.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
+        """The line of the message that says why: of a traceback, the exception."""
+        return last_words(self.message)
+
+    def __str__(self) -> str:
+        return f"{exit_in_words(self.code)}: {self.last_line or _NO_MESSAGE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def _trouble(status: Manifest, conditions: dict[str, Any], end: PodExit | None) 
     if end.unavailable is not None:
         return Trouble("Unavailable", end.unavailable)
     if any(waiting.get("reason") == "CrashLoopBackOff" for _, waiting in _waiting(status)):
-        return Trouble("CrashLoopBackOff", f"exit code {end.code}: {end.last_line or 'no message'}")
+        return Trouble("CrashLoopBackOff", str(end))
     return None
 
 

@@ -132,13 +132,7 @@ def _was_healthy(gang: Gang, backoff: Backoff) -> bool:
 
 
 def _cause(gang: Gang, exits: list[PodExit]) -> str:
-    """The Job's message and the last line of the process that most likely caused the failure."""
-    words = next(
-        (
-            end.last_line
-            for end in exits
-            if end.code not in {0, worker_protocol.EXIT_STOPPED} and end.last_line
-        ),
-        "",
-    )
-    return ": ".join(text for text in (gang.message, words) if text) or "no cause is known"
+    """The Job's message, and the end of the process that most likely caused the failure."""
+    crashes = [end for end in exits if end.code not in {0, worker_protocol.EXIT_STOPPED}]
+    words = [str(end) for end in sorted(crashes, key=lambda end: not end.last_line)[:1]]
+    return ": ".join(text for text in (gang.message, *words) if text) or "no cause is known"

@@ -9,9 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from rljob_core.messages.metrics import StepStats
 from rljob_core.records import StepCommitted
-
-_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-"""Names of the signals that end processes, by their numbers on Linux."""
+from rljob_core.words import exit_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,7 @@ class EngineDied:
     @property
     def cause(self) -> str:
         """`exit code 139 (SIGSEGV): last words`."""
-        name = _SIGNALS.get(self.exit_code - 128)
-        code = f"exit code {self.exit_code} ({name})" if name else f"exit code {self.exit_code}"
+        code = exit_in_words(self.exit_code)
         return f"{code}: {self.message}" if self.message else code
 
 

@@ -29,7 +29,7 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local import reaper
 from rljob_operator.cluster.local.files import LocalFiles
-from rljob_operator.cluster.local.pod import Launch, PodPlace, prepare, write_config_maps
+from rljob_operator.cluster.local.pod import Launch, PodPlace, log_file, prepare, write_config_maps
 from rljob_operator.cluster.local.pod_manifest import pod_manifest
 from rljob_operator.cluster.local.ports import LocalPorts
 from rljob_operator.cluster.local.process_group import PodProcess, Termination
@@ -265,7 +265,9 @@ class LocalCluster:
         def ended(end: Termination, delay: float | None) -> None:
             again = "" if delay is None else f"; starts again in {delay:g} s"
             reason = FAILED if delay is None else BACK_OFF
-            self._on_event(Event("Warning", reason, f"ended with code {end.code}{again}", name))
+            self._on_event(
+                Event("Warning", reason, f"{end}; log: {log_file(self.folder, name)}{again}", name)
+            )
 
         pod = PodProcess(
             name, launch, restart=restart, backoff=self._backoff, changed=self._step, ended=ended

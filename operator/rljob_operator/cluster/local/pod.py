@@ -87,16 +87,21 @@ def prepare(template: Manifest, place: PodPlace) -> Launch:
     if command[0] == "python":
         command[0] = sys.executable
     ready = environment.get(worker_protocol.READY_FILE)
-    logs = place.folder / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    log = log_file(place.folder, place.name)
+    log.parent.mkdir(parents=True, exist_ok=True)
     return Launch(
         command=tuple(command),
         environment=environment,
-        log=logs / f"{place.name}.log",
+        log=log,
         termination_log=termination_log,
         ready_file=Path(ready) if ready else None,
         grace=float(spec.get("terminationGracePeriodSeconds", 30)),
     )
+
+
+def log_file(folder: Path, pod: str) -> Path:
+    """The file with the output of all starts of a pod of the local cluster in that folder."""
+    return folder / "logs" / f"{pod}.log"
 
 
 def check(template: Manifest, environment: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
+from rljob_core.words import exit_in_words, last_words
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local.pod import Launch
 
@@ -37,6 +38,9 @@ class Termination:
     code: int
     message: str
     at: datetime
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, [exit_in_words(self.code), last_words(self.message)]))
 
 
 class PodProcess:

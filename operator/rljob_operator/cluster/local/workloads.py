@@ -190,11 +190,11 @@ class Job:
             "lastTransitionTime": self._finished_at.isoformat(),
         }
         if self._failure is not None:
-            name, end = self._failure
+            name, _ = self._failure
             condition |= {
                 "type": "Failed",
                 "reason": "BackoffLimitExceeded",
-                "message": f"pod {name} exited with code {end.code}",
+                "message": f"pod {name} failed",
             }
         elif status["succeeded"] < len(self._slots):
             condition |= {"type": "Failed", "reason": "Stopped", "message": "its pods were stopped"}

@@ -1,0 +1,94 @@
+"""Errors, exit codes and the ends of logs in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from rljob_core.words import LONGEST_LINE, error_in_words, exit_in_words, last_words
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "worker.py", line 241, in run
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "engine.py", line 3, in submit
+    | ValueError: no kernel for 7 tokens
+    +------------------------------------
+"""
+SEGFAULT = """\
+2026-01-01 rollout INFO engine: serves version 3
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/plugins/mine/kernels.py", line 12 in launch
+  File "/plugins/mine/engine.py", line 80 in submit
+
+Extension modules: numpy._core._multiarray_umath (total: 1)
+"""
+ABORT = """\
+terminate called after throwing an instance of 'c10::Error'
+  what():  CUDA error: device-side assert triggered
+Fatal Python error: Aborted
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "kernels.py", line 12 in launch
+"""
+TORCHRUN = """\
+  traceback : Signal 11 (SIGSEGV) received by PID 77
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        ("Traceback\n  File x\nMemoryError\n\n", "MemoryError"),
+        (GROUP, "ValueError: no kernel for 7 tokens"),
+        (SEGFAULT, "Segmentation fault in launch (kernels.py:12)"),
+        ("Fatal Python error: Segmentation fault\n", "Segmentation fault"),
+        (ABORT, "Aborted in launch (kernels.py:12): what(): CUDA error: device-side assert triggered"),
+        (TORCHRUN, "traceback : Signal 11 (SIGSEGV) received by PID 77"),
+        ("bad \x1b[31m\x07token\ud800 here", "bad [31m token here"),
+        ("y" * 9 * LONGEST_LINE, "y" * LONGEST_LINE),
+    ],
+)
+def test_the_line_that_says_why(said: str, words: str) -> None:
+    assert last_words(said) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1, "exit code 1"),
+        (139, "exit code 139 (SIGSEGV)"),
+        (134, "exit code 134 (SIGABRT)"),
+        (137, "exit code 137 (SIGKILL: out of memory?)"),
+        (255, "exit code 255"),
+    ],
+)
+def test_exit_codes_name_their_signal(code: int, words: str) -> None:
+    assert exit_in_words(code) == words
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("two\nlines"), "ValueError: two lines"),
+        (KeyError(), "KeyError"),
+        (Mute(), "Mute"),
+        (ExceptionGroup("a", [ExceptionGroup("b", [OSError("x")]), ValueError("y")]), "OSError: x"),
+    ],
+)
+def test_an_error_is_one_line(error: BaseException, words: str) -> None:
+    assert error_in_words(error) == words

@@ -1,0 +1,91 @@
+"""Why something ended, for people: errors, exit codes and the ends of logs as one line each."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST_LINE = 1000
+"""Characters of such a line that are kept."""
+
+#: Signals that end a process by themselves, with their numbers on Linux.
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
+    9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
+    31: "SIGSYS",
+}  # fmt: skip
+_SIGKILL = 9
+#: What the standard library's `faulthandler` prints when a signal ends a process.
+_FATAL = "Fatal Python error: "
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)')
+#: The margin of a line in the traceback of an exception group.
+_MARGIN = re.compile(r"^[\s|+]*")
+_WORD = re.compile(r"[^\W_]")
+#: The line between two exceptions of a group: dashes around a number.
+_RULE = re.compile(r"-+ \d+ -+")
+
+
+def exit_in_words(code: int) -> str:
+    """An exit code as a shell counts it, with the signal that it stands for: `exit code 139 (SIGSEGV)`."""
+    name = _SIGNALS.get(code - 128)
+    if name is None:
+        return f"exit code {code}"
+    return f"exit code {code} ({name}{': out of memory?' if code - 128 == _SIGKILL else ''})"
+
+
+def error_in_words(error: BaseException) -> str:
+    """An error's type and message as one line; of an exception group those of the first error in it."""
+    error = innermost(error)
+    try:
+        message = one_line(str(error))
+    except Exception:  # an error of user code may be unable to say what it is
+        message = ""
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first error inside nested exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def last_words(said: str) -> str:
+    """The line at the end of a process's output that says why it ended, as one printable line; empty if none does.
+
+    Of a traceback that is the exception (of an exception group the last one in it), and of a process that a signal
+    ended the signal and where Python was, if `faulthandler` was enabled.
+
+    Args:
+        said: the end of the output, or a termination message.
+    """
+    lines = said.splitlines()
+    fatal = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=None)
+    if fatal is not None:
+        return one_line(_fatal(lines[:fatal], lines[fatal].removeprefix(_FATAL), lines[fatal + 1 :]))
+    return one_line(_last(lines))
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space and unprintable characters as one space, cut at `LONGEST_LINE`."""
+    start = text[: 4 * LONGEST_LINE]
+    return " ".join("".join(c if c.isprintable() else " " for c in start).split())[:LONGEST_LINE]
+
+
+def _fatal(before: list[str], what: str, stack: list[str]) -> str:
+    """A fatal error and its innermost Python frame; of an abort also what the process printed before it."""
+    current = next((number for number, line in enumerate(stack) if line.startswith("Current thread")), 0)
+    frame = next((found for line in stack[current:] if (found := _FRAME.search(line))), None)
+    if frame is not None:
+        file = frame["file"].rpartition("/")[2]
+        what = f"{what} in {frame['function']} ({file}:{frame['line']})"
+    reason = _last(before) if what.startswith("Aborted") else ""
+    return f"{what}: {reason}" if reason else what
+
+
+def _last(lines: list[str]) -> str:
+    for line in reversed(lines):
+        text = _MARGIN.sub("", line).strip()
+        if _WORD.search(text) and not _RULE.fullmatch(text.strip("+")):
+            return text
+    return ""
