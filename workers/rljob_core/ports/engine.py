@@ -109,7 +109,13 @@ class Engine(Protocol):
         """Load the architecture, and the initial weights unless a version follows."""
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Generate these responses, starting them in order."""
+        """Generate these responses, starting them in order.
+
+        Raises:
+            GenerationFailed: the engine has ended.
+            Exception: the engine cannot generate one of them. The caller cancels them all and submits them one by one:
+                those that raise again count as failed attempts, and the engine continues.
+        """
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Drop these requests; no event follows for them."""

@@ -8,6 +8,7 @@ the coordinator notices the loss of an assignment by the instance's lease, not b
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
+from rljob_core.errors import GenerationFailed
 from rljob_core.messages import ENGINE_WORK, Cancel, EngineWorkBatch, Generate, GenerationEnded
 from rljob_core.ports import Channel, Engine, MessageStore, Request, Stopped
+from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
@@ -25,6 +28,8 @@ from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
+
+log = logging.getLogger(__name__)
 
 #: Assignments that an instance remembers, so that it does not generate one again that is sent again.
 REMEMBERED = 100_000
@@ -150,7 +155,7 @@ class Assignments:
                                 engine=self._instance,
                             )
                         )
-                self.start_admitted()
+                await self.start_admitted()
                 self.changed.set()
 
     def _has(self, work: Generate) -> bool:
@@ -191,31 +196,55 @@ class Assignments:
         self._engine.cancel(running)
         self._progress.unfollow(cancelled)  # another engine may continue from what is stored of them
 
-    def start_admitted(self) -> None:
-        """Submit the assignments that the engine's version admits; the others wait for newer weights."""
+    async def start_admitted(self) -> None:
+        """Submit the assignments that the engine's version admits; the others wait for newer weights.
+
+        An assignment that the engine refuses with an exception is reported as a failed attempt; the engine continues
+        with the others.
+
+        Raises:
+            GenerationFailed: the engine has ended.
+        """
         admitted = [w for w in self.waiting if w.min_version <= self._engine.version]
         if not admitted:
             return
         self.waiting = [w for w in self.waiting if w.min_version > self._engine.version]
+        requests = [self._to_request(work) for work in admitted]
+        for work, request in zip(admitted, requests, strict=True):
+            self.running[request.id] = Running(work, request.tokens)
+        refused = [(self.running.pop(name).work, error) for name, error in self._submit(requests).items()]
+        for work, refusal in refused:
+            name, reason = _request(work), f"EngineRefused: {error_in_words(refusal)}"
+            log.warning("%s: %s", name, reason, exc_info=refusal)
+            await self._progress.delete([name])
+            await self.report_ended(work, Stopped(name, reason, failure=True))
+
+    def _to_request(self, work: Generate) -> Request:
         sampling = self._config.spec.rollout.sampling
-        requests = []
-        for work in admitted:
-            prompt = np.asarray(self._tokenizer.encode(work.text), dtype=np.int32)
-            self.running[_request(work)] = Running(work, prompt)
-            requests.append(
-                Request(
-                    id=_request(work),
-                    tokens=prompt,
-                    temperature=0.0 if work.sample == "greedy" else sampling.temperature,
-                    top_p=1.0 if work.sample == "greedy" else sampling.top_p,
-                    max_tokens=sampling.max_tokens,
-                    stop_tokens=self._tokenizer.stop_tokens,
-                    stop=tuple(sampling.stop),
-                    seed=work.seed,
-                    inherited=self._progress.inherited(_request(work)),
-                )
-            )
-        self._engine.submit(requests)
+        return Request(
+            id=_request(work),
+            tokens=np.asarray(self._tokenizer.encode(work.text), dtype=np.int32),
+            temperature=0.0 if work.sample == "greedy" else sampling.temperature,
+            top_p=1.0 if work.sample == "greedy" else sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            stop_tokens=self._tokenizer.stop_tokens,
+            stop=tuple(sampling.stop),
+            seed=work.seed,
+            inherited=self._progress.inherited(_request(work)),
+        )
+
+    def _submit(self, requests: Sequence[Request]) -> dict[str, Exception]:
+        """Submit requests together, and one by one if that raises; why the engine refuses which of them."""
+        try:
+            self._engine.submit(requests)
+        except GenerationFailed:
+            raise
+        except Exception as error:
+            self._engine.cancel([request.id for request in requests])  # it may have accepted some of them
+            if len(requests) == 1:
+                return {requests[0].id: error}
+            return {name: why for request in requests for name, why in self._submit([request]).items()}
+        return {}
 
     async def report_ended(self, work: Generate, stopped: Stopped) -> None:
         """Report to the coordinator that an assignment ended without a trajectory.

@@ -146,7 +146,7 @@ class WeightUpdates:
         if revoked:
             too_new = [w for w in self._assignments.waiting if w.min_version > newest.version]
             await self._assignments.return_waiting(too_new, "Restarted")
-        self._assignments.start_admitted()
+        await self._assignments.start_admitted()
 
     async def _keep_old(self, version: int, error: WeightsRejected | StoreUnavailable) -> None:
         """Keep the verified old version for now; then try this announcement again, or a newer one.

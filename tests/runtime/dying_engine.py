@@ -1,0 +1,55 @@
+"""An engine that ends its process, or raises, in the way that a prompt or an option names; installed as a plug-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from installed import install
+
+CODE = """
+import ctypes, os, sys
+from pathlib import Path
+from rljob_runtime.engines.emulated.engine import EmulatedEngine
+from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
+from rljob_runtime.model.tokenizer import Tokenizer
+
+class Options(EmulatedEngineOptions):
+    start: str = ""  # how it ends when it starts
+    words: dict[str, str] = {}  # how it ends, or that it raises, by a word of the prompt
+
+def end(how):
+    match how:
+        case "segfault":
+            ctypes.string_at(0)
+        case "kill":
+            os.kill(os.getpid(), 9)
+        case "exit":
+            sys.exit(0)
+        case "raise":
+            raise RuntimeError("no kernel\\nfor this prompt")
+
+class Dying(EmulatedEngine):
+    options_model = Options
+
+    def __init__(self, model_path, *, options, decode):
+        super().__init__(options)
+        self._how, self._tokenizer = options, Tokenizer(model_path)
+
+    async def start(self):
+        print("started", flush=True)
+        end(self._how.start)
+        await super().start()
+
+    def submit(self, requests):
+        super().submit(requests)
+        for request in requests:
+            text = self._tokenizer.decode(request.tokens)
+            for word, how in self._how.words.items():
+                if word in text:
+                    end(how)
+"""
+
+
+def install_dying_engine(folder: Path) -> Path:
+    """Install the engine `Dying` into a folder for `sys.path`; returns the folder."""
+    return install(folder, "rljob-dying", CODE, engines="Dying = Dying")
