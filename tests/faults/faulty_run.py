@@ -118,7 +118,7 @@ class FaultyRun(LiveRun):
         """Kill -9 a role's process at the boundary, and wait until the job has gone on."""
         for miss in range(_MISSES):
             held = list(self.pods(boundary.held).values()) if boundary.held else []
-            found = self.seen.arm(boundary, lambda held=held: _signal(held, signal.SIGSTOP))
+            found = self.seen.arm(boundary, lambda held=held: signal_pods(held, signal.SIGSTOP))
             try:
                 key = self._awaited(found, boundary.name)
                 self.seen.catch_up()
@@ -130,7 +130,7 @@ class FaultyRun(LiveRun):
                 self.kills.append(Kill(role, pid, time.time_ns(), boundary.name, boundary, key))
             finally:
                 self.seen.disarm()
-                _signal(held, signal.SIGCONT)
+                signal_pods(held, signal.SIGCONT)
             again = f" (after {miss} that came too late)" if miss else ""
             self.say(f"step {step}: {boundary.name}: killed {name}{again}")
             self.until_back({name: pid})
@@ -153,7 +153,7 @@ class FaultyRun(LiveRun):
 
     def freeze_at(self, boundary: Boundary, pid: int) -> None:
         """Stop a process (SIGSTOP) at the boundary."""
-        self._awaited(self.seen.arm(boundary, lambda: _signal([pid], signal.SIGSTOP)), boundary.name)
+        self._awaited(self.seen.arm(boundary, lambda: signal_pods([pid], signal.SIGSTOP)), boundary.name)
 
     def crash(self) -> None:
         """Kill -9 the command; all its processes end with it, as on a machine that dies."""
@@ -247,10 +247,11 @@ def _role(pod: str) -> str:
     return "nats-server"
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+def signal_pods(pids: Sequence[int], number: signal.Signals) -> None:
+    """Send a signal to all processes of these pods; each pod leads a process group. An engine's process is watched."""
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.killpg(pid, number)
 
 
 def apart(role: str) -> list[str]:

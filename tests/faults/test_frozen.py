@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from boundaries import BOUNDARIES, ROLES
-from faulty_run import PATIENCE, FaultyRun, apart, emulated
+from faulty_run import PATIENCE, FaultyRun, apart, emulated, signal_pods
 from kill_locations import commits, epochs
 from tests.draw import chance, draw
 
@@ -34,12 +34,12 @@ def test_each_role_goes_on_after_it_stood_still(start: Callable[..., FaultyRun])
         time.sleep(chance(f"frozen {role}").uniform(0.0, 1.0))
         name, pid = run.victim(role)
         reached = run.seen.seen.committed
-        os.kill(pid, signal.SIGSTOP)
+        signal_pods([pid], signal.SIGSTOP)
         run.say(f"step {reached}: froze {name}")
         time.sleep(FROZEN_SECONDS[role])
         if role == "rollout":
             run.until("steps by the other engine alone", lambda: run.seen.seen.committed > reached + 10)
-        os.kill(pid, signal.SIGCONT)
+        signal_pods([pid], signal.SIGCONT)
         run.say(f"step {run.seen.seen.committed}: let {name} go on")
         assert run.process.poll() is None, "the job was over before it went on"
         run.finish()

@@ -13,6 +13,9 @@ The operator starts a worker as `python -m rljob_runtime.main ROLE` and decides 
 
 A trainer that is stopped by SIGTERM before training is finished must not exit with 0.
 
+A rollout worker's first process watches the one that holds the engine, and ends with its exit code. If that process
+crashed, the first one reports it to the coordinator before it ends.
+
 The termination message is what the worker wrote to the file that `TERMINATION_LOG` names, else its last line of
 output. A launcher such as torchrun exits with 1 whatever the exit codes of its ranks, so a message that begins with
 `USER_ERROR`, `FENCED` or `UNAVAILABLE` counts as code 2, 3 or 4.
@@ -35,6 +38,8 @@ POD = "RLJOB_POD"
 """Name of the worker's pod."""
 POOL = "RLJOB_POOL"
 """Name of a rollout worker's pool."""
+NONCE = "RLJOB_NONCE"
+"""Second part of a rollout worker's instance name, set by the process that watches the one with the engine."""
 ATTEMPT = "RLJOB_ATTEMPT"
 """Number of a trainer's attempt."""
 READY_FILE = "RLJOB_READY_FILE"
@@ -53,6 +58,14 @@ EXIT_FENCED = 3
 EXIT_UNAVAILABLE = 4
 EXIT_STOPPED = 143
 """The code of a process that SIGTERM ended: Kubernetes must not take a stopped trainer's Job for complete."""
+
+_EXPLAINED = {EXIT_USER_ERROR, EXIT_FENCED, EXIT_UNAVAILABLE, EXIT_STOPPED}
+
+
+def is_crash(code: int) -> bool:
+    """Whether a worker that nobody asked to end crashed if it ended with this code; a trainer with 0 has finished."""
+    return code not in _EXPLAINED
+
 
 # ---------------------------------------------------------------------------------------- termination messages
 

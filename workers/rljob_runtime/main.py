@@ -1,260 +1,42 @@
-"""The program of every worker: `python -m rljob_runtime.main {streams|coordinator|rollout|reward|trainer}`.
+"""A worker's process: `python -m rljob_runtime.main ROLE`.
 
-`streams` creates the job's streams and ends. On a server with credentials only this role may create them; on a server
-without credentials, the first role that connects creates them.
-
-Environment variables, exit codes and termination messages: see `rljob_core.worker_protocol`. SIGTERM asks a role to
-return its unfinished work and end.
+The process of the rollout role only watches another one, which holds the engine: a prompt that makes the engine crash
+would otherwise end the only process that could report it. `rljob_runtime.worker` runs a role; it is imported late,
+because a process that only watches needs none of it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import os
 import secrets
-import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, closing
-from pathlib import Path
 
 from rljob_core import worker_protocol
-from rljob_core.config import JobConfig
-from rljob_core.errors import (
-    CorruptLedger,
-    Fenced,
-    JobFailed,
-    ResourceMissing,
-    SpecError,
-    StopRequested,
-    StorageRefused,
-    StoreUnavailable,
-)
-from rljob_core.messages import RoleFailed
-from rljob_core.ports import MessageStore
-from rljob_core.spec import PipelineSpec
-from rljob_runtime.locations import model_folder
 from rljob_runtime.process.lifeline import die_with_parent
-
-# The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
-_CONNECT_SECONDS = 7.0
-_READS_MODEL = {"rollout", "reward", "trainer"}
-
-log = logging.getLogger("rljob")
-
-Role = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Awaitable[None]]
-
-
-async def _streams(
-    config: JobConfig,
-    store: MessageStore,
-    stop: asyncio.Event,  # noqa: ARG001  as any role
-    ready: Callable[[], None],  # noqa: ARG001
-) -> None:
-    """Let the streams hold what the job needs: opening the store has created them, possibly for an earlier spec."""
-    from rljob_runtime.roles.pipeline_change import make_room
-
-    await make_room(store, config)
-
-
-async def _coordinator(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
-) -> None:
-    from rljob_runtime.data.prompts import open_prompts
-    from rljob_runtime.roles.coordinator import Coordinator
-    from rljob_runtime.roles.decision_log import DecisionLog
-    from rljob_runtime.weights.create import create_weights
-
-    training, held_out = open_prompts(config)
-    instance = f"{os.environ.get(worker_protocol.POD, 'coordinator')}.{secrets.token_hex(4)}"
-    log_folder = os.environ.get(worker_protocol.DECISIONS)
-
-    def render(prompt: int, evaluation: bool) -> str:
-        return (held_out if evaluation else training).text(prompt)
-
-    weights = create_weights(config, "coordinator")
-    with ExitStack() as opened:
-        opened.enter_context(closing(weights))
-        decisions = None
-        if log_folder:
-            decisions = DecisionLog(Path(log_folder), instance=instance)
-            opened.enter_context(closing(decisions))
-        role = Coordinator(
-            config,
-            store,
-            weights,
-            render,
-            instance=instance,
-            changes=_pipeline_changes(config),
-            decisions=decisions,
-        )
-        await _until(stop, role.run(ready))
-
-
-async def _rollout(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
-) -> None:
-    from rljob_runtime.engines.registry import create_engine
-    from rljob_runtime.model.tokenizer import Tokenizer
-    from rljob_runtime.roles.rollout import Rollout
-    from rljob_runtime.weights.create import create_weights
-
-    pool = os.environ[worker_protocol.POOL]
-    folder = model_folder(config)
-    tokenizer = Tokenizer(folder)
-    engine = create_engine(
-        config.spec.rollout.engine.name,
-        model_path=folder,
-        options=config.engine_options(pool),
-        decode=tokenizer.decode,
-    )
-    weights = create_weights(config, "rollout")
-    role = Rollout(
-        config,
-        store,
-        weights,
-        engine,
-        tokenizer,
-        pod=os.environ[worker_protocol.POD],
-        pool=pool,
-        changes=_pipeline_changes(config),
-    )
-    with closing(weights):
-        await role.run(stop, ready)
-
-
-async def _reward(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
-) -> None:
-    from rljob_runtime.roles.reward import run_reward
-
-    await run_reward(config, store, stop=stop, ready=ready)
-
-
-async def _trainer(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
-) -> None:
-    from rljob_runtime.roles.trainer.setup import run_rank_zero
-
-    await run_rank_zero(config, store, stop, ready)
-
-
-ROLES: dict[str, Role] = {
-    "streams": _streams,
-    "coordinator": _coordinator,
-    "rollout": _rollout,
-    "reward": _reward,
-    "trainer": _trainer,
-}
-
-
-def _pipeline_changes(config: JobConfig) -> AsyncIterator[PipelineSpec]:
-    from rljob_runtime.process.config_watch import pipeline_changes
-
-    return pipeline_changes(Path(os.environ[worker_protocol.CONFIG]), config.spec.pipeline)
-
-
-async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
-    """Run `work` until it ends or `stop` is set."""
-    task = asyncio.ensure_future(work)
-    waiter = asyncio.create_task(stop.wait())
-    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-    waiter.cancel()
-    if not task.done():
-        task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-async def run_role(name: str, config: JobConfig) -> None:
-    """Connect to the job's streams and run one role until it ends or SIGTERM."""
-    from rljob_runtime.messaging.connect import message_store
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    create = not os.environ.get(worker_protocol.NATS_CREDENTIALS) or name == "streams"
-    store = message_store(config, name, create=create, connect=_CONNECT_SECONDS)
-    await store.open()
-    try:
-        await ROLES[name](config, store, stop, _ready)
-    except Exception as raised:
-        error = _leaf(raised)
-        if isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing):
-            await _report_failure(store, name, str(error))
-        raise
-    finally:
-        await store.close()
-
-
-async def _report_failure(store: MessageStore, role: str, message: str) -> None:
-    from rljob_runtime.messaging.announce import publish_event
-
-    with contextlib.suppress(Exception):
-        attempt = int(os.environ[worker_protocol.ATTEMPT]) if role == "trainer" else 0
-        await publish_event(store, RoleFailed(role, message, attempt))
-
-
-def _ready() -> None:
-    path = os.environ.get(worker_protocol.READY_FILE)
-    if path:
-        Path(path).touch()
-
-
-def _terminate(prefix: str, message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)  # noqa: T201
-    path = os.environ.get(worker_protocol.TERMINATION_LOG)
-    if path:
-        # The operator reads the prefix, because torchrun always exits with 1.
-        Path(path).write_text(f"{prefix}{message}"[: worker_protocol.LONGEST_MESSAGE], encoding="utf-8")
-
-
-def _leaf(error: BaseException) -> BaseException:
-    """The first error inside nested task groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the role named on the command line."""
+    """Run the role named on the command line, the rollout role in a process of its own; returns the exit code."""
     die_with_parent()
     (name,) = sys.argv[1:] if arguments is None else arguments
-    if ready := os.environ.get(worker_protocol.READY_FILE):
-        Path(ready).unlink(missing_ok=True)  # a previous process in the same pod left it
-    logging.basicConfig(
-        level=os.environ.get(worker_protocol.LOG_LEVEL, "INFO"),
-        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
-    )
-    config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
-    try:
-        if name in _READS_MODEL:
-            model_folder(config)  # before anything slow, so that a missing model is reported at once
-        if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
-            from rljob_runtime.roles.trainer.setup import run_follower
+    if name == "rollout" and worker_protocol.NONCE not in os.environ:
+        return _watched(name)
+    from rljob_runtime.worker import run
 
-            run_follower(config)
-        else:
-            asyncio.run(run_role(name, config))
-    except Exception as raised:  # the process boundary: every error becomes an exit code
-        error = _leaf(raised)
-        if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused):
-            _terminate(worker_protocol.UNAVAILABLE, str(error))
-            return worker_protocol.EXIT_UNAVAILABLE
-        if isinstance(error, SpecError | JobFailed | CorruptLedger):
-            _terminate(worker_protocol.USER_ERROR, str(error))
-            return worker_protocol.EXIT_USER_ERROR
-        if isinstance(error, Fenced):
-            log.warning("fenced: %s", error)
-            return worker_protocol.EXIT_FENCED
-        if isinstance(error, StopRequested):
-            return worker_protocol.EXIT_STOPPED
-        log.exception("%s crashed", name)
-        return 1
-    return 0
+    return run(name)
+
+
+def _watched(name: str) -> int:
+    """Run the role in another process, and report its death to the coordinator."""
+    from rljob_runtime.process.watcher import watch
+
+    nonce = secrets.token_hex(4)
+    end = watch([sys.executable, "-m", worker_protocol.MODULE, name], {worker_protocol.NONCE: nonce})
+    if end.crashed:
+        from rljob_runtime.worker import report_death
+
+        report_death(nonce, end.code, end.words)
+    return end.code
 
 
 if __name__ == "__main__":

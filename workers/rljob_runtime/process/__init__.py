@@ -1,1 +1,1 @@
-"""What a worker needs as an operating-system process: ending with its parent, durable files, live configuration."""
+"""A worker as a process of the operating system: watched, ending with its parent, with durable files."""

@@ -1,0 +1,150 @@
+"""The process that watches another one: signals, exit codes, last words, and that neither outlives the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rljob_core import worker_protocol
+
+PATIENCE = 60.0  # seconds; of a busy machine
+WATCHING = """
+import sys
+from rljob_runtime.process.watcher import watch
+end = watch([sys.executable, "-c", sys.argv[1]], {"GIVEN": "1"})
+print(end.code, end.crashed, end.words)
+sys.exit(end.code)
+"""
+
+
+def start(child: str, folder: Path) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        worker_protocol.TERMINATION_LOG: str(folder / "termination"),
+        worker_protocol.READY_FILE: str(folder / "ready"),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", WATCHING, child],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("child", "told"),
+    [
+        ("import os; assert os.environ['GIVEN'] == '1'; os._exit(4)", "4 False"),
+        ("pass", "0 True"),  # nobody asked it to end
+        ("import sys; print('first\\nno room', file=sys.stderr); sys.exit(1)", "1 True no room"),
+        ("import os; os.kill(os.getpid(), 9)", "137 True"),
+        (
+            "import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(0)",
+            "139 True Segmentation fault in string_at",
+        ),
+        (
+            "import os; open(os.environ['RLJOB_TERMINATION_LOG'], 'w').write('ValueError: why'); os._exit(1)",
+            "1 True ValueError: why",
+        ),
+    ],
+)
+def test_it_says_how_the_child_ended_and_ends_likewise(child: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "ready").touch()
+    watcher = start(child, tmp_path)
+    out, err = watcher.communicate(timeout=PATIENCE)
+    assert out.startswith(told), out + err
+    assert watcher.returncode == int(told.split(maxsplit=1)[0])
+    assert not (tmp_path / "ready").exists(), "it serves no more"
+    words = out.strip().split(" ", 2)[2:]
+    if "True" in told:
+        assert (tmp_path / "termination").read_text() == "".join(words)
+
+
+def test_it_waits_for_no_process_that_the_child_leaves_behind(tmp_path: Path) -> None:
+    """All that the child has printed passes, however much; another process may hold its standard error for ever."""
+    child = """
+import os, subprocess
+other = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
+print(other.pid, flush=True)
+os.write(2, b"x" * 300_000 + b"\\nthe end\\n")
+os._exit(9)
+"""
+    watcher = start(child, tmp_path)
+    out, err = watcher.communicate(timeout=PATIENCE)
+    other, told = out.splitlines()
+    psutil.Process(int(other)).kill()
+    assert told == "9 True the end"
+    assert err.count("x") == 300_000
+
+
+def until_up(watcher: subprocess.Popen[str]) -> psutil.Process:
+    assert watcher.stdout is not None
+    assert watcher.stdout.readline() == "up\n"
+    (child,) = psutil.Process(watcher.pid).children()
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("handler", "code"),
+    [("lambda *_: sys.exit(0)", 0), ("lambda *_: sys.exit(4)", 4), ("signal.SIG_DFL", None)],
+)
+def test_an_end_that_was_asked_for_is_no_crash(
+    handler: str, code: int | None, number: signal.Signals, tmp_path: Path
+) -> None:
+    child = f"""
+import signal, sys, time
+signal.signal({int(number)}, {handler})
+print("up", flush=True)
+while True:
+    time.sleep(60)
+"""
+    watcher = start(child, tmp_path)
+    until_up(watcher)
+    watcher.send_signal(number)
+    out, err = watcher.communicate(timeout=PATIENCE)
+    assert watcher.returncode == (128 + number if code is None else code)
+    assert out.split()[1] == "False", out + err
+    assert not (tmp_path / "termination").exists()
+
+
+def test_a_crash_is_one_also_where_an_end_was_asked_for(tmp_path: Path) -> None:
+    child = """
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: os.abort())
+print("up", flush=True)
+while True:
+    time.sleep(60)
+"""
+    watcher = start(child, tmp_path)
+    until_up(watcher)
+    watcher.terminate()
+    out, err = watcher.communicate(timeout=PATIENCE)
+    assert out.split()[:2] == ["134", "True"], out + err
+
+
+def test_a_killed_watcher_takes_the_child_and_its_children_along(tmp_path: Path) -> None:
+    child = """
+import subprocess, sys, time
+from rljob_runtime.process.lifeline import die_with_parent
+die_with_parent()
+code = "from rljob_runtime.process.lifeline import die_with_parent; die_with_parent(); print('up', flush=True); input()"
+subprocess.run([sys.executable, "-c", code], stdin=subprocess.PIPE)
+"""
+    watcher = start(child, tmp_path)
+    until_up(watcher)
+    family = psutil.Process(watcher.pid).children(recursive=True)
+    assert len(family) == 2
+    watcher.kill()
+    gone, alive = psutil.wait_procs(family, timeout=PATIENCE)
+    for process in alive:
+        process.kill()
+    assert (len(gone), alive) == (2, [])
+    watcher.communicate()

@@ -1,0 +1,184 @@
+"""A rollout worker whose engine dies: the coordinator is told what happened to it, and no process is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from dying_engine import install_dying_engine
+
+from rljob_contract.tiny_models import tiny_model
+from rljob_core.config import JobConfig
+from rljob_core.messages import COORDINATOR_EVENT, CoordinatorEvent, EngineDied
+from rljob_core.ports import Channel
+from rljob_core.spec import RLJobSpec
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+
+PATIENCE = 240.0  # seconds; of a busy machine
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A rollout worker's first process, and its files."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def end(self) -> tuple[int, str]:
+        """The exit code and the termination message."""
+        code = self.process.wait(PATIENCE)
+        message = self.folder / "termination"
+        return code, message.read_text() if message.exists() else ""
+
+
+Start = Callable[[str], Worker]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, model: Path) -> JobConfig:
+    spec = {
+        "steps": 2,
+        "model": {"uri": str(model)},
+        "data": {"dataset": "chain_sum"},
+        "rollout": {"engine": {"name": "Dying"}, "pools": [{"name": "a"}]},
+        "trainer": {"backend": "Emulated"},
+    }
+    return JobConfig(
+        namespace="default",
+        job=f"j{uuid.uuid4().hex[:8]}",
+        uid="u1",
+        spec=RLJobSpec.model_validate(spec),
+        weights_uri=str(tmp_path / "w"),
+        checkpoint_uri=str(tmp_path / "c"),
+        trainer_log_uri=str(tmp_path / "t"),
+    )
+
+
+@pytest.fixture
+def store(config: JobConfig, nats_server: EmbeddedServer) -> Callable[[], NatsStore]:
+    return lambda: NatsStore(nats_server.url, subject=config.subject, stream_prefix=config.stream_prefix)
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, config: JobConfig, nats_server: EmbeddedServer, store: Callable[[], NatsStore]
+) -> Iterator[Start]:
+    """Start a worker whose engine ends in some way when it starts."""
+    plugins = install_dying_engine(tmp_path / "plugins")
+    workers: list[Worker] = []
+
+    async def create_streams() -> None:
+        opened = store()
+        await opened.open()
+        await opened.close()
+
+    asyncio.run(create_streams())
+
+    def begin(how: str) -> Worker:
+        folder = tmp_path / f"rollout-{len(workers)}"
+        folder.mkdir()
+        values = config.model_dump(mode="json", by_alias=True)
+        values["spec"]["rollout"]["engine"]["options"] = {"start": how}
+        (folder / "config.json").write_text(JobConfig.model_validate(values).model_dump_json(by_alias=True))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(plugins), os.environ.get("PYTHONPATH")])),
+            "RLJOB_CONFIG": str(folder / "config.json"),
+            "RLJOB_NATS_URL": nats_server.url,
+            "RLJOB_POD": folder.name,
+            "RLJOB_POOL": "a",
+            "RLJOB_TERMINATION_LOG": str(folder / "termination"),
+        }
+        with (folder / "log").open("wb") as log:
+            command = [sys.executable, "-m", "rljob_runtime.main", "rollout"]
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        workers.append(Worker(process, folder))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.process.kill()
+        worker.process.wait()
+
+
+async def told(store: NatsStore, events: int) -> list[CoordinatorEvent]:
+    """The coordinator's next events; fewer, where no more come in some seconds."""
+    await store.open()
+    try:
+        queue = await store.queue(Channel.EVENTS, ">", name="coordinator")
+        found: list[CoordinatorEvent] = []
+        while len(found) < events and (
+            deliveries := await queue.fetch(messages=64, max_bytes=1 << 20, timeout=2.0)
+        ):
+            for delivery in deliveries:
+                assert delivery.message.suffix == "rollout"
+                found.append(COORDINATOR_EVENT.validate_json(delivery.message.data))
+                await delivery.ack()
+        return found
+    finally:
+        await store.close()
+
+
+def engine_of(worker: Worker) -> psutil.Process:
+    """The process with the engine, once that starts."""
+    while "started" not in worker.log:
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.process.wait(0.1)
+    (engine,) = psutil.Process(worker.process.pid).children()
+    return engine
+
+
+ENDS = {
+    "segfault": (139, "Segmentation fault in string_at (__init__.py:"),
+    "kill": (137, ""),
+    "exit": (1, "SystemExit: 0"),
+    "raise": (1, "RuntimeError: no kernel for this prompt"),
+}
+
+
+def test_the_coordinator_is_told_how_each_engine_died(start: Start, store: Callable[[], NatsStore]) -> None:
+    workers = {how: start(how) for how in ENDS}
+    for how, (code, words) in ENDS.items():
+        ended, message = workers[how].end()
+        assert ended == code, workers[how].log
+        assert message.startswith(words), workers[how].log
+    events = asyncio.run(told(store(), len(ENDS)))
+    assert len(events) == len(ENDS)
+    by_pod = {event.engine.partition(".")[0]: event for event in events if isinstance(event, EngineDied)}
+    for how, (code, words) in ENDS.items():
+        event = by_pod[workers[how].folder.name]
+        assert event.exit_code == code
+        assert event.message.startswith(words)
+        assert len(event.engine.partition(".")[2]) == 8
+
+
+def test_one_that_is_told_to_end_and_one_that_is_killed_from_outside_report_nothing(
+    start: Start, store: Callable[[], NatsStore]
+) -> None:
+    asked, killed = start(""), start("")
+    engines = [engine_of(worker) for worker in (asked, killed)]
+    asked.process.send_signal(signal.SIGTERM)
+    killed.process.kill()
+    assert asked.end() == (0, "")
+    _, alive = psutil.wait_procs(engines, timeout=PATIENCE)
+    assert not alive
+    assert asyncio.run(told(store(), 1)) == []

@@ -1,0 +1,130 @@
+"""Runs a command in the only child of this process, and says how it ended.
+
+The child gets the signals that ask a process to end. Its standard error passes through this process, which keeps the
+end of it: what native code prints before it aborts is nowhere else. The kernel kills the child when this process ends
+(`lifeline`). As the first process of a container, this process reaps orphans. It imports little, because it lives as
+long as the child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_core import worker_protocol
+from rljob_core.words import last_words
+
+_FORWARDED = {signal.SIGTERM, signal.SIGINT}
+_TAIL_BYTES = 64 << 10  # of standard error; the stacks of many threads are printed there
+#: Seconds in which the rest of standard error is read; a process that the child started may hold it open for ever.
+_REST_SECONDS = 1.0
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the child ended.
+
+    Attributes:
+        code: its exit code, 128 + n for signal n.
+        crashed: whether nobody asked for this end, and the code is none that explains it.
+        words: why, as far as it said so: its termination message, else from its standard error.
+    """
+
+    code: int
+    crashed: bool
+    words: str
+
+
+def watch(command: list[str], environment: Mapping[str, str]) -> End:
+    """Run a command, pass SIGTERM and SIGINT on to it, and wait for its end.
+
+    These signals stay blocked in this process afterwards, so that an end that is asked for does not keep it from
+    reporting another.
+
+    Args:
+        command: the program's path and its arguments.
+        environment: variables that the command gets in addition to those of this process.
+    """
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored is not waited for
+    waited = {*_FORWARDED, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    reading, writing = os.pipe()
+    child = os.posix_spawn(
+        command[0],
+        command,
+        {
+            **os.environ,
+            "RLJOB_DIE_WITH_PARENT": "1",
+            "RLJOB_SUPERVISOR": str(os.getpid()),
+            **environment,
+        },
+        file_actions=[(os.POSIX_SPAWN_DUP2, writing, 2)],
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+    )
+    os.close(writing)
+    tail = bytearray()
+    passing = threading.Thread(target=_pass_on, args=(reading, tail), daemon=True)
+    passing.start()
+    asked, code = False, None
+    while code is None:
+        number = signal.sigwait(waited)
+        if number in _FORWARDED:
+            asked = True
+            os.kill(child, number)  # it is not reaped yet
+        else:
+            code = _reaped(child)
+    passing.join(_REST_SECONDS)
+    _withdraw_readiness()
+    words = _termination_message() or last_words(bytes(tail).decode(errors="replace"))
+    crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
+    if crashed:
+        _terminate(words)
+    return End(code, crashed, words)
+
+
+def _pass_on(reading: int, tail: bytearray) -> None:
+    """Copy standard error to that of this process until it is closed; keep its end in `tail`."""
+    while piece := os.read(reading, 1 << 16):
+        tail += piece
+        del tail[:-_TAIL_BYTES]
+        with suppress(OSError):  # nobody reads it, or its disk is full: the child must not wait for that
+            while piece:
+                piece = piece[os.write(2, piece) :]
+
+
+def _reaped(child: int) -> int | None:
+    """Reap every process that has ended; the child's exit code if it is among them."""
+    code = None
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if found[0] == child:
+                ended = os.waitstatus_to_exitcode(found[1])
+                code = ended if ended >= 0 else 128 - ended
+    return code
+
+
+def _withdraw_readiness() -> None:
+    if ready := os.environ.get(worker_protocol.READY_FILE):
+        Path(ready).unlink(missing_ok=True)
+
+
+def _termination_message() -> str:
+    path = os.environ.get(worker_protocol.TERMINATION_LOG)
+    with suppress(OSError):
+        return last_words(Path(path).read_text(encoding="utf-8", errors="replace")) if path else ""
+    return ""
+
+
+def _terminate(words: str) -> None:
+    """Leave the last words of a child that could not."""
+    path = os.environ.get(worker_protocol.TERMINATION_LOG)
+    with suppress(OSError):
+        if path and not _termination_message():
+            Path(path).write_text(words, encoding="utf-8")

@@ -1,0 +1,308 @@
+"""Runs one role of a job in this process, from its configuration to its exit code.
+
+Environment variables, exit codes and termination messages: see `rljob_core.worker_protocol`. SIGTERM asks a role to
+return its unfinished work and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from rljob_core import worker_protocol
+from rljob_core.config import JobConfig
+from rljob_core.errors import (
+    CorruptLedger,
+    Fenced,
+    JobFailed,
+    ResourceMissing,
+    SpecError,
+    StopRequested,
+    StorageRefused,
+    StoreUnavailable,
+)
+from rljob_core.messages import EngineDied, RoleFailed
+from rljob_core.ports import MessageStore
+from rljob_core.spec import PipelineSpec
+from rljob_core.words import error_in_words, exit_in_words, innermost
+from rljob_runtime.locations import model_folder
+
+# The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
+_CONNECT_SECONDS = 7.0
+#: Seconds in which the coordinator is told of an engine's death; after that it learns of it when the lease expires.
+_REPORT_SECONDS = 10.0
+_EXIT_INTERRUPTED = 130
+_READS_MODEL = {"rollout", "reward", "trainer"}
+
+log = logging.getLogger("rljob")
+
+Role = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Awaitable[None]]
+
+
+async def _streams(
+    config: JobConfig,
+    store: MessageStore,
+    stop: asyncio.Event,  # noqa: ARG001  as any role
+    ready: Callable[[], None],  # noqa: ARG001
+) -> None:
+    """Let the streams hold what the job needs: opening the store has created them, possibly for an earlier spec."""
+    from rljob_runtime.roles.pipeline_change import make_room
+
+    await make_room(store, config)
+
+
+async def _coordinator(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.data.prompts import open_prompts
+    from rljob_runtime.roles.coordinator import Coordinator
+    from rljob_runtime.roles.decision_log import DecisionLog
+    from rljob_runtime.weights.create import create_weights
+
+    training, held_out = open_prompts(config)
+    instance = f"{os.environ.get(worker_protocol.POD, 'coordinator')}.{secrets.token_hex(4)}"
+    log_folder = os.environ.get(worker_protocol.DECISIONS)
+
+    def render(prompt: int, evaluation: bool) -> str:
+        return (held_out if evaluation else training).text(prompt)
+
+    weights = create_weights(config, "coordinator")
+    with ExitStack() as opened:
+        opened.enter_context(closing(weights))
+        decisions = None
+        if log_folder:
+            decisions = DecisionLog(Path(log_folder), instance=instance)
+            opened.enter_context(closing(decisions))
+        role = Coordinator(
+            config,
+            store,
+            weights,
+            render,
+            instance=instance,
+            changes=_pipeline_changes(config),
+            decisions=decisions,
+        )
+        await _until(stop, role.run(ready))
+
+
+async def _rollout(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.engines.registry import create_engine
+    from rljob_runtime.model.tokenizer import Tokenizer
+    from rljob_runtime.roles.rollout import Rollout
+    from rljob_runtime.weights.create import create_weights
+
+    pool = os.environ[worker_protocol.POOL]
+    folder = model_folder(config)
+    tokenizer = Tokenizer(folder)
+    engine = create_engine(
+        config.spec.rollout.engine.name,
+        model_path=folder,
+        options=config.engine_options(pool),
+        decode=tokenizer.decode,
+    )
+    weights = create_weights(config, "rollout")
+    role = Rollout(
+        config,
+        store,
+        weights,
+        engine,
+        tokenizer,
+        pod=os.environ[worker_protocol.POD],
+        pool=pool,
+        nonce=os.environ.get(worker_protocol.NONCE, ""),
+        changes=_pipeline_changes(config),
+    )
+    with closing(weights):
+        await role.run(stop, ready)
+
+
+async def _reward(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.roles.reward import run_reward
+
+    await run_reward(config, store, stop=stop, ready=ready)
+
+
+async def _trainer(
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    from rljob_runtime.roles.trainer.setup import run_rank_zero
+
+    await run_rank_zero(config, store, stop, ready)
+
+
+ROLES: dict[str, Role] = {
+    "streams": _streams,
+    "coordinator": _coordinator,
+    "rollout": _rollout,
+    "reward": _reward,
+    "trainer": _trainer,
+}
+
+
+def _pipeline_changes(config: JobConfig) -> AsyncIterator[PipelineSpec]:
+    from rljob_runtime.process.config_watch import pipeline_changes
+
+    return pipeline_changes(Path(os.environ[worker_protocol.CONFIG]), config.spec.pipeline)
+
+
+async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
+    """Run `work` until it ends or `stop` is set."""
+    task = asyncio.ensure_future(work)
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if not task.done():
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def run_role(name: str, config: JobConfig) -> None:
+    """Connect to the job's streams and run one role until it ends or SIGTERM."""
+    from rljob_runtime.messaging.connect import message_store
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    create = not os.environ.get(worker_protocol.NATS_CREDENTIALS) or name == "streams"
+    store = message_store(config, name, create=create, connect=_CONNECT_SECONDS)
+    await store.open()
+    try:
+        await ROLES[name](config, store, stop, _ready)
+    except Exception as raised:
+        error = innermost(raised)
+        if isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing):
+            await _report_failure(store, name, str(error))
+        raise
+    finally:
+        await store.close()
+
+
+async def _report_failure(store: MessageStore, role: str, message: str) -> None:
+    from rljob_runtime.messaging.announce import publish_event
+
+    with contextlib.suppress(Exception):
+        attempt = int(os.environ[worker_protocol.ATTEMPT]) if role == "trainer" else 0
+        await publish_event(store, RoleFailed(role, message, attempt))
+
+
+def _ready() -> None:
+    path = os.environ.get(worker_protocol.READY_FILE)
+    if path:
+        Path(path).touch()
+
+
+def report_death(nonce: str, code: int, words: str) -> None:
+    """Tell the coordinator that the process with this pod's engine crashed, for the process that watched it.
+
+    Args:
+        nonce: second part of the engine's instance name.
+        code: the exit code, 128 + n for signal n.
+        words: the process's last words.
+    """
+    from rljob_runtime.messaging.announce import publish_event
+    from rljob_runtime.messaging.connect import message_store
+
+    instance = f"{os.environ[worker_protocol.POD]}.{nonce}"
+
+    async def report() -> None:
+        store = message_store(_config(), "rollout", connect=_CONNECT_SECONDS)
+        await store.open()
+        try:
+            await publish_event(store, EngineDied(instance, code, words))
+        finally:
+            await store.close()
+
+    async def in_time() -> None:
+        async with asyncio.timeout(_REPORT_SECONDS):
+            await report()
+
+    _log_as("rollout")
+    log.error("engine %s died: %s: %s", instance, exit_in_words(code), words or "it left no message")
+    try:
+        asyncio.run(in_time())
+    except Exception as error:  # the lease tells it, too, only later and without the reason
+        log.warning("the coordinator was not told: %s", error_in_words(error))
+
+
+def _terminate(prefix: str, message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201
+    path = os.environ.get(worker_protocol.TERMINATION_LOG)
+    if path:
+        # The operator reads the prefix, because torchrun always exits with 1.
+        Path(path).write_text(
+            f"{prefix}{message}"[: worker_protocol.LONGEST_MESSAGE], encoding="utf-8", errors="replace"
+        )
+
+
+def _crashed(name: str, error: BaseException) -> None:
+    """Leave the error as the last line of the log, and as termination message unless another rank left one before."""
+    log.error("%s crashed", name, exc_info=error)
+    words = error_in_words(error)
+    path = os.environ.get(worker_protocol.TERMINATION_LOG)
+    if path and Path(path).exists() and Path(path).stat().st_size:
+        print(f"error: {words}", file=sys.stderr)  # noqa: T201
+    else:
+        _terminate("", words)
+
+
+def _log_as(name: str) -> None:
+    logging.basicConfig(
+        level=os.environ.get(worker_protocol.LOG_LEVEL, "INFO"),
+        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
+    )
+
+
+def _config() -> JobConfig:
+    return JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
+
+
+def run(name: str) -> int:
+    """Run the role with that name to its end; returns the exit code."""
+    faulthandler.enable()  # a signal that ends the process then leaves the Python stack in the log
+    if ready := os.environ.get(worker_protocol.READY_FILE):
+        Path(ready).unlink(missing_ok=True)  # a previous process in the same pod left it
+    _log_as(name)
+    config = _config()
+    try:
+        if name in _READS_MODEL:
+            model_folder(config)  # before anything slow, so that a missing model is reported at once
+        if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
+            from rljob_runtime.roles.trainer.setup import run_follower
+
+            run_follower(config)
+        else:
+            asyncio.run(run_role(name, config))
+    except KeyboardInterrupt as raised:
+        _crashed(name, raised)
+        return _EXIT_INTERRUPTED
+    except BaseException as raised:  # the process boundary: every error becomes an exit code
+        error = innermost(raised)
+        if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused):
+            _terminate(worker_protocol.UNAVAILABLE, str(error))
+            return worker_protocol.EXIT_UNAVAILABLE
+        if isinstance(error, SpecError | JobFailed | CorruptLedger):
+            _terminate(worker_protocol.USER_ERROR, str(error))
+            return worker_protocol.EXIT_USER_ERROR
+        if isinstance(error, Fenced):
+            log.warning("fenced: %s", error)
+            return worker_protocol.EXIT_FENCED
+        if isinstance(error, StopRequested):
+            return worker_protocol.EXIT_STOPPED
+        _crashed(name, raised)
+        return 1
+    return 0
