@@ -106,7 +106,7 @@ def test_a_change_of_the_pipeline_reaches_what_runs_and_is_complete(
     job.advances()
 
 
-def test_an_operator_that_is_killed_goes_on(installed: AnyCluster, job: Job) -> None:
+def test_an_operator_that_is_killed_continues(installed: AnyCluster, job: Job) -> None:
     system = installed.kubectl.within(SYSTEM)
     system("delete", "pod", "--selector=app.kubernetes.io/name=rljob-operator", "--force", "--grace-period=0")
     job.kubectl("scale", "rolloutpool/long-rollout-cpu", "--replicas=2")
@@ -121,7 +121,7 @@ def test_a_job_outlives_its_api_server(own_cluster: Cluster, job: Job) -> None:
     assert {pod["metadata"]["uid"] for pod in job.pods()} == pods
 
 
-def test_a_suspended_job_goes_on_from_its_checkpoint(job: Job) -> None:
+def test_a_suspended_job_continues_from_its_checkpoint(job: Job) -> None:
     attempt = job.status()["trainerAttempt"]
     job.kubectl("patch", "rljob", "long", "--type=merge", '--patch={"spec": {"suspend": true}}')
     job.until(lambda: job.condition("Suspended").get("status") == "True" and not job.pods(), seconds=180)

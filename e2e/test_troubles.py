@@ -104,7 +104,7 @@ def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path])
         installed.kubectl("label", "nodes", "--all", f"{LABEL}-")
 
 
-def test_a_model_that_is_not_there(place: tuple[Job, Path]) -> None:
+def test_a_missing_model(place: tuple[Job, Path]) -> None:
     job, folder = place
     job.advances()
     away = (folder / "model").rename(folder / "elsewhere")

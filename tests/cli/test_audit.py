@@ -206,7 +206,7 @@ def test_finds_nothing_after_the_user_went_back_and_follows_the_surviving_chain(
     assert counts["aborted"] == {"VersionRevoked": 10}  # two steps of them, and g6, which was open
 
 
-def test_a_job_that_had_ended_goes_on_from_an_earlier_version() -> None:
+def test_an_ended_job_continues_from_an_earlier_version() -> None:
     story = job()
     story.write(GroupAborted("g6", "JobFinished"))
     story.finish()

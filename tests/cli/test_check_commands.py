@@ -63,7 +63,7 @@ def test_a_loss_that_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None
     assert ended.out.endswith("\nloss GSPO: all 7 checks hold\n")
 
 
-def test_an_engine_that_does_not_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_fails_a_check_gets_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     # It ends responses by itself, against what the contract's requests allow.
     lengths = "lengths={median: 3, sigma: 0, promptSigma: 0, min: 3, max: 3}"

@@ -74,7 +74,7 @@ def told_by_the_audit(folder: RunFolder) -> list[str]:
     return [violation["text"] for violation in sources["violations"]]
 
 
-def test_a_run_that_goes_on_ends_with_the_message_and_all_its_processes_too(tmp_path: Path) -> None:
+def test_a_running_job_ends_with_the_message_and_so_do_all_its_processes(tmp_path: Path) -> None:
     file = write_job(tmp_path, **EMULATED)
     folder = claimed(file, spec=EMULATED)
     story = job()
@@ -114,7 +114,7 @@ def test_nobody_goes_back_in_it(
     assert what in told_by_the_audit(folder)[0]
 
 
-def test_rollback_is_for_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_rollback_is_for_a_resumed_run(tmp_path: Path) -> None:
     file = write_job(tmp_path, **EMULATED)
     assert refused(file, "--from-version", "1") == [
         "--from-version: goes back in a run that is there: add --resume"

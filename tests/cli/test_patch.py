@@ -33,7 +33,7 @@ def spec(folder: RunFolder) -> dict[str, Any]:
     return found
 
 
-def test_a_change_is_written_as_a_whole_and_told(folder: RunFolder) -> None:
+def test_a_change_is_written_as_a_whole_and_reported(folder: RunFolder) -> None:
     ended = patched(folder, "pipeline.mode=Streaming", "spec.pipeline.maxStaleness=0")
     assert ended.out.splitlines() == [
         'spec.pipeline.mode: "BoundedAsync" → "Streaming"',
@@ -196,7 +196,7 @@ def test_what_restarts_is_what_the_reconcile_will_restart(
     assert list(restarts(change, folder.defaults(nats_url=""))) == told
 
 
-def test_a_model_that_is_gone_meanwhile_is_told(tmp_path: Path, folder: RunFolder) -> None:
+def test_a_model_that_was_removed_meanwhile_is_reported(tmp_path: Path, folder: RunFolder) -> None:
     (tmp_path / "model" / "config.json").unlink()
     (error,) = patched(folder, "steps=9").errors
     assert error.startswith("error: spec.model.uri: ")

@@ -92,7 +92,7 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
     assert earlier(folder) == summary
 
 
-def test_what_the_user_went_back_behind_is_forgotten_and_told_again() -> None:
+def test_revoked_versions_are_forgotten_and_announced_again() -> None:
     progress = story()
     back = replace(commit(1, epoch=3), reward_mean=None, gone_back=True)
     assert not progress.add(back)

@@ -171,7 +171,7 @@ async def test_a_reader_notices_when_what_it_read_last_was_deleted(world: World)
                 pass
 
 
-async def test_a_reader_that_had_not_come_so_far_goes_on(world: World) -> None:
+async def test_a_reader_that_is_behind_the_cut_continues(world: World) -> None:
     store, other = await world.connect(), await world.connect()
     await publish(store, Channel.LEDGER, *named("old", 2))
     reader = store.read(Channel.LEDGER)

@@ -131,7 +131,7 @@ async def test_a_ledger_of_another_job_is_refused(store: MessageStore) -> None:
         (b'{"writer":{"number":1,"instance":"a"},"records":[],"version":2}', "message 2 .* another release"),
     ],
 )
-async def test_a_message_that_does_not_decode_is_told_by_its_sequence(
+async def test_a_message_that_does_not_decode_is_named_by_its_sequence(
     store: MessageStore, data: bytes, said: str
 ) -> None:
     ledger, _ = await take_charge(store, "a")

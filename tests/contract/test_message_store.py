@@ -213,7 +213,7 @@ async def test_reading_gives_what_is_there_and_then_what_comes(store: MessageSto
     assert [m.sequence for m in found] == list(range(1, 101))
 
 
-async def test_reading_starts_where_it_is_told(store: MessageStore) -> None:
+async def test_reading_starts_at_the_given_sequence(store: MessageStore) -> None:
     for i in range(1, 6):
         await store.publish(Channel.LEDGER, "r", b"%d" % i)
     assert [m.sequence for m in await collect(store.read(Channel.LEDGER, start=4), 2)] == [4, 5]
@@ -647,7 +647,7 @@ async def test_publishing_through_kills_loses_and_doubles_nothing(own_server: Em
     await store.close()
 
 
-async def test_a_fenced_writer_goes_on_through_kills(own_server: EmbeddedServer) -> None:
+async def test_a_fenced_writer_continues_through_kills(own_server: EmbeddedServer) -> None:
     store = await open_on(own_server)
     written: list[int] = []
 
@@ -682,7 +682,7 @@ async def test_reading_through_kills_has_no_gap_and_no_repetition(own_server: Em
     await reader.close()
 
 
-async def test_a_queue_goes_on_through_kills(own_server: EmbeddedServer) -> None:
+async def test_a_queue_continues_through_kills(own_server: EmbeddedServer) -> None:
     store = await open_on(own_server)
     queue = await store.queue(Channel.WORK, "trainer", name="trainer", ack_wait=2.0)
     done: dict[bytes, int] = {}
@@ -729,7 +729,7 @@ async def test_an_idle_queue_and_reader_hear_of_what_comes_after_a_kill(own_serv
     await store.close()
 
 
-async def test_getting_and_deleting_go_on_through_a_kill(own_server: EmbeddedServer) -> None:
+async def test_getting_and_deleting_continue_through_a_kill(own_server: EmbeddedServer) -> None:
     store = await open_on(own_server)
     await asyncio.gather(*(store.publish(Channel.REWARDS, "r", b"%d" % i + bytes(9000)) for i in range(400)))
     got: list[Message | None] = []
@@ -759,7 +759,7 @@ async def test_a_frozen_server_stores_once_what_was_sent_repeatedly(own_server: 
     await store.close()
 
 
-async def test_an_own_message_is_told_from_another_writers_when_its_id_is_forgotten(
+async def test_an_own_message_is_distinguished_from_another_writers_when_its_id_is_forgotten(
     own_server: EmbeddedServer,
 ) -> None:
     store = await open_on(own_server, duplicate_window=0.1)

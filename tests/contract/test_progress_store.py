@@ -64,7 +64,7 @@ async def test_progress_that_is_cut_leaves_nothing_when_it_is_replaced_deleted_o
     assert set(await store.suffixes(Channel.PROGRESS, ">")) == {"g8.0"}
 
 
-async def test_whoever_goes_on_from_what_was_cut_deletes_it_whole(
+async def test_an_engine_that_continues_cut_progress_deletes_all_of_it(
     connect: Callable[[], Awaitable[MessageStore]],
 ) -> None:
     store = await connect()

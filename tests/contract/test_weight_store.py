@@ -233,7 +233,7 @@ def test_delete_keeps_the_manifest(place: Place) -> None:
     check_read(place.store(), store.manifest("v2-a1"), TENSORS)
 
 
-def test_a_version_that_is_not_there(store: StoredWeights) -> None:
+def test_a_missing_version(store: StoredWeights) -> None:
     for key in ("v1-a1", "", ".", "..", "../x", "a/b", ".hidden", "a.b", "*", ">", "a b"):
         with pytest.raises(WeightsRejected):
             store.manifest(key)
@@ -503,7 +503,7 @@ def test_tensors_that_are_trained_on_do_not_reach_what_was_written(place: Place)
         check_read(place.store(), manifest, {"live": live})
 
 
-def test_a_base_in_memory_that_was_altered_is_not_told_against(place: Place) -> None:
+def test_no_delta_is_computed_against_an_altered_base_in_memory(place: Place) -> None:
     store, manifests = chain(place, 1)
     assert store._held is not None
     store._held.tensors["dense"][:4] ^= 1

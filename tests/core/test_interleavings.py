@@ -55,7 +55,7 @@ def test_every_interleaving_of_three_engines_two_groups_three_versions_and_a_dea
     assert found.ends["Succeeded"] > 0
 
 
-def test_trajectories_go_on_when_their_engines_die_or_drain() -> None:
+def test_trajectories_continue_when_their_engines_die_or_drain() -> None:
     ends = [walk(random.Random(seed), slow=f"g{seed % 4}.0") for seed in range(600)]
     assert sum(model.planner.state.counts["resumed"] for model in ends) > 20
 

@@ -108,7 +108,7 @@ def test_it_is_looked_up_before_it_is_sent_out_again() -> None:
     assert (counts["resumed"], counts["resumed_tokens"]) == (1, 50)
 
 
-def test_without_progress_it_begins_anew() -> None:
+def test_without_progress_it_starts_again() -> None:
     job = lost()
     seed = job.sent().seed
     job.see(ProgressFound(TRAJECTORY, 2, None))
@@ -163,7 +163,7 @@ def test_a_failed_attempt_is_left_behind_for_good() -> None:
     assert (job.sent().attempt, job.sent().inherited) == (3, None)
 
 
-def test_an_engine_that_cannot_have_it_gives_it_back_and_it_begins_anew() -> None:
+def test_an_engine_that_cannot_read_progress_gives_it_back_and_it_starts_again() -> None:
     job = lost()
     job.see(ProgressFound(TRAJECTORY, 2, stored()))
     job.see(GenerationEnded("e1.x", TRAJECTORY, 2, "ProgressLost", failure=False))
@@ -193,7 +193,7 @@ def test_its_tokens_count_towards_the_base() -> None:
     assert job.planner.state.buffers.entry_of("g1").base == 0
 
 
-def test_a_snapshot_knows_what_goes_on_and_which_weights_count() -> None:
+def test_a_snapshot_holds_what_is_unfinished_and_which_weights_count() -> None:
     job = lost()
     job.see(ProgressFound(TRAJECTORY, 2, stored()))
     state = job.planner.state
@@ -213,7 +213,7 @@ def test_a_new_coordinator_looks_up_again_what_waits() -> None:
     assert (TRAJECTORY, 2) in zip(asked.trajectories, asked.attempts, strict=True)
 
 
-def test_under_keep_only_the_same_weights_go_on() -> None:
+def test_under_keep_only_the_same_weights_continue() -> None:
     for version, goes_on in ((0, True), (1, False)):
         job = RecordedPlanner(pipeline={"inflight": "Keep"})
         job.engine("e0.x")
@@ -274,7 +274,7 @@ def test_the_end_of_an_engine_that_has_drained_is_no_death() -> None:
     assert job.last(SiblingReset) is None  # its last results are still to be read
 
 
-def test_progress_that_nobody_will_go_on_from_is_deleted() -> None:
+def test_progress_that_nobody_will_continue_is_deleted() -> None:
     job = lost()
     assert job.last(ListProgress) is not None
     job.see(ProgressListed((TRAJECTORY, "g1.0", "g99.0")))

@@ -23,5 +23,5 @@ def test_every_guard_stands_once_in_its_module(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", draw("model mutants", NAMES, len(NAMES) // 2))
-def test_a_protocol_with_a_guard_less_is_found_out(name: str) -> None:
+def test_a_protocol_that_lacks_a_guard_is_detected(name: str) -> None:
     assert detection_of(name, by="model")

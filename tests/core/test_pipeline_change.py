@@ -108,7 +108,7 @@ def test_a_default_written_out_is_no_change() -> None:
     assert len([r for r in records(world) if isinstance(r, PipelineSet)]) == 1
 
 
-def test_a_change_that_gets_no_room_binds_nothing_and_is_told_until_one_does() -> None:
+def test_a_change_that_gets_no_room_binds_nothing_and_is_reported_until_one_does() -> None:
     world = World(job({"mode": "BoundedAsync", "maxStaleness": 1}))
     world.start()
     world.observe(PipelineRefused("no room"))

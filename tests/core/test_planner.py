@@ -401,7 +401,7 @@ def test_evaluation_is_outside_the_buffers_and_scores_both_kinds_of_answer():
     check_history(world)
 
 
-def test_a_role_that_cannot_go_on_fails_the_job_with_its_words():
+def test_a_role_that_cannot_continue_fails_the_job_with_its_words():
     world = World(job_config())
     world.start()
     world.observe(RoleFailed("rollout", "spec.model.uri: no such folder"))

@@ -128,7 +128,7 @@ def test_a_job_that_has_ended_takes_nothing_back(world: World) -> None:
     assert not restored
 
 
-def test_what_else_was_in_the_step_s_buffer_goes_on_elsewhere(world: World) -> None:
+def test_the_other_groups_of_the_buffer_continue_elsewhere(world: World) -> None:
     made = commits(world)
     ledger = before_commit(world, 1)
     open_groups = set(successor(ledger, StoresRead(()))[0].state.groups)

@@ -117,13 +117,13 @@ def test_the_same_steps_as_torch_alone(gang: Results, alone: Results, name: str)
 
 
 @pytest.mark.parametrize("name", ["whole", "lora"])
-def test_goes_on_from_a_checkpoint_of_torch(gang: Results, alone: Results, name: str) -> None:
+def test_continues_from_a_checkpoint_of_torch(gang: Results, alone: Results, name: str) -> None:
     assert_alike(gang.figures(f"{name}-resumed"), alone.figures(name)[len(STEPS) :])
     assert distance(gang.weights(f"{name}-resumed"), alone.weights(name)) < 1e-3
 
 
 @pytest.mark.parametrize(("name", "saved"), [("whole", "saved"), ("lora", "saved-lora")])
-def test_torch_goes_on_from_its_checkpoint(
+def test_torch_continues_from_its_checkpoint(
     gang: Results, model: Path, tmp_path: Path, name: str, saved: str
 ) -> None:
     job = {
@@ -140,7 +140,7 @@ def test_torch_goes_on_from_its_checkpoint(
     assert distance(found.weights("resumed"), gang.weights(name)) < 1e-3
 
 
-def test_bfloat16_keeps_wide_weights_and_goes_on_with_them(gang: Results, alone: Results) -> None:
+def test_bfloat16_keeps_wide_weights_and_continues_with_them(gang: Results, alone: Results) -> None:
     wide, narrow = alone.figures("whole"), gang.figures("narrow")
     for mine, theirs in zip(narrow, wide, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=0.05, abs=0.02)
@@ -157,7 +157,7 @@ def test_transformers_loads_a_checkpoint(gang: Results) -> None:
     assert all(loaded[name].equal(tensor) for name, tensor in published.items())
 
 
-def test_three_ranks_of_fsdp_go_on_from_two_of_deepspeed(
+def test_three_ranks_of_fsdp_continue_from_two_of_deepspeed(
     gangs: Gangs, model: Path, alone: Results, tmp_path: Path
 ) -> None:
     common = {"model": str(model), "algorithm": ALGORITHM}

@@ -63,7 +63,7 @@ def test_the_page_s_job_runs(run: Run) -> None:
     assert written_by(succeeds(run(steps=4))) == 2
 
 
-def test_a_job_goes_on_with_other_backends_and_numbers_of_ranks(run: Run) -> None:
+def test_a_job_continues_with_other_backends_and_numbers_of_ranks(run: Run) -> None:
     settings: dict[str, Any] = {"trainer__checkpoint__everySteps": 1}
     first = run(steps=500, **settings)
     latest = first.output / "checkpoints" / "latest"

@@ -23,7 +23,7 @@ FROZEN_SECONDS = {"nats-server": 75.0, "coordinator": 45.0, "trainer": 45.0, "re
 AT = {boundary.name: boundary for boundary in BOUNDARIES}
 
 
-def test_each_role_goes_on_after_it_stood_still(start: Callable[..., FaultyRun]) -> None:
+def test_each_role_continues_after_it_stood_still(start: Callable[..., FaultyRun]) -> None:
     """All five at once, each in a run of its own: they mostly wait."""
 
     def frozen(role: str) -> None:

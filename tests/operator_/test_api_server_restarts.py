@@ -50,7 +50,7 @@ def runs(there: Namespace, *jobs: str) -> bool:
     return there.children() == wanted
 
 
-def test_jobs_go_on_after_restarts_of_the_api_server(
+def test_jobs_continue_after_restarts_of_the_api_server(
     control_plane: ControlPlane, operator: Operator, there: Namespace
 ) -> None:
     pid = operator.pid

@@ -96,7 +96,7 @@ READY = status(("Ready", "True", "Training"))
         ),
     ],
 )
-def test_what_is_told(before: RLJobStatus, after: RLJobStatus, told: list[tuple[str, str]]) -> None:
+def test_events_of_a_job(before: RLJobStatus, after: RLJobStatus, told: list[tuple[str, str]]) -> None:
     assert [(event.type, event.reason) for event in events(before, after)] == told
 
 

@@ -83,9 +83,7 @@ async def until(done: Callable[[], bool], running: asyncio.Task[None]) -> None:
         await running
 
 
-async def test_what_was_deleted_while_nobody_watched_is_told_and_what_is_newer_than_the_list_is_kept() -> (
-    None
-):
+async def test_deletions_that_nobody_watched_are_reported_and_what_is_newer_than_the_list_is_kept() -> None:
     first = Page([config_map("stays", 1), config_map("goes", 2), config_map("other", 2, job="b")], "5")
     bookmark: Manifest = {"kind": "ConfigMap", "metadata": {"resourceVersion": "9"}}
     server = Server(

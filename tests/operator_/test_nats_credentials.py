@@ -220,7 +220,7 @@ def test_the_servers_configuration_holds_no_secret() -> None:
         assert seed not in text
 
 
-def test_a_seed_that_was_taken_out_is_made_anew_and_the_others_stay() -> None:
+def test_a_removed_seed_is_created_again_and_the_others_stay() -> None:
     before = seeds()
     known = {name: getattr(before, name) for name in Seeds.__slots__ if name != "signing"}
     after = Seeds.complete(known, lambda size: b"\xff" * size)

@@ -93,7 +93,7 @@ def _scaled(there: Namespace, replicas: int) -> Object | None:
     return pool if pool is not None and pool.get("status", {}).get("replicas") == replicas else None
 
 
-def test_a_suspended_job_has_no_children_and_goes_on_with_the_next_attempt(
+def test_a_suspended_job_has_no_children_and_continues_with_the_next_attempt(
     operator: Operator, there: Namespace
 ) -> None:
     there.apply(manifest())

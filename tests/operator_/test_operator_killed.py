@@ -223,7 +223,7 @@ def test_a_trainer_s_job_is_not_made_twice_when_the_answer_is_lost_and_the_watch
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_an_operator_that_is_killed_after_any_write_goes_on(world: World, name: str) -> None:
+def test_an_operator_that_is_killed_after_any_write_continues(world: World, name: str) -> None:
     step = STEPS[name]
     step.before(world)
     world.proxy.allow(1)

@@ -73,7 +73,7 @@ def looked_at_again(there: Namespace, operator: Operator) -> None:
         there("label", "configmap", "sums-config", "--overwrite", f"number={number}")
 
 
-def test_pods_that_fit_on_no_node_are_told_of_once(operator: Operator, there: Namespace) -> None:
+def test_pods_that_fit_on_no_node_are_reported_once(operator: Operator, there: Namespace) -> None:
     there.apply(manifest())
     until(lambda: there.children() == children_of("sums"))
     until(lambda: ready(there)["reason"] == "Unschedulable")
@@ -99,7 +99,7 @@ def test_pods_that_fit_on_no_node_are_told_of_once(operator: Operator, there: Na
     assert len(there.events("sums", "Unschedulable")) == 1
 
 
-def test_a_nats_server_that_does_not_answer_is_told_of_once(
+def test_a_nats_server_that_does_not_answer_is_reported_once(
     operator: Operator, there: Namespace, nats: EmbeddedServer
 ) -> None:
     there.apply(manifest())

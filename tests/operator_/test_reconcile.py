@@ -162,7 +162,7 @@ async def test_a_killed_rank_replaces_the_whole_gang_as_a_new_attempt(
     assert not psutil.pid_exists(before["chain-sum-trainer-1-0"])
 
 
-async def test_every_other_role_is_restarted_and_the_job_goes_on(world: World, make_job: MakeJob) -> None:
+async def test_every_other_role_is_restarted_and_the_job_continues(world: World, make_job: MakeJob) -> None:
     job = make_job(**laid_over("touch $RLJOB_READY_FILE; sleep 600"))
     task = world.start(job)
     await until(lambda: ready(world, job))

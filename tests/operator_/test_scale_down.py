@@ -97,7 +97,7 @@ async def test_a_pod_on_its_way_out_and_other_roles_cost_nothing(
     ]
 
 
-async def test_a_deployment_that_is_not_there_and_other_roles_do_not_shrink(
+async def test_a_missing_deployment_and_other_roles_do_not_shrink(
     running: DictionaryServer, make_job: MakeJob
 ) -> None:
     observed = running.observe(make_job(rollout__pools=pools(3, 3)))

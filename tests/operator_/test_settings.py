@@ -108,7 +108,7 @@ def test_an_issuer_that_is_none_is_refused_at_once(tmp_path: Path, text: str | b
     assert caught.value.path == "RLJOB_NATS_ISSUER"
 
 
-def test_an_issuer_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_issuer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="does not read"):
         Settings.read({**URL, "RLJOB_NATS_ISSUER": str(tmp_path / "gone")})
 

@@ -123,7 +123,7 @@ async def test_it_says_why_pods_do_not_run(
     assert run.server.events.count(("Warning", "Unschedulable")) == 1
 
 
-async def test_a_pod_that_is_not_needed_to_train_is_told_of_as_well(run: Run, make_job: MakeJob) -> None:
+async def test_a_pod_that_is_not_needed_to_train_is_reported_as_well(run: Run, make_job: MakeJob) -> None:
     await run.step(make_job())
     run.server.pods_ready()
     (owner,) = [m for m in run.server.of("Deployment") if m["metadata"]["name"] == "chain-sum-rollout-cpu"]
@@ -151,7 +151,7 @@ async def test_a_pod_that_is_not_needed_to_train_is_told_of_as_well(run: Run, ma
     assert (ready["reason"], ready["message"]) == ("EnginesNotReady", "1 of 2 engines serve")
 
 
-async def test_an_outage_is_told_of_before_all_else_and_of_finished_jobs_not_at_all(
+async def test_an_outage_is_reported_before_all_else_and_not_for_finished_jobs(
     server: Any, defaults: ClusterDefaults, make_job: MakeJob
 ) -> None:
     outage: list[Trouble] = []
@@ -323,7 +323,7 @@ async def test_conditions_of_others_stay(run: Run, make_job: MakeJob) -> None:
     assert condition(run.server.stored, "TrainerStarved").reason == "NoTrajectories"
 
 
-async def test_a_resumed_job_goes_on_with_the_next_attempt_and_no_failures(
+async def test_a_resumed_job_continues_with_the_next_attempt_and_no_failures(
     run: Run, make_job: MakeJob
 ) -> None:
     job = make_job(backoffLimit=0)

@@ -85,7 +85,7 @@ async def test_the_earliest_mark_stands_and_what_is_handled_may_ask_for_another_
     assert looked.qsize() == 3
 
 
-async def test_a_failure_comes_again_and_the_others_go_on() -> None:
+async def test_a_failing_answer_fails_again_and_the_others_continue() -> None:
     looks: Counter[str] = Counter()
 
     async def handle(key: str) -> None:

@@ -80,7 +80,7 @@ def damage_newest_weights(output: Path) -> int:
     return version
 
 
-def test_damaged_weights_stop_the_job_and_an_earlier_version_goes_on(start: Start):
+def test_damaged_weights_stop_the_job_and_an_earlier_version_continues(start: Start):
     run = start()
     run.until("step 2", lambda: run.steps() >= 2)
     killed = run.kill("job-coordinator-0")

@@ -92,7 +92,7 @@ def test_kill_9_costs_nothing_wherever_the_weights_are(start: Start, pod: str, r
         assert [m.version for m in told if m.base is None] == [1, 5]
 
 
-def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on(start: Start):
+def test_ctrl_c_saves_a_checkpoint_and_resume_continues(start: Start):
     run = start()
     run.until("step 3", lambda: run.steps() >= 3)
     family = run.family()
@@ -109,7 +109,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on(start: Start):
     assert summary["steps"] == 8
 
 
-def test_kill_9_of_the_command_leaves_nothing_behind_and_resume_goes_on(start: Start):
+def test_kill_9_of_the_command_leaves_nothing_behind_and_resume_continues(start: Start):
     run = start()
     run.until("step 3", lambda: run.steps() >= 3)
     family = run.family()

@@ -73,7 +73,7 @@ def end(process: subprocess.Popen[bytes], folder: Path) -> tuple[int, str]:
     return code, (said if said.exists() else folder / "log").read_text()
 
 
-def test_a_model_that_is_not_there_is_waited_for(tmp_path: Path, url: str) -> None:
+def test_a_missing_model_is_reported(tmp_path: Path, url: str) -> None:
     """Before the server is."""
     gone, roles = tmp_path / "gone", ("rollout", "reward", "trainer")
     running = {role: start(role, tmp_path / role, gone, url) for role in roles}

@@ -133,7 +133,7 @@ def test_nothing_is_loaded_that_is_not_named(plugin: Path, prompts: PromptSource
     assert "rljob_plugin" not in sys.modules
 
 
-def test_an_unknown_name_is_told_with_those_that_there_are(plugin: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_known_ones(plugin: Path) -> None:
     said = refusal("Nine")
     assert said.startswith(
         "spec.rollout.engine.name: 'Nine' is unknown: did you mean Mine? write one of Torch (of "
@@ -158,7 +158,7 @@ def test_a_name_that_two_distributions_offer_is_refused(
     assert "'Mine' is offered by rljob-other 1.2 and rljob-plugin 1.2: " in refusal("Mine")
 
 
-def test_what_does_not_load_is_told_with_its_distribution(
+def test_what_does_not_load_is_named_with_its_distribution(
     plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = install(
@@ -177,7 +177,7 @@ def test_what_does_not_load_is_told_with_its_distribution(
     ("name", "words"),
     [("Number", "it is no callable, but int"), ("Wrong", "its options_model is no pydantic model")],
 )
-def test_what_is_no_engine_is_told(plugin: Path, name: str, words: str) -> None:
+def test_what_is_no_engine_is_reported(plugin: Path, name: str, words: str) -> None:
     assert words in refusal(name)
 
 
@@ -185,7 +185,7 @@ def test_what_is_no_engine_is_told(plugin: Path, name: str, words: str) -> None:
     ("name", "words"),
     [("number", "it is no function, but int"), ("wrong", "must take the keyword arguments")],
 )
-def test_what_is_no_reward_is_told(plugin: Path, prompts: PromptSource, name: str, words: str) -> None:
+def test_what_is_no_reward_is_reported(plugin: Path, prompts: PromptSource, name: str, words: str) -> None:
     with pytest.raises(SpecError, match=words) as caught:
         resolve(["exact_match", name], prompts)
     assert caught.value.path == "spec.reward.functions[1]"

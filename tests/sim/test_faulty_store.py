@@ -170,7 +170,7 @@ def test_a_reader_may_get_a_batch_in_parts() -> None:
     assert len(run(main())) > 2
 
 
-def test_when_it_is_cut_off_calls_wait_and_go_on_or_fail_in_the_end() -> None:
+def test_while_the_connection_is_cut_calls_wait_and_then_continue_or_fail() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         store = FaultyStore(MemoryStore(MemoryServer(), subject="j"), Faults(patience=30.0), random.Random(1))

@@ -13,5 +13,5 @@ NAMES = [name for name, mutant in MUTANTS.items() if "simulation" in mutant.by]
 
 
 @pytest.mark.parametrize("name", draw("simulated mutants", NAMES, len(NAMES) // 2))
-def test_a_job_with_a_guard_less_is_found_out(name: str) -> None:
+def test_a_job_that_lacks_a_guard_is_detected(name: str) -> None:
     assert detection_of(name, by="simulation").startswith("seed ")

@@ -87,7 +87,7 @@ def save_tokenizer(folder: Path, *, chat: str | None = None, begin: bool = False
 # ---------------------------------------------------------------------------------------- reasoning-gym
 
 
-def test_generated_prompts_go_on_without_end_and_are_the_same_in_every_process() -> None:
+def test_generated_prompts_continue_without_end_and_are_the_same_in_every_process() -> None:
     here = sums()
     indices = [0, 1, 499, 500, 501, 123_456, 7]
     program = (
@@ -131,7 +131,7 @@ def test_the_template_sees_fields_and_metadata() -> None:
         ("{{ question + 1 }}", "does not render"),
     ],
 )
-def test_a_template_that_does_not_fit_is_told_at_start_up(template: str, message: str) -> None:
+def test_a_template_that_does_not_fit_is_refused_at_start_up(template: str, message: str) -> None:
     with pytest.raises(SpecError, match=f"spec.data.promptTemplate: .*{message}"):
         sums(promptTemplate=template)
 

@@ -95,7 +95,7 @@ async def test_busy_servers_are_asked_again_and_broken_streams_gone_on_with(mode
 
 
 @pytest.mark.timeout(120)  # less than the engine's patience
-async def test_a_plain_vllm_server_is_told_by_its_workers_that_the_sampler_is_not_ours(model: Path) -> None:
+async def test_workers_of_a_plain_vllm_server_report_that_the_sampler_is_not_ours(model: Path) -> None:
     async with serving(Completions(tempered=True)) as server, engine_of(server, model, VLLM) as engine:
         weights = list(load_file(model / "model.safetensors").items())
         await engine.swap(1, weights, "Update")
@@ -109,7 +109,7 @@ async def test_a_plain_vllm_server_is_told_by_its_workers_that_the_sampler_is_no
 
 
 @pytest.mark.timeout(120)  # less than the engine's patience
-async def test_a_server_that_was_left_paused_goes_on_and_gets_its_weights_anew(model: Path) -> None:
+async def test_a_server_that_was_left_paused_continues_and_gets_its_weights_again(model: Path) -> None:
     """As a rollout leaves it that dies after it has told the version and before `/resume`."""
     async with (
         serving(Completions(label="3", paused=True, tempered=True)) as server,
@@ -217,7 +217,7 @@ async def test_a_server_that_was_restarted_and_can_other_things_ends_the_engine(
         assert made.tokens.tolist() == expected([0, 0])
 
 
-async def test_a_server_that_was_restarted_is_told_of_our_sampler_again(model: Path) -> None:
+async def test_a_restarted_server_gets_our_sampler_again(model: Path) -> None:
     async with serving(Completions(ours=True, breaks=1)) as server, engine_of(server, model, VLLM) as engine:
         await engine.swap(0, None, "Update")
         assert server.installed == 1
@@ -240,7 +240,7 @@ async def test_a_server_that_stays_away_ends_the_engine(model: Path) -> None:
             await engine.events()
 
 
-async def test_published_weights_count_as_of_the_version_told_before(model: Path) -> None:
+async def test_published_weights_count_as_of_the_version_announced_before(model: Path) -> None:
     async with serving(Completions(label="1", version=1, tempered=True, pace=0.001)) as server:
         async with engine_of(server, model, PUBLISH) as engine:
             await engine.swap(1, None, "Update")

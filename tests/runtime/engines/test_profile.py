@@ -48,7 +48,7 @@ def test_a_few_steps_tell_nothing() -> None:
     assert learned(0.01, 0.0, 0.0, noise=0.0, steps=10).profile is None
 
 
-def test_a_batch_that_never_changes_is_told_right() -> None:
+def test_a_batch_that_never_changes_is_profiled_correctly() -> None:
     times = StepTimes()
     for _ in range(100):
         times.observe(0.02, batch=8, context=800)

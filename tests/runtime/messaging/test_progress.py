@@ -231,7 +231,7 @@ def test_a_drained_engine_loses_nothing() -> None:
     in_virtual_time(test)
 
 
-def test_what_goes_on_twice_names_all_weights_that_made_it() -> None:
+def test_progress_that_is_continued_twice_names_all_weights_that_generated_it() -> None:
     async def test(world: World) -> None:
         inherited = None
         for version, pod in enumerate(("one", "two", "three")):
@@ -254,7 +254,7 @@ def test_what_goes_on_twice_names_all_weights_that_made_it() -> None:
     [({}, 1), ({"digest": "other"}, 2), ({"sequence": 99}, 2), ({"attempt": 7}, 2), ({"tokens": LENGTH}, 2)],
     ids=["of a coordinator that was replaced", "other tokens", "gone", "of another attempt", "too many"],
 )
-def test_what_is_not_there_as_it_should_be_is_given_back(change: dict[str, Any], epoch: int) -> None:
+def test_progress_that_is_missing_or_damaged_is_given_back(change: dict[str, Any], epoch: int) -> None:
     async def test(world: World) -> None:
         instance = await world.start("one")
         await world.send(instance, work())
@@ -286,7 +286,7 @@ def test_cancelled_work_leaves_its_progress_to_others() -> None:
     in_virtual_time(test)
 
 
-def test_new_weights_under_restart_begin_anew() -> None:
+def test_new_weights_under_restart_start_again() -> None:
     async def test(world: World) -> None:
         await world.announce(3, "m3")
         instance = await world.start("one")

@@ -81,7 +81,7 @@ async def seen(volume: Volume) -> AsyncIterator[asyncio.Queue[PipelineSpec]]:
     task.cancel()
 
 
-async def test_a_swapped_link_is_seen_and_the_same_content_is_not_told_of(
+async def test_a_swapped_link_is_noticed_and_the_same_content_is_not_reported(
     volume: Volume, seen: asyncio.Queue[PipelineSpec]
 ) -> None:
     await asyncio.sleep(1.2)  # a look at what it was started with

@@ -299,7 +299,7 @@ async def test_the_digest_covers_the_result(model: Path) -> None:
     assert result.digest == xxhash.xxh3_128_hexdigest(canonical)
 
 
-async def test_bad_answers_fail_alone_and_the_job_goes_on(model: Path, module: str, tmp_path: Path) -> None:
+async def test_bad_answers_fail_alone_and_the_job_continues(model: Path, module: str, tmp_path: Path) -> None:
     words = {
         "raise": "RewardRaised: {}:act raised ValueError: bad answer",
         "nan": "RewardOutOfRange: {}:act returned nan; a score lies between -1e+06 and 1e+06",
@@ -436,7 +436,7 @@ async def test_a_wrong_spec_ends_the_role(model: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- the pool
 
 
-async def test_a_pool_whose_idle_processes_were_killed_goes_on() -> None:
+async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
     pool = RewardPool(job_config("model", functions=["exact_match"], limit=20), workers=2)
     try:
         await pool.start()

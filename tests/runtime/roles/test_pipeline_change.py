@@ -104,7 +104,7 @@ def wide(tmp_path: Path, model: Path) -> JobConfig:
     return longer(config, data=data)
 
 
-async def test_a_wider_bound_is_told_once_there_is_room_and_refused_while_there_is_none(
+async def test_a_wider_bound_is_reported_once_there_is_room_and_refused_while_there_is_none(
     store: NatsStore,
     nats_server: EmbeddedServer,
     tmp_path: Path,
@@ -147,7 +147,7 @@ async def test_a_wider_bound_is_told_once_there_is_room_and_refused_while_there_
     await client.close()
 
 
-async def test_a_coordinator_that_finds_a_pipeline_without_room_goes_on_under_the_one_before(
+async def test_a_coordinator_that_finds_a_pipeline_without_room_continues_under_the_one_before(
     nats_server: EmbeddedServer, tmp_path: Path, model: Path
 ) -> None:
     config = longer(job(tmp_path, model, mode="BoundedAsync", maxStaleness=1), evaluation=None)

@@ -110,7 +110,7 @@ async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_t
     assert slow.keys()
 
 
-async def test_a_trainer_goes_on_from_the_newest_state_where_the_named_one_is_gone(tmp_path, model, caplog):
+async def test_a_trainer_continues_from_the_newest_state_where_the_named_one_is_gone(tmp_path, model, caplog):
     """A ledger that lost its end names an older checkpoint than there are, which was removed for newer ones."""
     config = job(tmp_path, model, every_steps=1, mode="Streaming")
     async with Roles(config, model) as roles:
@@ -151,7 +151,7 @@ async def test_what_was_stored_with_altered_bytes_is_generated_again(tmp_path, m
     assert {r.reason for r in resets} <= {"PayloadCorrupt"}
 
 
-async def test_an_engine_that_is_told_to_stop_before_there_are_weights_stops(tmp_path, model):
+async def test_an_engine_that_is_stopped_before_there_are_weights_ends(tmp_path, model):
     async with Roles(job(tmp_path, model, mode="Streaming"), model) as roles:
         roles.rollout("early")
         await asyncio.sleep(0.05)  # nobody has announced a version

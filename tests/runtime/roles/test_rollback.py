@@ -156,7 +156,7 @@ async def test_an_optimizer_state_of_before_is_taken_if_that_of_the_version_is_g
     assert (await place.back_to(2)).optimizer == 1
 
 
-async def test_a_job_that_had_ended_goes_on(place: Place):
+async def test_an_ended_job_continues(place: Place):
     ended = story()
     ended.write(JobFinished("Failed", "weights"), GroupAborted("g6", "JobFinished"))
     await place.leave(ended)
@@ -204,7 +204,7 @@ async def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(
     assert [m.version for m in place.weights.manifests()] == [1, 2, 3]
 
 
-async def test_of_a_job_that_never_trained_there_is_nothing_to_go_back_to(place: Place):
+async def test_a_job_that_never_trained_has_no_version_to_return_to(place: Place):
     await place.store.open()
     with pytest.raises(SpecError, match=r"0 is the newest version.*: nothing was trained"):
         await place.back_to(0)

@@ -93,7 +93,7 @@ def test_a_manifest_longer_than_a_message(opened: Open, job: Callable[..., NatsS
     assert len(list(opened().read(manifest))) == 2
 
 
-def test_chunks_that_are_gone_are_told(opened: Open) -> None:
+def test_missing_chunks_are_reported(opened: Open) -> None:
     manifest = write(opened(), 1)
     reader = opened().read(manifest)
     opened().delete("v1-a")

@@ -19,7 +19,7 @@ from rljob_runtime.weights.store import StoredWeights
 
 
 @pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
-def test_a_missing_package_is_told(
+def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, scheme: str, package: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -148,7 +148,7 @@ def test_a_writer_that_fails_leaves_no_object(bucket: str) -> None:
     store.close()
 
 
-def test_a_bucket_that_is_not_there(bucket: str) -> None:
+def test_a_missing_bucket(bucket: str) -> None:
     store = open_store("Files", uri=bucket.replace("models", "others"))
     assert store.manifests() == []
     with pytest.raises(StorageRefused, match="others/runs/weights/v1-a"):
