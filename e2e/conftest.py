@@ -91,8 +91,8 @@ def installed(cluster: AnyCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def jobs(installed: AnyCluster) -> Iterator[tuple[Kubectl, Path]]:
     """Kubectl in a namespace of the test's own where jobs can run, and the folder behind its claim."""
-    with job_namespace(installed.kubectl) as there:
-        yield there
+    with job_namespace(installed.kubectl) as kubectl:
+        yield kubectl
 
 
 @pytest.fixture

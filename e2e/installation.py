@@ -63,10 +63,10 @@ def install(kubectl: Kubectl, image: str, *, storage: Path, scratch: Path) -> No
     with (overlay / "kustomization.yaml").open("w") as file:
         YAML().dump(_overlay(python, image, os.path.relpath(ROOT / "manifests", overlay)), file)
     kubectl("apply", "--server-side", f"--kustomize={overlay}")
-    there = kubectl.within(SYSTEM)
-    there.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
+    kubectl = kubectl.within(SYSTEM)
+    kubectl.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
     for workload in ("statefulset/nats", "deployment/rljob-operator"):
-        there("rollout", "status", workload, "--timeout=300s", timeout=310)
+        kubectl("rollout", "status", workload, "--timeout=300s", timeout=310)
 
 
 def worker_template(python: Environment) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def job_namespace(kubectl: Kubectl) -> Iterator[tuple[Kubectl, Path]]:
     """A namespace under Restricted Pod Security with the claim `rljob`, and the folder behind the claim."""
     with own_namespace(kubectl, for_pods=True) as name, shared_folder() as folder:
         kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-        there = kubectl.within(name)
-        there.apply([*environment(name).manifests, *host_volume("rljob", folder, namespace=name)])
-        yield there, folder
-        there("delete", "rljob", "--all", "--timeout=90s")
+        kubectl = kubectl.within(name)
+        kubectl.apply([*environment(name).manifests, *host_volume("rljob", folder, namespace=name)])
+        yield kubectl, folder
+        kubectl("delete", "rljob", "--all", "--timeout=90s")
 
 
 def _overlay(python: Environment, image: str, base: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ STEPS = 12
 
 
 def test_vllm_pods_feed_a_trainer_sharded_over_two_pods(jobs: tuple[Kubectl, Path]) -> None:
-    there, _folder = jobs
+    kubectl, _folder = jobs
     manifest = example("chain-sum")
     spec = manifest["spec"]
     spec["steps"] = STEPS
@@ -24,10 +24,10 @@ def test_vllm_pods_feed_a_trainer_sharded_over_two_pods(jobs: tuple[Kubectl, Pat
     spec["rollout"]["engine"] = {"name": "vLLM", "options": {"slots": 64, "threads": 1}}
     spec["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
     spec["trainer"] |= {"backend": "FSDP", "numNodes": 2, "checkpoint": {"everySteps": 5}}
-    there.apply(manifest)
-    job = Job(there, "chain-sum")
+    kubectl.apply(manifest)
+    job = Job(kubectl, "chain-sum")
     job.until(lambda: len(job.pods("trainer")) == 2, seconds=240)
-    services = there.json("get", "services", "--selector=rljob.dev/job=chain-sum,rljob.dev/role=trainer")
+    services = kubectl.json("get", "services", "--selector=rljob.dev/job=chain-sum,rljob.dev/role=trainer")
     assert [service["spec"]["clusterIP"] for service in services["items"]] == ["None"]
     job.until(lambda: job.condition("Succeeded").get("status") == "True", seconds=1200)
     status = job.status()

@@ -30,9 +30,9 @@ def job(installed: AnyCluster) -> Iterator[Job]:
     spec = manifest["spec"]
     spec["trainer"]["checkpoint"] = {"everySteps": 5}
     spec["backoffLimit"] = 3
-    with job_namespace(installed.kubectl) as (there, _folder):
-        there.apply(manifest)
-        job = Job(there, "long")
+    with job_namespace(installed.kubectl) as (kubectl, _folder):
+        kubectl.apply(manifest)
+        job = Job(kubectl, "long")
         job.advances()
         yield job
 

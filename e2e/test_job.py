@@ -14,9 +14,9 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 def test_the_demo_runs_as_pods_on_two_nodes(jobs: tuple[Kubectl, Path]) -> None:
-    there, _folder = jobs
-    there("apply", f"--filename={EXAMPLES / 'chain-sum.yaml'}")
-    job = Job(there, "chain-sum")
+    kubectl, _folder = jobs
+    kubectl("apply", f"--filename={EXAMPLES / 'chain-sum.yaml'}")
+    job = Job(kubectl, "chain-sum")
     nodes = job.nodes_until("Succeeded", seconds=1200)
     assert nodes >= {"east", "west"}
     status = job.status()

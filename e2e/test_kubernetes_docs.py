@@ -73,8 +73,8 @@ class Terminal:
 
 
 def test_the_page_shows_what_happens(jobs: tuple[Kubectl, Path], tmp_path: Path) -> None:
-    there, folder = jobs
-    terminal, job = Terminal(there, tmp_path), Job(there, "chain-sum")
+    kubectl, folder = jobs
+    terminal, job = Terminal(kubectl, tmp_path), Job(kubectl, "chain-sum")
     coordinators: list[list[str]] = []
     for command, shown in console():
         if '"suspend": false' in command:
@@ -84,7 +84,7 @@ def test_the_page_shows_what_happens(jobs: tuple[Kubectl, Path], tmp_path: Path)
             job.until(lambda: job.status()["pools"][0]["readyReplicas"] == 3, seconds=300)
             coordinators.append([pod["metadata"]["uid"] for pod in job.pods("coordinator")])
         if "delete" in command:
-            assert "verdict: holds" in there("logs", "chain-sum-audit")
+            assert "verdict: holds" in kubectl("logs", "chain-sum-audit")
         try:
             said = terminal.type(command)
         except AssertionError as error:
@@ -93,12 +93,12 @@ def test_the_page_shows_what_happens(jobs: tuple[Kubectl, Path], tmp_path: Path)
         if "Ready" in command:
             coordinators.append([pod["metadata"]["uid"] for pod in job.pods("coordinator")])
     assert coordinators[0] == coordinators[1], "a change of spec.pipeline restarted the coordinator"
-    _left(there, folder)
+    _left(kubectl, folder)
 
 
-def _left(there: Kubectl, folder: Path) -> None:
+def _left(kubectl: Kubectl, folder: Path) -> None:
     """The job's end leaves what the page says."""
-    assert there("get", "rljob,rolloutpool,deployment,job,pods,service", "--output=name").split() == []
+    assert kubectl("get", "rljob,rolloutpool,deployment,job,pods,service", "--output=name").split() == []
     (checkpoints,), (weights,) = (
         list((folder / name).glob("chain-sum-*")) for name in ("checkpoints", "weights")
     )

@@ -34,10 +34,10 @@ def place(installed: AnyCluster) -> Iterator[tuple[Job, Path]]:
     spec = manifest["spec"]
     spec["model"]["uri"] = "pvc://rljob/model"
     spec["trainer"]["checkpoint"] = {"everySteps": 100_000}  # which would want the model's tokenizer
-    with job_namespace(installed.kubectl) as (there, folder):
+    with job_namespace(installed.kubectl) as (kubectl, folder):
         shutil.copytree(EXAMPLES / MODEL, folder / "model")
-        there.apply(manifest)
-        job = Job(there, "frail")
+        kubectl.apply(manifest)
+        job = Job(kubectl, "frail")
         job.advances()
         yield job, folder
 

@@ -39,7 +39,7 @@ def crds(control_plane: SharedControlPlane) -> SharedControlPlane:
 
 
 @pytest.fixture
-def there(crds: SharedControlPlane, namespace: str) -> Namespace:
+def watched(crds: SharedControlPlane, namespace: str) -> Namespace:
     """A namespace of the test's own."""
     return Namespace(crds.kubectl.within(namespace))
 

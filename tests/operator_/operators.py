@@ -209,7 +209,7 @@ class Namespace:
         items.sort(key=lambda item: (item["firstTimestamp"], int(item["metadata"]["resourceVersion"])))
         return [item["message"] for item in items if reason in {"", item["reason"]}]
 
-    def there(self, kind: str, name: str) -> Object:
+    def existing(self, kind: str, name: str) -> Object:
         """The object, once it is there."""
         found: Object = until(lambda: self.get(kind, name))
         return found

@@ -27,72 +27,73 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 
 @pytest.fixture
-def there(control_plane: ControlPlane) -> Iterator[Namespace]:
+def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
     with own_namespace(control_plane.kubectl) as name:
         yield Namespace(control_plane.kubectl.within(name))
 
 
 @pytest.fixture
 def operator(
-    control_plane: ControlPlane, nats_server: EmbeddedServer, there: Namespace, tmp_path: Path
+    control_plane: ControlPlane, nats_server: EmbeddedServer, watched: Namespace, tmp_path: Path
 ) -> Iterator[Operator]:
     log = tmp_path / "operator.log"
-    with Operator(control_plane.kubeconfig, nats_server.url, there.name, log) as running:
+    with Operator(control_plane.kubeconfig, nats_server.url, watched.name, log) as running:
         yield running
 
 
-def runs(there: Namespace, *jobs: str) -> bool:
+def runs(watched: Namespace, *jobs: str) -> bool:
     """These jobs have all their children, and no other job has any."""
     wanted: set[str] = set()
     for name in jobs:
-        found = there.get("rljob", name) or {}
+        found = watched.get("rljob", name) or {}
         wanted |= children_of(name, attempt=found.get("status", {}).get("trainerAttempt", 0))
-    return there.children() == wanted
+    return watched.children() == wanted
 
 
 def test_jobs_continue_after_restarts_of_the_api_server(
-    control_plane: ControlPlane, operator: Operator, there: Namespace
+    control_plane: ControlPlane, operator: Operator, watched: Namespace
 ) -> None:
     pid = operator.pid
-    there.apply(manifest("first"))
-    there.apply(manifest("second"))
-    until(lambda: runs(there, "first", "second"))
+    watched.apply(manifest("first"))
+    watched.apply(manifest("second"))
+    until(lambda: runs(watched, "first", "second"))
     before = operator.requests()
-    there.apply(manifest("third"))
+    watched.apply(manifest("third"))
     until(lambda: operator.requests() >= before + 3)  # it is being created
-    there("delete", "rljob", "second", "--wait=false")
+    watched("delete", "rljob", "second", "--wait=false")
     control_plane.restart_api_server(kill=True, down_seconds=2.0)
     assert operator.status("healthz") == 200
     # Kubernetes' own controllers, which remove what the second one had, take their time to connect again.
-    until(lambda: runs(there, "first", "third"), seconds=200)
-    until(lambda: there.get("rljob", "second") is None)
-    assert there.there("rljob", "first")["status"]["trainerAttempt"] == 1
+    until(lambda: runs(watched, "first", "third"), seconds=200)
+    until(lambda: watched.get("rljob", "second") is None)
+    assert watched.existing("rljob", "first")["status"]["trainerAttempt"] == 1
 
     # Its watches live: of a job's spec, of its children.
     control_plane.restart_api_server()
-    there.patch("rljob", "first", {"spec": {"algorithm": {"learningRate": 0.5}}})
-    until(lambda: there.get("job", "first-trainer-2"))
-    uid = there.there("deployment", "third-reward")["metadata"]["uid"]
-    there("delete", "deployment", "third-reward", "--wait=false")
+    watched.patch("rljob", "first", {"spec": {"algorithm": {"learningRate": 0.5}}})
+    until(lambda: watched.get("job", "first-trainer-2"))
+    uid = watched.existing("deployment", "third-reward")["metadata"]["uid"]
+    watched("delete", "deployment", "third-reward", "--wait=false")
     until(
         lambda: (
-            (there.get("deployment", "third-reward") or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid
+            (watched.get("deployment", "third-reward") or {"metadata": {"uid": uid}})["metadata"]["uid"]
+            != uid
         )
     )
     assert (operator.pid, operator.runs, operator.status("healthz")) == (pid, True, 200)
 
 
 def test_what_was_removed_while_the_api_server_was_not_to_be_reached_is_made_again(
-    control_plane: ControlPlane, operator: Operator, there: Namespace
+    control_plane: ControlPlane, operator: Operator, watched: Namespace
 ) -> None:
-    there.apply(manifest())
-    until(lambda: runs(there, "sums"))
-    uid = there.there("configmap", "sums-config")["metadata"]["uid"]
+    watched.apply(manifest())
+    until(lambda: runs(watched, "sums"))
+    uid = watched.existing("configmap", "sums-config")["metadata"]["uid"]
     control_plane.restart_api_server(kill=True)
-    there("delete", "configmap", "sums-config", "--wait=false")  # as a rule before the watches are back
+    watched("delete", "configmap", "sums-config", "--wait=false")  # as a rule before the watches are back
     until(
         lambda: (
-            (there.get("configmap", "sums-config") or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid
+            (watched.get("configmap", "sums-config") or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid
         )
     )
-    until(lambda: runs(there, "sums"))
+    until(lambda: runs(watched, "sums"))

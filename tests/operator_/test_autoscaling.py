@@ -46,7 +46,7 @@ def metrics(control_plane: ControlPlane) -> Iterator[ExternalMetrics]:
 
 
 @pytest.fixture
-def there(control_plane: ControlPlane) -> Iterator[Namespace]:
+def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
     with own_namespace(control_plane.kubectl) as name:
         yield Namespace(control_plane.kubectl.within(name))
 
@@ -59,9 +59,9 @@ def proxy(control_plane: ControlPlane, tmp_path: Path) -> Iterator[ApiProxy]:
 
 @pytest.fixture
 def operator(
-    proxy: ApiProxy, nats_server: EmbeddedServer, there: Namespace, tmp_path: Path
+    proxy: ApiProxy, nats_server: EmbeddedServer, watched: Namespace, tmp_path: Path
 ) -> Iterator[Operator]:
-    with Operator(proxy.kubeconfig, nats_server.url, there.name, tmp_path / "operator.log") as running:
+    with Operator(proxy.kubeconfig, nats_server.url, watched.name, tmp_path / "operator.log") as running:
         yield running
 
 
@@ -86,31 +86,31 @@ def autoscaler(*, most: int) -> Object:
     }
 
 
-def replicas(there: Namespace, kind: str = "deployment") -> int:
-    found = there.get(kind, POOL)
+def replicas(watched: Namespace, kind: str = "deployment") -> int:
+    found = watched.get(kind, POOL)
     return -1 if found is None else int(found["spec"]["replicas"])
 
 
 def test_a_pool_follows_its_autoscaler(
-    operator: Operator, there: Namespace, metrics: ExternalMetrics
+    operator: Operator, watched: Namespace, metrics: ExternalMetrics
 ) -> None:
     metrics.value = 5
-    there.apply(manifest(rollout=SCALED))
-    until(lambda: there.children() == children_of("sums"))
-    assert replicas(there) == 1
-    there.kubectl.apply(autoscaler(most=6))
+    watched.apply(manifest(rollout=SCALED))
+    until(lambda: watched.children() == children_of("sums"))
+    assert replicas(watched) == 1
+    watched.kubectl.apply(autoscaler(most=6))
     for backlog, engines in ((38, 4), (60, 6), (15, 2)):
         metrics.value = backlog
-        until(lambda engines=engines: replicas(there, "rolloutpool") == replicas(there) == engines)
-        until(lambda engines=engines: status_of_pool(there) == engines)
+        until(lambda engines=engines: replicas(watched, "rolloutpool") == replicas(watched) == engines)
+        until(lambda engines=engines: status_of_pool(watched) == engines)
     # Other fields change, of the pool's own template too.
     asked = metrics.asked
-    there.patch("rljob", "sums", {"spec": {"steps": 9, "rollout": {"sampling": {"temperature": 0.5}}}})
-    until(lambda: there.there("rljob", "sums")["status"].get("observedGeneration") == 2)
-    until(lambda: "0.5" in there.there("rolloutpool", POOL)["spec"]["config"])
+    watched.patch("rljob", "sums", {"spec": {"steps": 9, "rollout": {"sampling": {"temperature": 0.5}}}})
+    until(lambda: watched.existing("rljob", "sums")["status"].get("observedGeneration") == 2)
+    until(lambda: "0.5" in watched.existing("rolloutpool", POOL)["spec"]["config"])
     until(lambda: metrics.asked >= asked + 3)
-    assert (replicas(there, "rolloutpool"), replicas(there)) == (2, 2)
-    told = until(lambda: len(found := there.events("sums", "PoolScaled")) >= 3 and found)
+    assert (replicas(watched, "rolloutpool"), replicas(watched)) == (2, 2)
+    told = until(lambda: len(found := watched.events("sums", "PoolScaled")) >= 3 and found)
     assert told[-3:] == [
         "pool cpu: 1 → 4 engines",
         "pool cpu: 4 → 6 engines",
@@ -118,57 +118,59 @@ def test_a_pool_follows_its_autoscaler(
     ]
 
 
-def status_of_pool(there: Namespace) -> int:
+def status_of_pool(watched: Namespace) -> int:
     """What the RLJob says of it."""
-    (pool,) = there.there("rljob", "sums")["status"]["pools"]
+    (pool,) = watched.existing("rljob", "sums")["status"]["pools"]
     return int(pool["replicas"])
 
 
 def test_the_job_s_bounds_hold_whatever_an_autoscaler_wants(
-    operator: Operator, there: Namespace, metrics: ExternalMetrics
+    operator: Operator, watched: Namespace, metrics: ExternalMetrics
 ) -> None:
     metrics.value = 500
-    there.apply(manifest(rollout=SCALED))
-    until(lambda: there.children() == children_of("sums"))
-    there.kubectl.apply(autoscaler(most=20))
-    until(lambda: replicas(there) == 6)
-    generation = there.there("rolloutpool", POOL)["metadata"]["generation"]
+    watched.apply(manifest(rollout=SCALED))
+    until(lambda: watched.children() == children_of("sums"))
+    watched.kubectl.apply(autoscaler(most=20))
+    until(lambda: replicas(watched) == 6)
+    generation = watched.existing("rolloutpool", POOL)["metadata"]["generation"]
     asked = metrics.asked
     seen: set[int] = set()
 
     def asked_again() -> bool:
-        seen.add(replicas(there))
+        seen.add(replicas(watched))
         return metrics.asked >= asked + 3
 
     until(asked_again)
     assert seen == {6}
-    until(lambda: status_of_pool(there) == 6)
+    until(lambda: status_of_pool(watched) == 6)
     # They do not quarrel: the pool keeps what the autoscaler wants, and says why it does not get it.
-    pool = there.there("rolloutpool", POOL)
+    pool = watched.existing("rolloutpool", POOL)
     assert (pool["spec"]["replicas"], pool["metadata"]["generation"]) == (20, generation)
-    until(lambda: limited(there) == ("True", "TooManyReplicas"))
-    assert until(lambda: there.events("sums", "PoolScaled")) == ["pool cpu: 1 → 6 engines"]
+    until(lambda: limited(watched) == ("True", "TooManyReplicas"))
+    assert until(lambda: watched.events("sums", "PoolScaled")) == ["pool cpu: 1 → 6 engines"]
 
 
-def limited(there: Namespace) -> tuple[str, str]:
+def limited(watched: Namespace) -> tuple[str, str]:
     """Whether the pool's scale is, and why."""
     (found,) = (
-        c for c in there.there("rolloutpool", POOL)["status"]["conditions"] if c["type"] == "ScalingLimited"
+        c
+        for c in watched.existing("rolloutpool", POOL)["status"]["conditions"]
+        if c["type"] == "ScalingLimited"
     )
     return found["status"], found["reason"]
 
 
 def test_who_scales_a_pool_while_the_operator_writes_it_is_not_undone(
-    operator: Operator, there: Namespace, proxy: ApiProxy
+    operator: Operator, watched: Namespace, proxy: ApiProxy
 ) -> None:
-    there.apply(manifest())
-    until(lambda: there.children() == children_of("sums"))
+    watched.apply(manifest())
+    until(lambda: watched.children() == children_of("sums"))
     proxy.hold(lambda method, path: method == "PATCH" and path.endswith(f"/rolloutpools/{POOL}"))
-    there.patch("rljob", "sums", {"spec": {"rollout": {"sampling": {"temperature": 0.5}}}})
+    watched.patch("rljob", "sums", {"spec": {"rollout": {"sampling": {"temperature": 0.5}}}})
     until(proxy.held.is_set)
-    there("scale", "rolloutpool", POOL, "--replicas=5")
+    watched("scale", "rolloutpool", POOL, "--replicas=5")
     proxy.go()
-    until(lambda: "0.5" in there.there("rolloutpool", POOL)["spec"]["config"])
-    until(lambda: replicas(there) == 5)
+    until(lambda: "0.5" in watched.existing("rolloutpool", POOL)["spec"]["config"])
+    until(lambda: replicas(watched) == 5)
     time.sleep(1)
-    assert replicas(there, "rolloutpool") == 5
+    assert replicas(watched, "rolloutpool") == 5

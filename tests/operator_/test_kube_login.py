@@ -130,20 +130,20 @@ def test_the_operator_starts_with_an_exec_plugin_and_outlives_its_tokens(
         tokens = Tokens(kubectl, "team")
         first = tokens.issue("first")
         plugin.prints(first, expires_in=3600)
-        there = Namespace(kubectl.within("team"))
+        watched = Namespace(kubectl.within("team"))
         kubeconfig = plugin.kubeconfig(cluster_of(control_plane.kubeconfig))
         with Operator(kubeconfig, nats.url, "team", tmp_path / "operator.log") as operator:
-            there.apply(manifest())
-            until(lambda: there.children() == children_of("sums"))
+            watched.apply(manifest())
+            until(lambda: watched.children() == children_of("sums"))
             assert plugin.runs == 1  # for kopf's connections and for ours
             plugin.prints(tokens.issue("second"), expires_in=3600)
             tokens.revoke("first", first, tmp_path)
             # Streams that are open stay open, whatever becomes of their token: end them all.
             control_plane.restart_api_server()
-            there.apply({**manifest(), "metadata": {"name": "others"}})
-            until(lambda: there.children() == children_of("sums") | children_of("others"))  # kopf's watch
-            there("delete", "deployment", "sums-reward")
-            until(lambda: there.children() == children_of("sums") | children_of("others"))  # ours
+            watched.apply({**manifest(), "metadata": {"name": "others"}})
+            until(lambda: watched.children() == children_of("sums") | children_of("others"))  # kopf's watch
+            watched("delete", "deployment", "sums-reward")
+            until(lambda: watched.children() == children_of("sums") | children_of("others"))  # ours
             assert 2 <= plugin.runs <= 4
             assert operator.runs
 

@@ -30,32 +30,34 @@ def operator(crds: Any, namespace: str, nats_url: str, tmp_path: Path) -> Iterat
         yield running
 
 
-def settled(there: Namespace, *, attempt: int = 1) -> bool:
+def settled(watched: Namespace, *, attempt: int = 1) -> bool:
     """All children are there, with the Job of a trainer's attempt."""
-    return there.children() == children_of("sums", attempt=attempt)
+    return watched.children() == children_of("sums", attempt=attempt)
 
 
-def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, there: Namespace) -> None:
-    there.apply(manifest())
-    until(lambda: settled(there))
-    job = there.get("rljob", "sums")
+def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, watched: Namespace) -> None:
+    watched.apply(manifest())
+    until(lambda: settled(watched))
+    job = watched.get("rljob", "sums")
     assert job["metadata"]["finalizers"] == ["rljob.dev/cleanup"]
     assert "annotations" not in job["metadata"]
-    deployment = there.get("deployment", "sums-rollout-cpu")
+    deployment = watched.get("deployment", "sums-rollout-cpu")
     assert deployment["metadata"]["ownerReferences"][0]["kind"] == "RolloutPool"
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert {"name": "claim-shared", "mountPath": "/mnt/claims/shared"} in container["volumeMounts"]
     # There is no node.
-    until(lambda: (there.condition("sums", "Ready") or {}).get("reason") == "Unschedulable")
-    assert not there.is_true("sums", "Ready")
-    there("delete", "rljob", "sums", "--timeout=60s")
-    assert not there.children()
+    until(lambda: (watched.condition("sums", "Ready") or {}).get("reason") == "Unschedulable")
+    assert not watched.is_true("sums", "Ready")
+    watched("delete", "rljob", "sums", "--timeout=60s")
+    assert not watched.children()
 
 
-def test_nothing_is_written_when_nothing_changes(operator: Operator, there: Namespace) -> None:
-    there.apply(manifest())
-    until(lambda: settled(there))
-    until(lambda: (there.condition("sums", "Ready") or {}).get("reason") == "Unschedulable")  # the last news
+def test_nothing_is_written_when_nothing_changes(operator: Operator, watched: Namespace) -> None:
+    watched.apply(manifest())
+    until(lambda: settled(watched))
+    until(
+        lambda: (watched.condition("sums", "Ready") or {}).get("reason") == "Unschedulable"
+    )  # the last news
 
     def rests() -> bool:
         before = operator.requests()
@@ -68,42 +70,42 @@ def test_nothing_is_written_when_nothing_changes(operator: Operator, there: Name
     assert operator.requests() == before
 
 
-def test_drift_is_repaired_and_what_others_own_is_left_alone(operator: Operator, there: Namespace) -> None:
-    there.apply(manifest())
-    until(lambda: settled(there))
-    uid = there.get("deployment", "sums-reward")["metadata"]["uid"]
-    there("delete", "deployment", "sums-reward", "--wait=false")
-    until(lambda: (there.get("deployment", "sums-reward") or {}).get("metadata", {}).get("uid", uid) != uid)
-    there("scale", "deployment", "sums-coordinator", "--replicas=3")
-    until(lambda: there.get("deployment", "sums-coordinator")["spec"]["replicas"] == 1)
-    there("label", "deployment", "sums-coordinator", "team=red")
-    there("scale", "rolloutpool", "sums-rollout-cpu", "--replicas=5")
-    until(lambda: there.get("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 5)
-    pool = until(lambda: _scaled(there, 5))
+def test_drift_is_repaired_and_what_others_own_is_left_alone(operator: Operator, watched: Namespace) -> None:
+    watched.apply(manifest())
+    until(lambda: settled(watched))
+    uid = watched.get("deployment", "sums-reward")["metadata"]["uid"]
+    watched("delete", "deployment", "sums-reward", "--wait=false")
+    until(lambda: (watched.get("deployment", "sums-reward") or {}).get("metadata", {}).get("uid", uid) != uid)
+    watched("scale", "deployment", "sums-coordinator", "--replicas=3")
+    until(lambda: watched.get("deployment", "sums-coordinator")["spec"]["replicas"] == 1)
+    watched("label", "deployment", "sums-coordinator", "team=red")
+    watched("scale", "rolloutpool", "sums-rollout-cpu", "--replicas=5")
+    until(lambda: watched.get("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 5)
+    pool = until(lambda: _scaled(watched, 5))
     assert pool["status"]["selector"] == "rljob.dev/job=sums,rljob.dev/pool=cpu,rljob.dev/role=rollout"
-    there.apply(manifest(steps=4))
-    until(lambda: there.get("rljob", "sums")["status"]["observedGeneration"] == 2)
+    watched.apply(manifest(steps=4))
+    until(lambda: watched.get("rljob", "sums")["status"]["observedGeneration"] == 2)
     time.sleep(1)
-    assert there.get("rolloutpool", "sums-rollout-cpu")["spec"]["replicas"] == 5
-    assert there.get("deployment", "sums-coordinator")["metadata"]["labels"]["team"] == "red"
+    assert watched.get("rolloutpool", "sums-rollout-cpu")["spec"]["replicas"] == 5
+    assert watched.get("deployment", "sums-coordinator")["metadata"]["labels"]["team"] == "red"
 
 
-def _scaled(there: Namespace, replicas: int) -> Object | None:
-    pool = there.get("rolloutpool", "sums-rollout-cpu")
+def _scaled(watched: Namespace, replicas: int) -> Object | None:
+    pool = watched.get("rolloutpool", "sums-rollout-cpu")
     return pool if pool is not None and pool.get("status", {}).get("replicas") == replicas else None
 
 
 def test_a_suspended_job_has_no_children_and_continues_with_the_next_attempt(
-    operator: Operator, there: Namespace
+    operator: Operator, watched: Namespace
 ) -> None:
-    there.apply(manifest())
-    until(lambda: settled(there))
-    there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
-    until(lambda: there.is_true("sums", "Suspended"))
-    until(lambda: not there.children())
-    there("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
-    there.there("job", "sums-trainer-2")
-    assert there.get("rljob", "sums")["status"]["trainerAttempt"] == 2
+    watched.apply(manifest())
+    until(lambda: settled(watched))
+    watched("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
+    until(lambda: watched.is_true("sums", "Suspended"))
+    until(lambda: not watched.children())
+    watched("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
+    watched.existing("job", "sums-trainer-2")
+    assert watched.get("rljob", "sums")["status"]["trainerAttempt"] == 2
 
 
 @pytest.mark.parametrize(
@@ -116,39 +118,42 @@ def test_a_suspended_job_has_no_children_and_continues_with_the_next_attempt(
     ids=["by us", "by the schema", "by validation"],
 )
 def test_a_spec_that_cannot_be_made_stalls_and_heals(
-    operator: Operator, there: Namespace, patch: Object, words: str
+    operator: Operator, watched: Namespace, patch: Object, words: str
 ) -> None:
-    there.apply(manifest(reward={"template": {"spec": patch}}))
-    until(lambda: there.is_true("sums", "Stalled"))
-    stalled = there.condition("sums", "Stalled")
+    watched.apply(manifest(reward={"template": {"spec": patch}}))
+    until(lambda: watched.is_true("sums", "Stalled"))
+    stalled = watched.condition("sums", "Stalled")
     assert stalled["reason"] == "InvalidTemplate"
     assert words in stalled["message"]
-    there.apply(manifest())
-    until(lambda: settled(there))
-    until(lambda: not there.is_true("sums", "Stalled"))
+    watched.apply(manifest())
+    until(lambda: settled(watched))
+    until(lambda: not watched.is_true("sums", "Stalled"))
 
 
 async def test_figures_come_from_the_workers_and_streams_go_with_the_job(
-    operator: Operator, there: Namespace, nats_url: str
+    operator: Operator, watched: Namespace, nats_url: str
 ) -> None:
-    there.apply(manifest())
-    uid = (await asyncio.to_thread(there.there, "rljob", "sums"))["metadata"]["uid"]
-    names = {"subject": f"rljob.{there.name}.sums.{uid}", "stream_prefix": f"RLJOB_{there.name}_sums_{uid}"}
+    watched.apply(manifest())
+    uid = (await asyncio.to_thread(watched.existing, "rljob", "sums"))["metadata"]["uid"]
+    names = {
+        "subject": f"rljob.{watched.name}.sums.{uid}",
+        "stream_prefix": f"RLJOB_{watched.name}_sums_{uid}",
+    }
     store = NatsStore(nats_url, **names)
     await store.open()
     stats = StepStats(staleness_mean=0.5, staleness_max=2)
     line = StepMetrics(3, 3, 1.0, reward_mean=0.75, tokens_per_second=100.0, stats=stats)
 
     def shown() -> bool:
-        status = (there.get("rljob", "sums") or {}).get("status", {})
+        status = (watched.get("rljob", "sums") or {}).get("status", {})
         return (status.get("step"), status.get("stalenessMax"), status.get("rewardMean")) == (3, 2, 0.75)
 
     async with asyncio.timeout(200):
         # As a coordinator does it, again and again: the operator may not listen yet when the first one comes.
         while not await asyncio.to_thread(shown):
             await store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(line))
-    await asyncio.to_thread(there, "delete", "rljob", "sums", "--timeout=60s")
-    streams = await store._connection.call("STREAM.NAMES", {"subject": f"rljob.{there.name}.>"})
+    await asyncio.to_thread(watched, "delete", "rljob", "sums", "--timeout=60s")
+    streams = await store._connection.call("STREAM.NAMES", {"subject": f"rljob.{watched.name}.>"})
     assert not streams.get("streams")
     await store.close()
 

@@ -26,11 +26,11 @@ pytestmark = pytest.mark.xdist_group("operator-killed")
 class TrainerJobs:
     """Every Job there ever was in a namespace, from a watch of its own."""
 
-    def __init__(self, there: Namespace, file: Path) -> None:
-        self._there = there
+    def __init__(self, watched: Namespace, file: Path) -> None:
+        self._namespace = watched
         self._file = file
-        path = f"/apis/batch/v1/namespaces/{there.name}/jobs?watch=1"
-        kubectl = there.kubectl
+        path = f"/apis/batch/v1/namespaces/{watched.name}/jobs?watch=1"
+        kubectl = watched.kubectl
         command = [str(kubectl.program), f"--kubeconfig={kubectl.kubeconfig}", "get", f"--raw={path}"]
         with file.open("wb") as output:
             self._watch = subprocess.Popen(command, stdout=output)
@@ -41,12 +41,12 @@ class TrainerJobs:
 
     def check(self) -> list[str]:
         """Names in the order in which they came; never two at a time, no name twice."""
-        until(lambda: self._read()[1] == set(self._there.names("job")))  # it comes after what it tells of
+        until(lambda: self._read()[1] == set(self._namespace.names("job")))  # it comes after what it tells of
         return self._read()[0]
 
     def _read(self) -> tuple[list[str], set[str]]:
-        """All names, and those that are there."""
-        there: set[str] = set()
+        """All names, and those that exist now."""
+        present: set[str] = set()
         names: list[str] = []
         for line in self._file.read_text().splitlines(keepends=True):
             if not line.endswith("\n"):  # it is being written
@@ -54,27 +54,27 @@ class TrainerJobs:
             event = json.loads(line)
             name = event["object"]["metadata"]["name"]
             if event["type"] == "ADDED":
-                assert not there, f"{name} beside {there}"
+                assert not present, f"{name} beside {present}"
                 assert name not in names, f"{name} twice"
-                there.add(name)
+                present.add(name)
                 names.append(name)
             elif event["type"] == "DELETED":
-                there.remove(name)
-        return names, there
+                present.remove(name)
+        return names, present
 
 
 @dataclass(frozen=True)
 class World:
-    there: Namespace
+    watched: Namespace
     operator: Operator
     proxy: ApiProxy
     jobs: TrainerJobs
 
     def patch(self, **spec: Any) -> None:
-        self.there.patch("rljob", "sums", {"spec": spec})
+        self.watched.patch("rljob", "sums", {"spec": spec})
 
     def job(self) -> Object:
-        found = self.there.get("rljob", "sums")
+        found = self.watched.get("rljob", "sums")
         assert found is not None
         return found
 
@@ -84,12 +84,12 @@ class World:
     def runs(self, *, first: int = 1) -> bool:
         """All children are there, with the Job of the newest attempt, which is not before `first`."""
         attempt = self.status("trainerAttempt")
-        return attempt >= first and self.there.children() == children_of("sums", attempt=attempt)
+        return attempt >= first and self.watched.children() == children_of("sums", attempt=attempt)
 
     def trainer_ends(self, code: int) -> None:
         """What a kubelet says of a trainer's pod that ended."""
         name = until(
-            lambda: next((n for n in self.there.names("pod") if n.startswith("sums-trainer-")), None)
+            lambda: next((n for n in self.watched.names("pod") if n.startswith("sums-trainer-")), None)
         )
         terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": "boom"}
         container = {
@@ -101,19 +101,19 @@ class World:
             "imageID": "x",
         }
         status = {"phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": [container]}
-        self.there.patch("pod", name, {"status": status}, "--subresource=status")
+        self.watched.patch("pod", name, {"status": status}, "--subresource=status")
 
 
 @pytest.fixture
 def world(
-    crds: SharedControlPlane, there: Namespace, nats_server: EmbeddedServer, tmp_path: Path
+    crds: SharedControlPlane, watched: Namespace, nats_server: EmbeddedServer, tmp_path: Path
 ) -> Iterator[World]:
-    jobs = TrainerJobs(there, tmp_path / "jobs.watch")
+    jobs = TrainerJobs(watched, tmp_path / "jobs.watch")
     with (
         ApiProxy(crds.kubeconfig, tmp_path) as proxy,
-        Operator(proxy.kubeconfig, nats_server.url, there.name, tmp_path / "operator.log") as operator,
+        Operator(proxy.kubeconfig, nats_server.url, watched.name, tmp_path / "operator.log") as operator,
     ):
-        yield World(there, operator, proxy, jobs)
+        yield World(watched, operator, proxy, jobs)
         proxy.allow(None)
     jobs.close()
 
@@ -122,7 +122,8 @@ def replicas(world: World) -> tuple[int, int, int]:
     """Of the pool, its Deployment and its disruption budget."""
     name = "sums-rollout-cpu"
     pool, deployment, budget = (
-        world.there.there(kind, name)["spec"] for kind in ("rolloutpool", "deployment", "poddisruptionbudget")
+        world.watched.existing(kind, name)["spec"]
+        for kind in ("rolloutpool", "deployment", "poddisruptionbudget")
     )
     return pool["replicas"], deployment["replicas"], budget["minAvailable"]
 
@@ -144,7 +145,7 @@ def nothing(world: World) -> bool:
 
 
 def running(world: World) -> None:
-    world.there.apply(manifest())
+    world.watched.apply(manifest())
     until(world.runs)
     until(lambda: world.status("observedGeneration") == 1)
 
@@ -167,23 +168,23 @@ def rolled(world: World) -> bool:
     """A new trainer and coordinator, and nobody else."""
     if not world.runs(first=2) or world.status("failures"):
         return False
-    config = world.there.there("configmap", "sums-config")["data"]["config.json"]
+    config = world.watched.existing("configmap", "sums-config")["data"]["config.json"]
     return json.loads(config)["spec"]["algorithm"]["learningRate"] == 0.5 and [
-        world.there.there("deployment", f"sums-{role}")["metadata"]["generation"] > 1
+        world.watched.existing("deployment", f"sums-{role}")["metadata"]["generation"] > 1
         for role in ("coordinator", "reward", "rollout-cpu")
     ] == [True, False, False]
 
 
 def is_suspended(world: World) -> bool:
-    return not world.there.children() and world.there.is_true("sums", "Suspended")
+    return not world.watched.children() and world.watched.is_true("sums", "Suspended")
 
 
 def over(world: World) -> bool:
-    return not world.there.children() and world.there.is_true("sums", "Succeeded")
+    return not world.watched.children() and world.watched.is_true("sums", "Succeeded")
 
 
 STEPS = {
-    "creating": Step(nothing, lambda w: w.there.apply(manifest()), created),
+    "creating": Step(nothing, lambda w: w.watched.apply(manifest()), created),
     "changing": Step(running, lambda w: w.patch(algorithm={"learningRate": 0.5}), rolled),
     "scaling up": Step(
         running, lambda w: w.patch(rollout=pool_of(5)), lambda w: w.runs() and replicas(w) == (5, 5, 4)
@@ -201,8 +202,8 @@ STEPS = {
     ),
     "deleting": Step(
         running,
-        lambda w: w.there("delete", "rljob", "sums", "--wait=false"),
-        lambda w: not w.there.children() and w.there.get("rljob", "sums") is None,
+        lambda w: w.watched("delete", "rljob", "sums", "--wait=false"),
+        lambda w: not w.watched.children() and w.watched.get("rljob", "sums") is None,
     ),
 }
 
@@ -212,7 +213,7 @@ def test_a_trainer_s_job_is_not_made_twice_when_the_answer_is_lost_and_the_watch
 ) -> None:
     world.proxy.hide("jobs")
     world.proxy.lose(lambda method, path: method == "PATCH" and "/jobs/sums-trainer-" in path)
-    world.there.apply(manifest())
+    world.watched.apply(manifest())
     until(world.proxy.held.is_set)
     until(lambda: created(world))
     assert world.jobs.check() == ["sums-trainer-1"]

@@ -27,61 +27,61 @@ def nats(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def operator(
-    crds: SharedControlPlane, there: Namespace, nats: EmbeddedServer, tmp_path: Path
+    crds: SharedControlPlane, watched: Namespace, nats: EmbeddedServer, tmp_path: Path
 ) -> Iterator[Operator]:
-    with Operator(crds.kubeconfig, nats.url, there.name, tmp_path / "operator.log") as running:
+    with Operator(crds.kubeconfig, nats.url, watched.name, tmp_path / "operator.log") as running:
         yield running
 
 
 def test_a_request_that_is_never_answered_holds_up_nothing_for_long(
-    crds: SharedControlPlane, nats: EmbeddedServer, there: Namespace, tmp_path: Path
+    crds: SharedControlPlane, nats: EmbeddedServer, watched: Namespace, tmp_path: Path
 ) -> None:
     log = tmp_path / "operator.log"
     with (
         ApiProxy(crds.kubeconfig, tmp_path) as proxy,
-        Operator(proxy.kubeconfig, nats.url, there.name, log) as running,
+        Operator(proxy.kubeconfig, nats.url, watched.name, log) as running,
     ):
         proxy.hold(
             lambda method, path: method == "PATCH" and path.endswith("/deployments/sums-reward"), every=True
         )
-        there.apply(manifest())
+        watched.apply(manifest())
         until(proxy.held.is_set)
-        there.apply({**manifest(), "metadata": {"name": "others"}})
-        until(lambda: children_of("others") <= there.children())
+        watched.apply({**manifest(), "metadata": {"name": "others"}})
+        until(lambda: children_of("others") <= watched.children())
         until(lambda: "/deployments/sums-reward: no answer in time" in log.read_text())
-        assert there.get("deployment", "sums-reward") is None
+        assert watched.get("deployment", "sums-reward") is None
         proxy.go()
-        until(lambda: there.children() == children_of("sums") | children_of("others"))
+        until(lambda: watched.children() == children_of("sums") | children_of("others"))
         assert running.status("healthz") == 200
 
 
-def ready(there: Namespace) -> Object:
-    return there.condition("sums", "Ready") or {"reason": "", "status": ""}
+def ready(watched: Namespace) -> Object:
+    return watched.condition("sums", "Ready") or {"reason": "", "status": ""}
 
 
-def ready_when_pods_run(there: Namespace) -> bool:
+def ready_when_pods_run(watched: Namespace) -> bool:
     """Asked again and again: a controller may just be making pods, or removing those that are too many."""
-    there.pods_run()
-    return there.is_true("sums", "Ready")
+    watched.pods_run()
+    return watched.is_true("sums", "Ready")
 
 
-def looked_at_again(there: Namespace, operator: Operator) -> None:
+def looked_at_again(watched: Namespace, operator: Operator) -> None:
     """What others change makes the operator look."""
     for number in range(3):
-        there("scale", "deployment", "sums-reward", "--replicas=3")
-        until(lambda: there.there("deployment", "sums-reward")["spec"]["replicas"] == 1)
-        there("label", "configmap", "sums-config", "--overwrite", f"number={number}")
+        watched("scale", "deployment", "sums-reward", "--replicas=3")
+        until(lambda: watched.existing("deployment", "sums-reward")["spec"]["replicas"] == 1)
+        watched("label", "configmap", "sums-config", "--overwrite", f"number={number}")
 
 
-def test_pods_that_fit_on_no_node_are_reported_once(operator: Operator, there: Namespace) -> None:
-    there.apply(manifest())
-    until(lambda: there.children() == children_of("sums"))
-    until(lambda: ready(there)["reason"] == "Unschedulable")
-    assert ready(there)["status"] == "False"
-    assert "no nodes available" in ready(there)["message"]
+def test_pods_that_fit_on_no_node_are_reported_once(operator: Operator, watched: Namespace) -> None:
+    watched.apply(manifest())
+    until(lambda: watched.children() == children_of("sums"))
+    until(lambda: ready(watched)["reason"] == "Unschedulable")
+    assert ready(watched)["status"] == "False"
+    assert "no nodes available" in ready(watched)["message"]
 
     def of_pool() -> Object:
-        status = there.there("rolloutpool", "sums-rollout-cpu").get("status", {})
+        status = watched.existing("rolloutpool", "sums-rollout-cpu").get("status", {})
         found: Object = next((c for c in status.get("conditions", []) if c["type"] == "Ready"), {})
         return found
 
@@ -89,37 +89,37 @@ def test_pods_that_fit_on_no_node_are_reported_once(operator: Operator, there: N
     assert of_pool()["status"] == "False"
     assert of_pool()["message"].startswith("sums-rollout-cpu-")
     assert "no nodes available" in of_pool()["message"]
-    looked_at_again(there, operator)
-    (message,) = there.events("sums", "Unschedulable")
+    looked_at_again(watched, operator)
+    (message,) = watched.events("sums", "Unschedulable")
     assert "no nodes available" in message
-    until(lambda: ready_when_pods_run(there))
+    until(lambda: ready_when_pods_run(watched))
     until(lambda: of_pool()["status"] == "True")
-    assert there.condition("sums", "Reconciling")["status"] == "False"
-    looked_at_again(there, operator)
-    assert len(there.events("sums", "Unschedulable")) == 1
+    assert watched.condition("sums", "Reconciling")["status"] == "False"
+    looked_at_again(watched, operator)
+    assert len(watched.events("sums", "Unschedulable")) == 1
 
 
 def test_a_nats_server_that_does_not_answer_is_reported_once(
-    operator: Operator, there: Namespace, nats: EmbeddedServer
+    operator: Operator, watched: Namespace, nats: EmbeddedServer
 ) -> None:
-    there.apply(manifest())
-    until(lambda: there.children() == children_of("sums"))
-    until(lambda: len(there.names("pod")) == 5)
-    until(lambda: ready_when_pods_run(there))
+    watched.apply(manifest())
+    until(lambda: watched.children() == children_of("sums"))
+    until(lambda: len(watched.names("pod")) == 5)
+    until(lambda: ready_when_pods_run(watched))
     asyncio.run(nats.kill())
-    until(lambda: ready(there)["reason"] == "NatsUnreachable")
-    assert ready(there)["status"] == "False"
-    assert nats.url in ready(there)["message"]
-    looked_at_again(there, operator)
-    assert ready(there)["reason"] == "NatsUnreachable"
-    assert len(there.events("sums", "NatsUnreachable")) == 1
+    until(lambda: ready(watched)["reason"] == "NatsUnreachable")
+    assert ready(watched)["status"] == "False"
+    assert nats.url in ready(watched)["message"]
+    looked_at_again(watched, operator)
+    assert ready(watched)["reason"] == "NatsUnreachable"
+    assert len(watched.events("sums", "NatsUnreachable")) == 1
     # An operator that starts meanwhile says the same, and lives.
     operator.stop()
     operator.start()
-    looked_at_again(there, operator)
-    until(lambda: ready(there)["reason"] == "NatsUnreachable")
+    looked_at_again(watched, operator)
+    until(lambda: ready(watched)["reason"] == "NatsUnreachable")
     assert operator.status("healthz") == 200
     asyncio.run(nats.start())
-    until(lambda: there.is_true("sums", "Ready"))
-    assert len(there.events("sums", "NatsUnreachable")) <= 2
-    assert there.there("rljob", "sums")["status"]["trainerAttempt"] == 1
+    until(lambda: watched.is_true("sums", "Ready"))
+    assert len(watched.events("sums", "NatsUnreachable")) <= 2
+    assert watched.existing("rljob", "sums")["status"]["trainerAttempt"] == 1

@@ -97,41 +97,41 @@ def job(name: str, **spec: Any) -> Object:
 # ---------------------------------------------------------------------------------------------- scenes
 
 
-def trained(there: Namespace) -> None:
+def trained(watched: Namespace) -> None:
     """A job gets its children; what others break is repaired; a new spec is applied."""
-    there.apply(job("sums"))
-    there.there("job", "sums-trainer-1")
-    reward = there.there("deployment", "sums-reward")["metadata"]["uid"]
-    there("delete", "deployment", "sums-reward", "--wait=false")
-    until(lambda: (there.get("deployment", "sums-reward") or reward_gone)["metadata"]["uid"] != reward)
-    until(lambda: len([name for name in there.names("pod") if name.startswith("sums-rollout-")]) == 2)
-    there("scale", "rolloutpool", "sums-rollout-cpu", "--replicas=1")
-    until(lambda: there.there("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 1)
-    there.apply(job("sums", steps=4))
-    until(lambda: there.there("rljob", "sums")["status"]["observedGeneration"] == 2)
+    watched.apply(job("sums"))
+    watched.existing("job", "sums-trainer-1")
+    reward = watched.existing("deployment", "sums-reward")["metadata"]["uid"]
+    watched("delete", "deployment", "sums-reward", "--wait=false")
+    until(lambda: (watched.get("deployment", "sums-reward") or reward_gone)["metadata"]["uid"] != reward)
+    until(lambda: len([name for name in watched.names("pod") if name.startswith("sums-rollout-")]) == 2)
+    watched("scale", "rolloutpool", "sums-rollout-cpu", "--replicas=1")
+    until(lambda: watched.existing("deployment", "sums-rollout-cpu")["spec"]["replicas"] == 1)
+    watched.apply(job("sums", steps=4))
+    until(lambda: watched.existing("rljob", "sums")["status"]["observedGeneration"] == 2)
     # The status is written first; then follows whoever reads the number of steps.
-    until(lambda: there.there("deployment", "sums-coordinator")["metadata"]["generation"] > 1)
+    until(lambda: watched.existing("deployment", "sums-coordinator")["metadata"]["generation"] > 1)
 
 
 reward_gone: Object = {"metadata": {"uid": ""}}
 
 
-def updated(there: Namespace, name: str) -> bool:
+def updated(watched: Namespace, name: str) -> bool:
     """Whether a Deployment has all pods of its newest template, and no others."""
-    found = there.there("deployment", name)
+    found = watched.existing("deployment", name)
     status, wanted = found.get("status", {}), found["spec"]["replicas"]
     seen = status.get("observedGeneration") == found["metadata"]["generation"]
     return seen and status.get("replicas") == status.get("updatedReplicas") == wanted
 
 
-def on_a_lost_node(there: Namespace) -> None:
+def on_a_lost_node(watched: Namespace) -> None:
     """A pod's node is gone: nobody is left to end it."""
-    until(lambda: updated(there, "sums-coordinator"))
-    (name,) = [name for name in there.names("pod") if name.startswith("sums-coordinator-")]
+    until(lambda: updated(watched, "sums-coordinator"))
+    (name,) = [name for name in watched.names("pod") if name.startswith("sums-coordinator-")]
     target = {"apiVersion": "v1", "kind": "Node", "name": "lost"}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-    path = f"/api/v1/namespaces/{there.name}/pods/{name}/binding"
-    there.kubectl("create", f"--raw={path}", "--filename=-", input_text=json.dumps(binding))
+    path = f"/api/v1/namespaces/{watched.name}/pods/{name}/binding"
+    watched.kubectl("create", f"--raw={path}", "--filename=-", input_text=json.dumps(binding))
     conditions = [
         {"type": "Ready", "status": "False"},
         {"type": "ContainersReady", "status": "True"},
@@ -141,28 +141,28 @@ def on_a_lost_node(there: Namespace) -> None:
         datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     )  # an old one would be taken back
     patch = json.dumps({"status": {"conditions": [{**c, "lastTransitionTime": now} for c in conditions]}})
-    there("patch", "pod", name, "--subresource=status", "--patch", patch)
-    there("delete", "pod", name, "--wait=false")
-    until(lambda: there.get("pod", name) is None)
+    watched("patch", "pod", name, "--subresource=status", "--patch", patch)
+    watched("delete", "pod", name, "--wait=false")
+    until(lambda: watched.get("pod", name) is None)
 
 
-def suspended(there: Namespace) -> None:
+def suspended(watched: Namespace) -> None:
     """Children go one by one, and come back."""
     for suspend, children in (("true", False), ("false", True)):
-        there("patch", "rljob", "sums", "--type=merge", "--patch", f'{{"spec": {{"suspend": {suspend}}}}}')
-        until(lambda children=children: bool(there.names("deployment")) is children)
-    there.there("job", "sums-trainer-2")
+        watched("patch", "rljob", "sums", "--type=merge", "--patch", f'{{"spec": {{"suspend": {suspend}}}}}')
+        until(lambda children=children: bool(watched.names("deployment")) is children)
+    watched.existing("job", "sums-trainer-2")
 
 
-def deleted(there: Namespace) -> None:
+def deleted(watched: Namespace) -> None:
     """A job is deleted while it runs."""
-    there("delete", "rljob", "sums", "--timeout=60s")
+    watched("delete", "rljob", "sums", "--timeout=60s")
 
 
-def expired(there: Namespace) -> None:
+def expired(watched: Namespace) -> None:
     """A job that is over is deleted by the operator."""
-    there.apply(job("late", activeDeadlineSeconds=1, ttlSecondsAfterFinished=1))
-    until(lambda: there.get("rljob", "late") is None)
+    watched.apply(job("late", activeDeadlineSeconds=1, ttlSecondsAfterFinished=1))
+    until(lambda: watched.get("rljob", "late") is None)
 
 
 SCENES = (trained, on_a_lost_node, suspended, deleted, expired)
@@ -196,10 +196,10 @@ def test_the_operator_needs_what_its_role_grants_and_no_more(
     kubectl("create", "namespace", "team")
     account = kubeconfig_of(kubectl, "rljob-operator", "rljob-system", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:rljob-system:rljob-operator"
-    there = Namespace(kubectl.within("team"))
+    watched = Namespace(kubectl.within("team"))
     with Operator(account, nats_url, "", tmp_path / "operator.log"):
         for scene in SCENES:
-            scene(there)
+            scene(watched)
             assert installation.refused(user) == []
     role = granted(kubectl.json("get", "clusterrole", "rljob-operator")["rules"])
     used = set(installation.used(user))
@@ -215,11 +215,11 @@ def test_in_one_namespace_a_role_is_enough(installation: Installation, nats_url:
     kubectl.apply(of_kind(objects, "ServiceAccount", "Role", "RoleBinding"))
     account = kubeconfig_of(kubectl, "rljob-operator", "alone", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:alone:rljob-operator"
-    there = Namespace(kubectl.within("alone"))
+    watched = Namespace(kubectl.within("alone"))
     # The API server learns of it in its time; asked by another, or it would be a refusal of this user's.
-    until(lambda: there.kubectl.succeeds("auth", "can-i", "create", "deployments", f"--as={user}"))
+    until(lambda: watched.kubectl.succeeds("auth", "can-i", "create", "deployments", f"--as={user}"))
     with Operator(account, nats_url, "alone", tmp_path / "operator.log"):
-        trained(there)
-        deleted(there)
+        trained(watched)
+        deleted(watched)
     assert installation.refused(user) == []
     assert installation.used(user)

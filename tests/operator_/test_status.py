@@ -259,9 +259,9 @@ async def test_a_template_that_does_not_fit_stalls_the_job_with_its_path_until_i
     assert run.server.objects == {}
     assert (await run.step(make_job())).phase is Phase.RUNNING
     assert run.conditions()["Stalled"] == "False"
-    there = set(run.server.objects)
+    watched = set(run.server.objects)
     assert (await run.step(job)).phase is Phase.STALLED
-    assert set(run.server.objects) == there
+    assert set(run.server.objects) == watched
 
 
 async def test_a_failed_job_keeps_the_means_to_audit_it_though_its_template_does_not_fit(
