@@ -9,7 +9,7 @@ from typing import Any
 
 from rljob_cli.audit.evidence import Evidence, LedgerMessage, ManifestFile, PayloadLeft
 from rljob_core.job_state import JobState, snapshot
-from rljob_core.messages import RewardResult
+from rljob_core.messages import RewardResult, StepMetrics
 from rljob_core.records import (
     BufferOpened,
     Dispatched,
@@ -31,7 +31,7 @@ from rljob_core.records import (
     VersionsRevoked,
     Writer,
 )
-from rljob_core.trajectory import VersionSpan, group_of
+from rljob_core.trajectory import VersionSpan, group_of, prompt_of_group
 
 SIBLINGS = 2
 BOUND = 1
@@ -58,6 +58,7 @@ class Story:
     rewards: list[RewardResult] = field(default_factory=list)
     manifests: list[ManifestFile] = field(default_factory=list)
     fed: list[FedMicroBatch] = field(default_factory=list)
+    metrics: list[StepMetrics] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     fence: tuple[int, int] = (0, 0)
@@ -71,11 +72,13 @@ class Story:
         sequences = (n for n in count(1) if n not in self.lost)
         return Evidence(
             ledger=tuple(
-                LedgerMessage(n, RecordBatch(e.writer, e.records), counts=e.counts)
+                LedgerMessage(n, RecordBatch(e.writer, e.records), None, e.counts, f"c{n}", f"c{n}")
                 if e.snapshot is None
-                else LedgerMessage(n, snapshot=e.snapshot, counts=e.counts)
+                else LedgerMessage(n, None, e.snapshot, e.counts, f"c{n}", f"c{n}")
                 for n, e in zip(sequences, self.ledger, strict=False)
             ),
+            metrics=tuple(self.metrics),
+            summary={"exit": "Running"},
             payloads=tuple(self.payloads),
             rewards=tuple(self.rewards),
             manifests=tuple(self.manifests),
@@ -158,7 +161,8 @@ class Story:
     def read(self, trajectory: str) -> FedTrajectory:
         """What the trainer reads from the payload's header."""
         payload = [p for p in self.payloads if p.trajectory == trajectory][-1]
-        return FedTrajectory(trajectory, payload.attempt, payload.digest, payload.span)
+        prompt = prompt_of_group(group_of(trajectory))
+        return FedTrajectory(trajectory, payload.attempt, payload.digest, payload.span, prompt, 1.0, 0.0)
 
     def commit(self) -> None:
         """The step is done."""
@@ -172,6 +176,7 @@ class Story:
         proposal = replace(record, manifest="")
         self.manifests.append(ManifestFile(key, self.version, parent, record.manifest, proposal))
         self.write(record)
+        self.metrics.append(StepMetrics(self.version, self.version, 1.0, reward_mean=1.0))
         consumed = {t for batch in self.assigned for t in batch}
         self.payloads = [p for p in self.payloads if p.trajectory not in consumed]
         self.rewards = [r for r in self.rewards if r.trajectory not in consumed]

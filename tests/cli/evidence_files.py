@@ -24,13 +24,32 @@ from rljob_core.records import (
     Generated,
     StepCommitted,
 )
-from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
+from rljob_core.spec import RLJobSpec
+from rljob_core.trajectory import (
+    FinishReason,
+    Segment,
+    Source,
+    Trajectory,
+    VersionSpan,
+    group_of,
+    prompt_of_group,
+)
 from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 
 UID = "0123"
+SPEC = RLJobSpec.model_validate(
+    {
+        "steps": 8,
+        "model": {"uri": "model"},
+        "data": {"dataset": "chain_sum", "promptsPerStep": 2, "groupSize": 2},
+        "pipeline": {"mode": "BoundedAsync", "maxStaleness": 1},
+        "rollout": {"sampling": {"maxTokens": 6}, "pools": [{"name": "cpu", "replicas": 1}]},
+    }
+).model_dump(mode="json", by_alias=True)
+IDENTITY = Identity("story", "default", UID, "model", "", {"spec": SPEC})
 
 
 def payload(trajectory: str, version: int) -> Trajectory:
@@ -44,7 +63,10 @@ def payload(trajectory: str, version: int) -> Trajectory:
         )
 
     segments = [segment(Source.PROMPT, [1, 2, 3, 4], -1), segment(Source.MODEL, [5, 6, 7, 8], version)]
-    return Trajectory(trajectory, 1, 0, segments, VersionSpan(version, version), FinishReason.STOP, "engine")
+    prompt = prompt_of_group(group_of(trajectory))
+    return Trajectory(
+        trajectory, 1, prompt, segments, VersionSpan(version, version), FinishReason.STOP, "engine"
+    )
 
 
 def seal_manifests(story: Story, weights: Path) -> None:
@@ -90,7 +112,7 @@ async def publish(story: Story, url: str) -> None:
 
 def write_run(story: Story, folder: RunFolder) -> None:
     """Everything in the story, where a run leaves it; the server is not started."""
-    folder.claim(Identity("story", "default", UID, "model", "", {"spec": {"weights": {"uri": None}}}))
+    folder.claim(IDENTITY)
     digests = {p.trajectory: wire.digest(payload(p.trajectory, p.span.min)) for p in story.payloads}
     first = first_sequence(Channel.TRAJECTORIES)
     for index, (trajectory, digest) in enumerate(digests.items()):

@@ -26,6 +26,7 @@ from rljob_core.records import (
     Record,
     Rewarded,
     SiblingReset,
+    SpecInForce,
     StepCommitted,
     StepRestored,
     TrainerAttempt,
@@ -622,6 +623,7 @@ def restored_without_a_sibling(story: Story) -> None:
     once_by_manifests=set(members("g0")),
     same_batches={*members("g0"), *members("g9")},
     digests=set(members("g0")),
+    prompts={"g11"},
 )
 def restored_of_what_was_trained_before(story: Story) -> None:
     change_restored(story, 5, micro_batches=(members("g0"), members("g10")))
@@ -720,6 +722,55 @@ def a_damaged_snapshot(story: Story) -> None:
 def a_snapshot_after_records_that_contradict_one_another(story: Story) -> None:
     story.snapshot()
     story.ledger.insert(-1, Entry(story.writer, (GroupAborted("g0", "TooLong"),)))
+
+
+def unlike_specs() -> Story:
+    """A job whose second coordinator claims under another spec."""
+    story = job()
+    spec = SpecInForce({"data": {"promptsPerStep": 4, "groupSize": 8}, "algorithm": {"scaleByStd": True}})
+    at = next(
+        n
+        for n, e in enumerate(story.ledger)
+        for r in e.records
+        if isinstance(r, BufferOpened) and r.step == 3
+    )
+    story.ledger.insert(at, Entry(story.writer, (spec,)))
+    return story
+
+
+# ---- prompts, rewards and reports
+
+
+@planted(prompts={"g6"})
+def a_prompt_that_is_skipped(story: Story) -> None:
+    story.alter(GroupReserved, lambda r: r.group == "g6", prompt=7)
+    story.payloads = [replace(p, prompt=None) for p in story.payloads]
+
+
+@planted(prompts={"g1", "g2"})
+def one_prompt_planned_under_two_groups(story: Story) -> None:
+    story.alter(GroupReserved, lambda r: r.group == "g1", prompt=0)
+    story.fed = [replace(b, items=tuple(replace(i, prompt=None) for i in b.items)) for b in story.fed]
+
+
+@planted(prompts={"g2.0"})
+def a_payload_that_answers_another_prompt(story: Story) -> None:
+    refeed(story, "g2.0", prompt=9)
+
+
+@planted(trained_rewards={"g2.0"})
+def the_trainer_was_sent_another_reward(story: Story) -> None:
+    refeed(story, "g2.0", reward=0.5)
+
+
+@planted(evaluations={"version 2"})
+def a_mean_reward_that_was_published_otherwise(story: Story) -> None:
+    story.metrics[1] = replace(story.metrics[1], reward_mean=0.75)
+
+
+@planted(unlike_specs, specs={"step 3", "g6"})
+def sizes_that_are_not_in_the_spec(story: Story) -> None:
+    """From step 3 on the spec has other sizes than the buffers and groups."""
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -211,7 +211,7 @@ MUTANTS: dict[str, Mutant] = {
     "the coordinator acts before its records are acknowledged": Mutant(
         "rljob_runtime.roles.coordinator.coordinator",
         "            await self._ledger.append(self._planner.state.writer, decision.records)\n",
-        "            await self._actions.run(decision.actions, epoch=self._planner.epoch)\n"
+        "            await self._actions.run(decision.actions, epoch=self._planner.epoch, ledger='')\n"
         "            await self._ledger.append(self._planner.state.writer, decision.records)\n"
         "            return\n",
         by=("simulation",),

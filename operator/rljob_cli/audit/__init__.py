@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from rljob_cli.audit import agreement, fates
+from rljob_cli.audit import agreement, chain, fates, reports
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import AuditCheck, Evidence, Findings
+from rljob_cli.audit.specs import specs
 
 __all__ = ["audit"]
 
@@ -30,6 +31,7 @@ def audit(evidence: Evidence) -> Findings:
 _CLAIMS: dict[Callable[[Case], Refuted], str] = {
     fates.sources: "every source is whole and readable",
     fates.one_ending: "every planned trajectory is consumed, aborted with a reason, or still open",
+    fates.prompts: "prompts were planned in the data's order, without a gap, each as one group",
     fates.once_by_ledger: "none was trained twice, by the ledger",
     fates.once_by_trainer: "none was trained twice, by the trainer's own log",
     fates.once_by_manifests: "none was trained twice, by the weights' manifests",
@@ -37,14 +39,19 @@ _CLAIMS: dict[Callable[[Case], Refuted], str] = {
     fates.bound_by_trainer: "none was trained past its buffer's bound, by the payload headers that the trainer read",
     fates.within_stamps: "every reservation and move satisfies the stamp of its buffer",
     fates.changes: "every buffer opened under the bound and mode that were in force, and no sooner than that allows",
+    specs: "the ledger, the user and the workers have the same spec, and the ledger followed it",
     fates.full_steps: "every step trained its own buffer, and all of it",
     agreement.digests: "everything trained has a payload digest and a reward digest",
     agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
     agreement.same_rewards: "ledger and what rewards are left name the same scores",
+    reports.trained_rewards: "the trainer was sent the ledger's scores, and the advantages that follow from them",
+    reports.evaluations: "the published metrics have the ledger's rewards and evaluations",
+    reports.summary: "summary.json tells the end that the ledger tells",
     agreement.same_batches: "what was committed is what was assigned and what the trainer fed, in order",
     agreement.versions: "versions follow one another, each once, each from the one before",
     agreement.manifests: "every version's manifest is intact and holds the ledger's commit record",
     agreement.attempts: "attempts only go up, and results are of the attempt that holds them",
+    chain.unaltered: "no message of the ledger was altered since it was written, nor since a manifest named it",
     agreement.snapshots: "every snapshot of the ledger is what the records before it lead to",
 }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rljob_core.messages import RewardResult
+from rljob_core.messages import RewardResult, StepMetrics
 from rljob_core.records import FedMicroBatch, RecordBatch, StepCommitted
 from rljob_core.trajectory import VersionSpan
 
@@ -24,12 +24,16 @@ class LedgerMessage:
         batch: records and their writer.
         snapshot: snapshot of the state after all earlier records, with all its parts joined.
         counts: whether it was appended to the message that it names as its predecessor (`messaging.ledger.Chain`).
+        digest: the chain digest in its header; "" if an earlier release wrote it.
+        expected_digest: the chain digest that follows from its content and the digest of the message before it.
     """
 
     sequence: int
     batch: RecordBatch | None = None
     snapshot: bytes | None = None
     counts: bool = True
+    digest: str = ""
+    expected_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class PayloadLeft:
     Attributes:
         sequence: sequence of its message.
         index: its position among the payloads of that message.
+        prompt: index of its prompt, by its header; None if it is not known.
         intact: whether its bytes match its digest.
     """
 
@@ -49,6 +54,7 @@ class PayloadLeft:
     sequence: int
     index: int
     intact: bool = True
+    prompt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,12 @@ class Evidence:
         unreadable: one message for each thing that could not be read.
         job: UID of the job that the ledger must belong to; "" if it is unknown.
         announced: digest of the manifest that was announced to the engines last; "" if none was.
+        metrics, metrics_file: lines of the metrics stream and of metrics.jsonl that the user has not gone back from.
+        summary: the content of summary.json; None if there is none.
+        user_spec: `spec` in job.json, with defaults filled in; None if there is no job.json.
+        patched: paths in the spec that `rljob patch` has changed since the last `rljob run`.
+        pipeline_refused: why the newest `spec.pipeline` is not in force; "" if it is.
+        worker_specs: (pod, spec) of each worker's configuration.
         growing: the ledger grew while the other sources were read, which may therefore be ahead of it.
     """
 
@@ -87,6 +99,13 @@ class Evidence:
     unreadable: tuple[str, ...] = ()
     job: str = ""
     announced: str = ""
+    metrics: tuple[StepMetrics, ...] = ()
+    metrics_file: tuple[StepMetrics, ...] = ()
+    summary: dict[str, Any] | None = None
+    user_spec: dict[str, Any] | None = None
+    patched: tuple[str, ...] = ()
+    pipeline_refused: str = ""
+    worker_specs: tuple[tuple[str, dict[str, Any]], ...] = ()
     growing: bool = False
 
 

@@ -61,6 +61,20 @@ def one_ending(case: Case) -> Refuted:
     return len(planned), found
 
 
+def prompts(case: Case) -> Refuted:
+    """Check that prompts were planned in the data's order, and that what is left names the prompts of its groups."""
+    found = list(case.history.disordered)
+    groups = case.history.groups
+    stated = [(item.trajectory, item.prompt, "the payload that was trained") for _, item in case.fed_items]
+    stated += [(p.trajectory, p.prompt, "its payload") for p in case.evidence.payloads]
+    for trajectory, prompt, source in stated:
+        group = groups.get(group_of(trajectory))
+        if prompt is not None and group is not None and prompt != group.record.prompt:
+            text = f"is of prompt {group.record.prompt}, but {source} answers prompt {prompt}"
+            found.append(Violation((trajectory,), text))
+    return len(groups), found
+
+
 # ------------------------------------------------------------------------------------- trained twice
 
 

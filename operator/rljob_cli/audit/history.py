@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rljob_cli.audit.account import Committed, Consumed, Member, Planned
 from rljob_cli.audit.charge import Charge
@@ -17,6 +18,7 @@ from rljob_cli.audit.pipelines import Pipelines
 from rljob_core.records import (
     BufferOpened,
     Dispatched,
+    Evaluated,
     Generated,
     GroupAborted,
     GroupMoved,
@@ -28,6 +30,7 @@ from rljob_core.records import (
     Record,
     Rewarded,
     SiblingReset,
+    SpecInForce,
     StepCommitted,
     StepRestored,
     TrainerAttempt,
@@ -56,6 +59,10 @@ class History:
         out_of_order: trainer attempts that went back, and results of an attempt that is not the current one.
         misplaced: reservations and moves that break the bound of their buffer.
         misguided: rollbacks that do not lead to a version of the chain.
+        disordered: groups that are not of the prompt that comes next in the data's order.
+        specs: the specs under which coordinators claimed the ledger; [] in ledgers of earlier releases.
+        unlike_spec: buffers and groups whose size is not that of the spec in force.
+        evaluated: the evaluations of the versions that count, by version.
         lost: number of the newest commits that other sources prove and the ledger lacks (`beyond`).
         incomplete: what the ledger lacks.
     """
@@ -75,9 +82,15 @@ class History:
     out_of_order: list[Violation] = field(default_factory=list)
     misplaced: list[Violation] = field(default_factory=list)
     misguided: list[Violation] = field(default_factory=list)
+    disordered: list[Violation] = field(default_factory=list)
+    specs: list[dict[str, Any]] = field(default_factory=list)
+    unlike_spec: list[Violation] = field(default_factory=list)
+    evaluated: dict[int, Evaluated] = field(default_factory=dict)
     lost: int = 0
     incomplete: list[Violation] = field(default_factory=list)
     _assigned: list[MicroBatchAssigned] = field(default_factory=list)
+    _next_prompt: int = 0
+    _restored_prompts: set[int] = field(default_factory=set)
 
     @classmethod
     def read(cls, ledger: Iterable[LedgerMessage]) -> History:
@@ -96,6 +109,10 @@ class History:
 
     def _take(self, record: Record) -> None:
         match record:
+            case SpecInForce():
+                self.specs.append(record.spec)
+            case Evaluated():
+                self.evaluated[record.version] = record
             case PipelineSet():
                 self.pipelines.change(record, self.stamps)
             case BufferOpened():
@@ -142,6 +159,7 @@ class History:
         if record.step in self.buffers:
             text = f"the buffer of step {record.step} was opened twice: its stamp would change"
             self.misplaced.append(Violation((str(record.step),), text))
+        self._check_size((f"step {record.step}",), "promptsPerStep", record.capacity)
         self.pipelines.open(record, committed=len(self.commits))
         self.buffers.setdefault(record.step, record)
         self.stamps.setdefault(record.step, record.max_staleness)
@@ -150,9 +168,28 @@ class History:
         if record.group in self.groups:
             self.out_of_order.append(Violation((record.group,), "was planned twice"))
             return
+        self._check_size((record.group,), "groupSize", record.siblings)
+        self._check_prompt(record)
         ids = [trajectory_id(record.group, n) for n in range(record.siblings)]
         self.groups[record.group] = Planned(record, record.step, {i: Member() for i in ids})
         self._check_stamp(record.group, record.min_version, record.step, "was reserved into")
+
+    def _check_size(self, ids: tuple[str, ...], field: str, size: int) -> None:
+        given = self.specs[-1]["data"][field] if self.specs else size
+        if size != given:
+            self.unlike_spec.append(Violation(ids, f"is of size {size}, but spec.data.{field} is {given}"))
+
+    def _check_prompt(self, record: GroupReserved) -> None:
+        """Prompts are planned in the data's order; those that restored steps have trained on are passed over."""
+        if record.prompt != self._next_prompt or prompt_of_group(record.group) != record.prompt:
+            text = f"is planned for prompt {record.prompt}, but prompt {self._next_prompt} comes next"
+            self.disordered.append(Violation((record.group,), text))
+        self._next_prompt = max(self._next_prompt, record.prompt + 1)
+        self._pass_restored_prompts()
+
+    def _pass_restored_prompts(self) -> None:
+        while self._next_prompt in self._restored_prompts:
+            self._next_prompt += 1
 
     def _inherit(self, trajectory: str, member: Member, inherited: Inherited | None) -> None:
         member.inherited = inherited
@@ -294,6 +331,8 @@ class History:
             ids = [trajectory_id(name, n) for n in range(size)]
             reserved = GroupReserved(name, prompt_of_group(name), size, step, 0)
             self.groups[name] = Planned(reserved, step, {i: Member() for i in ids})
+            self._restored_prompts.add(reserved.prompt)
+        self._pass_restored_prompts()
         self._consume(Committed(commit, (), self._consumed(commit), restored=True))
 
     def _revoke(self, record: VersionsRevoked) -> None:
@@ -310,6 +349,7 @@ class History:
         for step in [step for step in self.stamps if step >= record.version]:
             del self.stamps[step]
             self.buffers.pop(step, None)
+        self.evaluated = {v: e for v, e in self.evaluated.items() if v <= record.version}
         self._assigned.clear()
         self.finished = None
 

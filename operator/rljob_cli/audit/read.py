@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,8 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_cli.audit.evidence import Evidence, ManifestFile
-from rljob_cli.audit.streams import ledger_messages, payloads_left, reward_results, stored
+from rljob_cli.audit.reports_read import add_reports
+from rljob_cli.audit.streams import ledger_messages, metrics_lines, payloads_left, reward_results, stored
 from rljob_cli.embedded_nats import running_url, streams_at_rest
 from rljob_cli.run_folder import Identity, RunFolder
 from rljob_core import worker_protocol
@@ -54,7 +56,8 @@ async def read_folder(folder: RunFolder) -> Evidence:
         transport = open_transport(
             weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
         )
-        return await collect(connect(), transport, job=identity.uid, trainer=folder.trainer)
+        evidence = await collect(connect(), transport, job=identity.uid, trainer=folder.trainer)
+    return add_reports(evidence, folder, identity)
 
 
 async def read_configured(config: JobConfig, environment: Mapping[str, str] = os.environ) -> Evidence:
@@ -81,7 +84,9 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
         create=False,
     )
     transport = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
-    return await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
+    evidence = await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
+    spec = config.spec.model_dump(mode="json", by_alias=True)
+    return replace(evidence, worker_specs=(("this pod", spec),))
 
 
 async def collect(store: MessageStore, weights: Transport, *, job: str, trainer: Path) -> Evidence:
@@ -104,6 +109,7 @@ async def collect(store: MessageStore, weights: Transport, *, job: str, trainer:
         rewards = tuple(reward_results(await stored(store, Channel.REWARDS), unreadable))
         payloads = await payloads_left(store, unreadable)
         manifests = await asyncio.to_thread(lambda: list(_manifests(weights, unreadable)))
+        metrics = metrics_lines([m.data for m in await stored(store, Channel.METRICS)], unreadable)
         announced = await store.last(Channel.VERSIONS)
         fed = tuple(_fed(trainer, unreadable))
         newest = await store.last(Channel.LEDGER)
@@ -119,6 +125,8 @@ async def collect(store: MessageStore, weights: Transport, *, job: str, trainer:
         unreadable=tuple(unreadable),
         job=job,
         announced=VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else "",
+        metrics=metrics,
+        pipeline_refused=metrics[-1].pipeline_refused if metrics else "",
         growing=newest is not None and newest.sequence > (messages[-1].sequence if messages else 0),
     )
 

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from rljob_cli.audit.evidence import LedgerMessage, PayloadLeft
 from rljob_core.errors import CorruptLedger, CorruptPayload, StreamCut
-from rljob_core.messages import MARK, REWARD_BATCH, RewardResult
-from rljob_core.ports import Channel, Message, MessageStore
+from rljob_core.messages import MARK, REWARD_BATCH, STEP_METRICS, RewardResult, StepMetrics
+from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
 from rljob_runtime.messaging import ledger
-from rljob_runtime.messaging.ledger import Chain
+from rljob_runtime.messaging.ledger import CHAIN_DIGEST, Chain, chain_digest
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
 from rljob_runtime.messaging.trajectories import SUMMARY_HEADER, Location, TrajectoryStore
 
@@ -57,6 +57,7 @@ async def _read(store: MessageStore, channel: Channel, *, headers_only: bool) ->
 def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Iterator[LedgerMessage]:
     """Decode the ledger's messages and find out which are in the chain; add what does not decode to `unreadable`."""
     chain = Chain()
+    before = ""
     data = {message.sequence: message.data for message in messages}
     for message in messages:
         counts = chain.admits(message)
@@ -82,7 +83,10 @@ def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Itera
             unreadable.append(
                 f"the snapshot in message {message.sequence} of the ledger lacks a part: {error}"
             )
-        yield LedgerMessage(message.sequence, batch, snapshot, counts)
+        identity, digest = message.headers.get(MESSAGE_ID, ""), message.headers.get(CHAIN_DIGEST, "")
+        expected = chain_digest(before, identity, message.suffix, message.data)
+        before = digest
+        yield LedgerMessage(message.sequence, batch, snapshot, counts, digest, expected)
 
 
 def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterator[RewardResult]:
@@ -96,6 +100,24 @@ def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterat
             unreadable.append(
                 f"reward message {message.sequence} does not decode: {error.errors(include_url=False)[0]['msg']}"
             )
+
+
+def metrics_lines(messages: Sequence[bytes], unreadable: list[str]) -> tuple[StepMetrics, ...]:
+    """Decode metrics lines, without those that the user has gone back from; `unreadable` gets what does not decode."""
+    kept: list[StepMetrics] = []
+    for number, data in enumerate(messages, start=1):
+        try:
+            line = STEP_METRICS.validate_json(data)
+        except ValidationError as error:
+            unreadable.append(
+                f"line {number} of the metrics does not decode: {error.errors(include_url=False)[0]['msg']}"
+            )
+            continue
+        if line.gone_back:
+            kept = [one for one in kept if one.version <= line.version]
+        else:
+            kept.append(line)
+    return tuple(kept)
 
 
 async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[PayloadLeft]:
@@ -127,6 +149,7 @@ async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[Payl
                 at.sequence,
                 at.index,
                 intact=trajectory is not None,
+                prompt=s.prompt,
             )
             for (s, at), trajectory in zip(part, whole, strict=True)
             if trajectory is not None or _lists(present[at.sequence], s)

@@ -257,6 +257,7 @@ def test_a_log_of_another_release_is_refused(world: LoggedWorld, tmp_path: Path)
 NAN = float("nan")
 COMMIT = StepCommitted(1, "", 1, 1, (("g0.0",),), 0, "r", "m", "k")
 NOT_IN_THAT_JOB = [
+    records.SpecInForce({"steps": 3}),
     PayloadAbsent(1, "e.x", "g0.0", 1),
     RewardsComplete(1, 2),
     PipelineRefused("no room"),

@@ -61,7 +61,10 @@ class TrainingItem:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Whole groups to feed to forward and backward; `last` completes the step."""
+    """Whole groups to feed to forward and backward; `last` completes the step.
+
+    `ledger` is the ledger's chain digest when the message was sent; the coordinator's decision does not have it yet.
+    """
 
     step: int
     micro_batch: int
@@ -71,6 +74,7 @@ class MicroBatch:
     max_staleness: int
     items: tuple[TrainingItem, ...]
     last: bool
+    ledger: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
     kind: Literal["micro_batch"] = "micro_batch"
 
 

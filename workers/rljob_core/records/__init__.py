@@ -37,7 +37,7 @@ from rljob_core.records.steps import (
     VersionsRevoked,
 )
 from rljob_core.records.trainer_log import FED, FedMicroBatch, FedTrajectory
-from rljob_core.records.writer import EPOCH_STRIDE, EpochClaimed, Writer
+from rljob_core.records.writer import EPOCH_STRIDE, EpochClaimed, SpecInForce, Writer
 
 __all__ = [
     "EPOCH_STRIDE",
@@ -62,6 +62,7 @@ __all__ = [
     "RecordBatch",
     "Rewarded",
     "SiblingReset",
+    "SpecInForce",
     "StepCommitted",
     "StepRestored",
     "TrainerAttempt",

@@ -26,10 +26,11 @@ from rljob_core.records.steps import (
     TrainerAttempt,
     VersionsRevoked,
 )
-from rljob_core.records.writer import EpochClaimed, Writer
+from rljob_core.records.writer import EpochClaimed, SpecInForce, Writer
 
 Record = (
     EpochClaimed
+    | SpecInForce
     | PipelineSet
     | BufferOpened
     | GroupReserved

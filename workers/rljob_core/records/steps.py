@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from rljob_core.trajectory import group_of
 
@@ -48,6 +50,8 @@ class StepCommitted:
         random_state: digest of the trainer's random state after the step.
         manifest: digest of the version's manifest (empty in the copy that the manifest embeds).
         key: the version's key in the weight store.
+        ledger: the ledger's chain digest when the step's last micro-batch was sent, so that the manifest, which embeds
+            this record, testifies to all that the ledger held then. Empty, and absent in JSON, from earlier releases.
     """
 
     version: int
@@ -59,6 +63,7 @@ class StepCommitted:
     random_state: str
     manifest: str
     key: str
+    ledger: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
     kind: Literal["committed"] = "committed"
 
     @property

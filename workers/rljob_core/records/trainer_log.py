@@ -12,12 +12,22 @@ from rljob_core.trajectory import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class FedTrajectory:
-    """What the trainer read in a payload's header before it fed the payload to backward."""
+    """What the trainer read in a payload's header, and was sent with it, before it fed the payload to backward.
+
+    Logs of earlier releases have neither prompt, reward nor advantage.
+
+    Attributes:
+        prompt: index of the prompt, by the payload.
+        reward, advantage: as the coordinator sent them.
+    """
 
     trajectory: str
     attempt: int
     digest: str
     span: VersionSpan
+    prompt: int | None = None
+    reward: float | None = None
+    advantage: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rljob_core.stable_hash import stable_hash
 
@@ -41,3 +41,15 @@ class EpochClaimed:
     instance: str
     job: str
     kind: Literal["epoch"] = "epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class SpecInForce:
+    """The spec under which a coordinator starts to write, with the API's field names; it follows each claim.
+
+    Later values of `spec.pipeline` have records of their own (`PipelineSet`). Nothing is decided by this record: the
+    audit compares it with what the user and the workers have. Ledgers of earlier releases have none.
+    """
+
+    spec: dict[str, Any]
+    kind: Literal["spec"] = "spec"

@@ -3,11 +3,14 @@
 The server stores a writer's append only directly after the writer's own last message (expected sequence and message
 id), so a coordinator that was replaced can append nothing, not even when the server has lost the ledger's end and the
 sequences are equal again by coincidence. Each message names the one before it; readers ignore a message that does not.
+Each also has a digest of itself and of all before it, which the trainer puts into the manifests: whoever rewrites the
+ledger must rewrite those, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,15 +35,18 @@ SILENCE_SECONDS = 60.0
 """Seconds that a reader waits for the next message it knows to be stored: longer than any reconnection takes."""
 
 _AFTER = "Rljob-After"
+CHAIN_DIGEST = "Rljob-Chain"
+"""Header with the `chain_digest` up to and including the message; earlier releases wrote none."""
 _PARTS = "Rljob-Parts"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of a message in the ledger: sequence and message id; (0, "") before the first."""
+    """The position of a message in the ledger: sequence, message id and chain digest; (0, "", "") before the first."""
 
     sequence: int = 0
     id: str = ""
+    digest: str = ""
 
 
 class Ledger:
@@ -59,6 +65,11 @@ class Ledger:
         self._end = Place()
         self._appended = 0
         self._since_snapshot = 0
+
+    @property
+    def digest(self) -> str:
+        """The chain digest of the newest message that this process has read or stored."""
+        return self._end.digest
 
     async def replay(self, whole: JobState | None = None) -> JobState:
         """The state after all records up to the message that is the last one now.
@@ -149,16 +160,17 @@ class Ledger:
     ) -> None:
         self._appended += 1
         identity = f"{self._instance}/{self._appended}"
+        digest = chain_digest(self._end.digest, identity, suffix, data)
         sequence = await self._store.publish(
             Channel.LEDGER,
             suffix,
             data,
-            headers={**headers, _AFTER: self._end.id},
+            headers={**headers, _AFTER: self._end.id, CHAIN_DIGEST: digest},
             message_id=identity,
             expected_sequence=self._end.sequence,
             expected_id=self._end.id if compare and self._end.id else None,
         )
-        self._end = Place(sequence, identity)
+        self._end = Place(sequence, identity, digest)
 
     async def _newest_snapshot(self) -> tuple[JobState, int]:
         """The state at which reading starts, and the first sequence to read."""
@@ -209,6 +221,21 @@ class Chain:
         return not self._broken
 
 
+def chain_digest(before: str, identity: str, suffix: str, data: bytes) -> str:
+    """Return the digest of a message and, through the digest of the message before it, of all that precede it.
+
+    Args:
+        before: chain digest of the message before it; "" for the first one.
+        identity: id of the message.
+        suffix: kind of the message.
+        data: its payload.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (before.encode(), identity.encode(), suffix.encode(), data):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
 def parts_before(message: Message) -> list[int]:
     """Sequences of the messages that hold a snapshot's parts, in order; the last part is in `message` itself."""
     return [int(sequence) for sequence in message.headers.get(_PARTS, "").split(",") if sequence]
@@ -245,4 +272,5 @@ def _encoded(writer: Writer, records: Sequence[Record]) -> list[bytes]:
 
 
 def _place(message: Message) -> Place:
-    return Place(message.sequence, message.headers.get(MESSAGE_ID, ""))
+    headers = message.headers
+    return Place(message.sequence, headers.get(MESSAGE_ID, ""), headers.get(CHAIN_DIGEST, ""))

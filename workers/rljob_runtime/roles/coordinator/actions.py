@@ -33,6 +33,7 @@ from rljob_core.messages import (
     EngineWork,
     EngineWorkBatch,
     Generate,
+    MicroBatch,
 )
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import is_evaluation
@@ -74,22 +75,23 @@ class ActionRunner:
         self._observe = observe
         self._instance = instance
 
-    async def run(self, actions: Sequence[Action], *, epoch: int) -> None:
+    async def run(self, actions: Sequence[Action], *, epoch: int, ledger: str) -> None:
         """Carry out actions: in order for each receiver, concurrently for different receivers.
 
         Args:
             epoch: the coordinator's writer epoch, which engines compare.
+            ledger: chain digest of the ledger, which has the actions' records by now.
         """
         by_receiver: dict[str, list[Action]] = {}
         for action in actions:
             by_receiver.setdefault(_receiver(action), []).append(action)
-        await asyncio.gather(*(self._run_in_order(some, epoch) for some in by_receiver.values()))
+        await asyncio.gather(*(self._run_in_order(some, epoch, ledger) for some in by_receiver.values()))
 
-    async def _run_in_order(self, actions: Sequence[Action], epoch: int) -> None:
+    async def _run_in_order(self, actions: Sequence[Action], epoch: int, ledger: str) -> None:
         for action in actions:
-            await self._run_one(action, epoch)
+            await self._run_one(action, epoch, ledger)
 
-    async def _run_one(self, action: Action, epoch: int) -> None:
+    async def _run_one(self, action: Action, epoch: int, ledger: str) -> None:
         store = self._store
         match action:
             case SendToEngine():
@@ -97,7 +99,10 @@ class ActionRunner:
                     data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items))
                     await store.publish(Channel.WORK, f"engine.{action.engine}", data)
             case SendToTrainer():
-                data = TRAINER_WORK.dump_json(action.message)
+                work = action.message
+                data = TRAINER_WORK.dump_json(
+                    replace(work, ledger=ledger) if isinstance(work, MicroBatch) else work
+                )
                 await store.publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
             case Announce():
                 await publish_version(store, action)

@@ -22,6 +22,7 @@ from rljob_core.errors import Fenced, StorageRefused
 from rljob_core.job_state import JobState
 from rljob_core.planner import Planner, pipeline_change
 from rljob_core.ports import MessageStore, WeightStore
+from rljob_core.records import SpecInForce
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.trajectories import TrajectoryStore
@@ -103,7 +104,8 @@ class Coordinator:
             state = self._decisions.begin(config, state, now, prefetch=self._prefetch)
         self._planner = Planner(config, prefetch=self._prefetch, state=state)
         claimed = self._planner.start(self._instance, now)
-        await self._ledger.claim(state.writer, claimed.records)
+        spec = SpecInForce(config.spec.model_dump(mode="json", by_alias=True))
+        await self._ledger.claim(state.writer, (*claimed.records, spec))
         # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.
         await self._decide([await read_stores(self._store, self._weights, state.version)])
         log.info("writer epoch %d at version %d", state.writer.count, state.version)
@@ -140,4 +142,4 @@ class Coordinator:
         if decision.records or decision.actions:
             # Also without records: only the coordinator that can append may delete, announce or send.
             await self._ledger.append(self._planner.state.writer, decision.records)
-        await self._actions.run(decision.actions, epoch=self._planner.epoch)
+        await self._actions.run(decision.actions, epoch=self._planner.epoch, ledger=self._ledger.digest)

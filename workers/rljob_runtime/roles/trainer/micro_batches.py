@@ -68,7 +68,15 @@ class ConsumedLog:
     def append(self, work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
         """Log a micro-batch; call it before the backward pass."""
         fed = tuple(
-            FedTrajectory(s.trajectory.id, s.trajectory.attempt, s.item.digest, s.trajectory.span)
+            FedTrajectory(
+                s.trajectory.id,
+                s.trajectory.attempt,
+                s.item.digest,
+                s.trajectory.span,
+                s.trajectory.prompt,
+                s.item.reward,
+                s.item.advantage,
+            )
             for s in samples
         )
         line = FED.dump_json(FedMicroBatch(work.step, work.micro_batch, work.attempt, work.epoch, fed))

@@ -79,6 +79,7 @@ class PolicyWeights:
             random_state=self._backend.random_state(),
             manifest="",
             key=f"v{version:08d}-a{work.attempt}-e{work.epoch}-r{work.resume}",
+            ledger=work.ledger,
         )
         manifest = self._weights.write(
             version=version,

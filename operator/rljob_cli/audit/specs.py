@@ -1,0 +1,112 @@
+"""The check that the job ran under the spec that its user gave: ledger, user and workers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.evidence import Verdict, Violation
+from rljob_cli.audit.history import History
+
+_PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
+"""Sections of the spec on which the audit's claims, or what the scores mean, depend."""
+_PLACES = {"uri", "url", "dataset"}
+"""Fields that name places: a run folder may be copied, and pods see other paths than users."""
+
+Difference = tuple[str, Any, Any]
+
+
+def specs(case: Case) -> Refuted:
+    """Check the ledger's spec against job.json and the workers' configuration, and the ledger's records against it.
+
+    A change by `rljob patch` that no coordinator has taken over yet is no contradiction.
+    """
+    evidence, history = case.evidence, case.history
+    found = list(history.unlike_spec)
+    ours = _in_force(history)
+    if evidence.user_spec:
+        for path, ledger, user in _differences(ours, evidence.user_spec):
+            if any(path == one or path.startswith(f"{one}.") for one in evidence.patched):
+                continue
+            if path.startswith("pipeline.") and evidence.pipeline_refused:
+                continue
+            text = f"is {_shown(ledger)} in the ledger, and {_shown(user)} in job.json"
+            if path.split(".")[0] in _PROMISED:
+                found.append(Violation((f"spec.{path}",), text))
+            else:
+                later = f"{text}: `rljob run --resume` brings it into force"
+                found.append(Violation((f"spec.{path}",), later, Verdict.UNFINISHED))
+    for name, spec in evidence.worker_specs:
+        found += _unlike(name, spec, history, evidence.user_spec)
+    return len(history.specs) + len(history.pipelines.settings) + len(evidence.worker_specs), found
+
+
+def _in_force(history: History) -> dict[str, Any]:
+    """What the ledger says of the newest spec; only parts of it in ledgers of earlier releases."""
+    spec: dict[str, Any] = dict(history.specs[-1]) if history.specs else {}
+    if history.pipelines.settings:
+        newest = history.pipelines.settings[-1]
+        spec["pipeline"] = {
+            "mode": newest.mode,
+            "maxStaleness": newest.max_staleness,
+            "inflight": newest.inflight,
+            "maxAttempts": newest.max_attempts,
+            "maxResamples": newest.max_resamples,
+        }
+    if not history.specs and history.groups:
+        newest_group = next(reversed(history.groups.values()))
+        spec["data"] = {"groupSize": len(newest_group.members)}
+    return spec
+
+
+def _unlike(
+    name: str, spec: dict[str, Any], history: History, user: dict[str, Any] | None
+) -> Iterator[Violation]:
+    """Report a worker whose configuration is neither the user's nor one that the ledger has had.
+
+    Workers that do not read a changed field keep their configuration, so an earlier spec is no contradiction.
+    """
+    known = [*history.specs, *([user] if user else [])]
+    closest = min((list(_differences(one, spec)) for one in known), key=len, default=[])
+    for path, ledger, theirs in closest:
+        if path.split(".")[0] in _PROMISED and not _was_set(history, path, theirs):
+            text = f"is {_shown(theirs)} in the configuration of {name}, and {_shown(ledger)} in the ledger"
+            yield Violation((f"spec.{path}",), text)
+
+
+def _was_set(history: History, path: str, value: Any) -> bool:
+    """Whether a value of `spec.pipeline` was in force at some time."""
+    names = {
+        "pipeline.mode": "mode",
+        "pipeline.maxStaleness": "max_staleness",
+        "pipeline.inflight": "inflight",
+        "pipeline.maxAttempts": "max_attempts",
+        "pipeline.maxResamples": "max_resamples",
+    }
+    return path in names and any(getattr(s, names[path]) == value for s in history.pipelines.settings)
+
+
+def _differences(ledger: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
+    """The leaves that both have and that differ; where the ledger has no section at all, nothing is compared."""
+    for name, section in ledger.items():
+        yield from _leaves(name, section, other.get(name))
+
+
+def _leaves(path: str, one: Any, other: Any) -> Iterator[Difference]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        names: Iterable[str] = one if path == "data" and len(one) == 1 else {**one, **other}
+        for name in names:
+            if name not in _PLACES:
+                yield from _leaves(f"{path}.{name}", one.get(name), other.get(name))
+    elif one != other and not _is_default_bound(path, one, other):
+        yield path, one, other
+
+
+def _is_default_bound(path: str, one: Any, other: Any) -> bool:
+    """Whether one side leaves `maxStaleness` to the mode, which the other has filled in."""
+    return path == "pipeline.maxStaleness" and (one is None or other is None) and (one or other or 0) <= 1
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is None else str(value)
