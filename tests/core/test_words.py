@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rljob_core.words import LONGEST_LINE, error_in_words, exit_in_words, last_words
+from rljob_core.words import LONGEST_LINE, end_in_words, error_in_words, exit_in_words, last_words
 
 GROUP = """\
   + Exception Group Traceback (most recent call last):
@@ -74,6 +74,12 @@ def test_the_line_that_says_why(said: str, words: str) -> None:
 )
 def test_exit_codes_name_their_signal(code: int, words: str) -> None:
     assert exit_in_words(code) == words
+
+
+def test_what_a_killed_process_said_last_is_not_why_it_ended() -> None:
+    assert end_in_words(139, "log\nTrap\n") == "exit code 139 (SIGSEGV): Trap"
+    assert end_in_words(137, "INFO engine serves version 3") == "exit code 137 (SIGKILL: out of memory?)"
+    assert end_in_words(1, "") == "exit code 1"
 
 
 class Mute(Exception):

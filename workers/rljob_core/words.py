@@ -7,13 +7,15 @@ import re
 LONGEST_LINE = 1000
 """Characters of such a line that are kept."""
 
+KILLED = 128 + 9
+"""Exit code of a process that SIGKILL ended: `kill -9`, or the kernel when memory is exhausted."""
+
 #: Signals that end a process by themselves, with their numbers on Linux.
 _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
     9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
     31: "SIGSYS",
 }  # fmt: skip
-_SIGKILL = 9
 #: What the standard library's `faulthandler` prints when a signal ends a process.
 _FATAL = "Fatal Python error: "
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)')
@@ -29,7 +31,19 @@ def exit_in_words(code: int) -> str:
     name = _SIGNALS.get(code - 128)
     if name is None:
         return f"exit code {code}"
-    return f"exit code {code} ({name}{': out of memory?' if code - 128 == _SIGKILL else ''})"
+    return f"exit code {code} ({name}{': out of memory?' if code == KILLED else ''})"
+
+
+def end_in_words(code: int, said: str) -> str:
+    """A process's exit code and its last words, as one line.
+
+    A process that was killed by SIGKILL had no time to say why; its last words then have nothing to do with its end.
+
+    Args:
+        said: the end of its output, or its termination message.
+    """
+    words = "" if code == KILLED else last_words(said)
+    return ": ".join(filter(None, [exit_in_words(code), words]))
 
 
 def error_in_words(error: BaseException) -> str:

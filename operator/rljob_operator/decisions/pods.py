@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rljob_core import worker_protocol
-from rljob_core.words import exit_in_words, last_words
+from rljob_core.words import end_in_words, last_words
 from rljob_operator import names
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
@@ -56,7 +56,7 @@ class PodExit:
         return last_words(self.message)
 
     def __str__(self) -> str:
-        return f"{exit_in_words(self.code)}: {self.last_line or _NO_MESSAGE}"
+        return end_in_words(self.code, self.message or _NO_MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)

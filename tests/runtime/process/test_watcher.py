@@ -44,7 +44,7 @@ def start(child: str, folder: Path) -> subprocess.Popen[str]:
         ("import os; assert os.environ['GIVEN'] == '1'; os._exit(4)", "4 False"),
         ("pass", "0 True"),  # nobody asked it to end
         ("import sys; print('first\\nno room', file=sys.stderr); sys.exit(1)", "1 True no room"),
-        ("import os; os.kill(os.getpid(), 9)", "137 True"),
+        ("import os; os.write(2, b'all is well'); os.kill(os.getpid(), 9)", "137 True"),
         (
             "import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(0)",
             "139 True Segmentation fault in string_at",
@@ -62,9 +62,11 @@ def test_it_says_how_the_child_ended_and_ends_likewise(child: str, told: str, tm
     assert out.startswith(told), out + err
     assert watcher.returncode == int(told.split(maxsplit=1)[0])
     assert not (tmp_path / "ready").exists(), "it serves no more"
-    words = out.strip().split(" ", 2)[2:]
+    words = "".join(out.strip().split(" ", 2)[2:])
     if "True" in told:
-        assert (tmp_path / "termination").read_text() == "".join(words)
+        assert (tmp_path / "termination").read_text() == words
+    if told == "137 True":
+        assert words == "", "what a killed process says last is not why it ended"
 
 
 def test_it_waits_for_no_process_that_the_child_leaves_behind(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_core import worker_protocol
-from rljob_core.words import last_words
+from rljob_core.words import KILLED, last_words
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT}
 _TAIL_BYTES = 64 << 10  # of standard error; the stacks of many threads are printed there
@@ -82,7 +82,9 @@ def watch(command: list[str], environment: Mapping[str, str]) -> End:
             code = _reaped(child)
     passing.join(_REST_SECONDS)
     _withdraw_readiness()
-    words = _termination_message() or last_words(bytes(tail).decode(errors="replace"))
+    words = _termination_message()
+    if not words and code != KILLED:
+        words = last_words(bytes(tail).decode(errors="replace"))
     crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
     if crashed:
         _terminate(words)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
-from rljob_core.words import exit_in_words, last_words
+from rljob_core.words import end_in_words
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local.pod import Launch
 
@@ -40,7 +40,7 @@ class Termination:
     at: datetime
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, [exit_in_words(self.code), last_words(self.message)]))
+        return end_in_words(self.code, self.message)
 
 
 class PodProcess:
