@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 from faulty_run import FaultyRun, emulated
 from observed_messages import Sighting
@@ -16,17 +17,31 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_its_work_is_given_out_again_at_once(start: Callable[..., FaultyRun]) -> None:
+    """First an engine is lost with the process that watches it, then another one alone."""
     # Every engine has work all the time: each response takes seconds.
-    run = start("dead engine", steps=6, **emulated(decode_seconds=0.4))
+    run = start("dead engine", steps=8, **emulated(decode_seconds=0.4))
     run.watch()
-    pod, pid = run.victim("rollout")
+    reasons = []
+    for alone in (False, True):
+        pod, pid = run.victim("rollout")
+        reasons += lose(run, pod, psutil.Process(pid).children()[0].pid if alone else pid)
+        run.until_back({pod: pid})
+    # Only the second one could be reported.
+    assert [reason for reason in reasons if "exit code 137 (SIGKILL" in reason] == reasons[1:]
+    run.finish()
+
+
+def lose(run: FaultyRun, pod: str, pid: int) -> list[str]:
+    """Kill a process of an engine's pod, and wait until its work is given out again; the reason in the ledger."""
     engines = run.seen.seen.engines
     run.until("its own signal", lambda: any(engine.startswith(f"{pod}.") for engine in set(engines)))
-    known, new = set(engines), set[str]()
+    known, new, reasons = set(engines), set[str](), list[str]()
 
     def lost(said: Sighting) -> bool:
         found = isinstance(said, SiblingReset) and said.reason == "EngineLost"
-        if found:
+        if found and not reasons:
+            assert isinstance(said, SiblingReset)
+            reasons.append(said.detail)
             new.update(set(engines) - known)  # at this moment
         return found
 
@@ -34,5 +49,7 @@ def test_its_work_is_given_out_again_at_once(start: Callable[..., FaultyRun]) ->
     os.kill(pid, signal.SIGKILL)
     run.until("its work is given out again", again.done)
     assert not [engine for engine in new if engine.startswith(f"{pod}.")], "its successor came first"
-    run.say(f"{pod} was killed, and its work given out again")
-    run.finish()
+    run.say(
+        f"a process of {pod} was killed, and its work given out again: {reasons[0] or 'no reason is known'}"
+    )
+    return reasons
