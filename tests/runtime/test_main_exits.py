@@ -1,4 +1,4 @@
-"""How a worker's process ends when something outside the job is missing: exit code 4, and what is missing."""
+"""How a worker's process ends: exit code 4 and what is missing outside the job, or a crash and its exception."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def url() -> Iterator[str]:
         yield f"nats://127.0.0.1:{held.getsockname()[1]}"
 
 
-def start(role: str, folder: Path, model: Path, url: str) -> subprocess.Popen[bytes]:
+def start(role: str, folder: Path, model: Path, url: str, config: str = "") -> subprocess.Popen[bytes]:
+    """A role's process; `config`: what its configuration file holds instead of a job that fits."""
     folder.mkdir()
     spec = {
         "steps": 2,
@@ -40,7 +41,7 @@ def start(role: str, folder: Path, model: Path, url: str) -> subprocess.Popen[by
         "rollout": {"engine": {"name": "Emulated"}, "pools": [{"name": "a"}]},
         "trainer": {"backend": "Emulated"},
     }
-    config = JobConfig(
+    job = JobConfig(
         namespace="default",
         job="j",
         uid="u1",
@@ -49,7 +50,7 @@ def start(role: str, folder: Path, model: Path, url: str) -> subprocess.Popen[by
         checkpoint_uri=str(folder / "c"),
         trainer_log_uri=str(folder / "t"),
     )
-    (folder / "config.json").write_text(config.model_dump_json(by_alias=True))
+    (folder / "config.json").write_text(config or job.model_dump_json(by_alias=True))
     environment = {
         **os.environ,
         "RLJOB_CONFIG": str(folder / "config.json"),
@@ -92,3 +93,16 @@ def test_a_server_that_does_not_answer_is_waited_for(tmp_path: Path, model: Path
         assert code == 4, said
         assert said.startswith("Unavailable: ")
         assert url in said
+
+
+def test_a_crash_leaves_its_exception_unless_another_process_of_the_pod_has_left_a_message(
+    tmp_path: Path, model: Path, url: str
+) -> None:
+    running = {}
+    for role in ("coordinator", "trainer"):
+        running[role] = start(role, tmp_path / role, model, url, config="{")
+    (tmp_path / "trainer" / "termination").write_text("UserError: what rank 0 has said")
+    code, said = end(running["coordinator"], tmp_path / "coordinator")
+    assert code == 1
+    assert said.startswith("ValidationError: 1 validation error for JobConfig Invalid JSON")
+    assert end(running["trainer"], tmp_path / "trainer") == (1, "UserError: what rank 0 has said")

@@ -33,7 +33,7 @@ def _watched(name: str) -> int:
     nonce = secrets.token_hex(4)
     end = watch([sys.executable, "-m", worker_protocol.MODULE, name], {worker_protocol.NONCE: nonce})
     if end.crashed:
-        from rljob_runtime.worker import report_death
+        from rljob_runtime.roles.rollout.death_report import report_death
 
         report_death(nonce, end.code, end.words)
     return end.code

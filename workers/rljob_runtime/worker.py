@@ -30,16 +30,14 @@ from rljob_core.errors import (
     StorageRefused,
     StoreUnavailable,
 )
-from rljob_core.messages import EngineDied, RoleFailed
+from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.spec import PipelineSpec
-from rljob_core.words import error_in_words, exit_in_words, innermost
+from rljob_core.words import error_in_words, innermost
 from rljob_runtime.locations import model_folder
 
 # The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
 _CONNECT_SECONDS = 7.0
-#: Seconds in which the coordinator is told of an engine's death; after that it learns of it when the lease expires.
-_REPORT_SECONDS = 10.0
 _EXIT_INTERRUPTED = 130
 _READS_MODEL = {"rollout", "reward", "trainer"}
 
@@ -206,39 +204,6 @@ def _ready() -> None:
         Path(path).touch()
 
 
-def report_death(nonce: str, code: int, words: str) -> None:
-    """Tell the coordinator that the process with this pod's engine crashed, for the process that watched it.
-
-    Args:
-        nonce: second part of the engine's instance name.
-        code: the exit code, 128 + n for signal n.
-        words: the process's last words.
-    """
-    from rljob_runtime.messaging.announce import publish_event
-    from rljob_runtime.messaging.connect import message_store
-
-    instance = f"{os.environ[worker_protocol.POD]}.{nonce}"
-
-    async def report() -> None:
-        store = message_store(_config(), "rollout", connect=_CONNECT_SECONDS)
-        await store.open()
-        try:
-            await publish_event(store, EngineDied(instance, code, words))
-        finally:
-            await store.close()
-
-    async def in_time() -> None:
-        async with asyncio.timeout(_REPORT_SECONDS):
-            await report()
-
-    _log_as("rollout")
-    log.error("engine %s died: %s: %s", instance, exit_in_words(code), words or "it left no message")
-    try:
-        asyncio.run(in_time())
-    except Exception as error:  # the lease tells it, too, only later and without the reason
-        log.warning("the coordinator was not told: %s", error_in_words(error))
-
-
 def _terminate(prefix: str, message: str) -> None:
     print(f"error: {message}", file=sys.stderr)  # noqa: T201
     path = os.environ.get(worker_protocol.TERMINATION_LOG)
@@ -260,25 +225,17 @@ def _crashed(name: str, error: BaseException) -> None:
         _terminate("", words)
 
 
-def _log_as(name: str) -> None:
-    logging.basicConfig(
-        level=os.environ.get(worker_protocol.LOG_LEVEL, "INFO"),
-        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
-    )
-
-
-def _config() -> JobConfig:
-    return JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
-
-
 def run(name: str) -> int:
     """Run the role with that name to its end; returns the exit code."""
     faulthandler.enable()  # a signal that ends the process then leaves the Python stack in the log
     if ready := os.environ.get(worker_protocol.READY_FILE):
         Path(ready).unlink(missing_ok=True)  # a previous process in the same pod left it
-    _log_as(name)
-    config = _config()
+    logging.basicConfig(
+        level=os.environ.get(worker_protocol.LOG_LEVEL, "INFO"),
+        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
+    )
     try:
+        config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
         if name in _READS_MODEL:
             model_folder(config)  # before anything slow, so that a missing model is reported at once
         if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
