@@ -564,6 +564,9 @@ class Model:
                     for e, stored in context.liveness.leaving.items()
                 ),
                 context.lookups.listed_version,
+                tuple(context.cohorts.waiting),
+                context.cohorts.other_work_first,
+                context.cohorts.awaited_since is None,
                 tuple(self.progress.items()),
                 tuple(self.delayed_progress),
                 tuple(self.answers),

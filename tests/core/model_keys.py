@@ -34,6 +34,8 @@ def state_key(state: JobState, names: dict[str, str] | None = None) -> tuple[Any
                 s.min_version,
                 s.first,
                 s.inherited,
+                s.deaths,
+                s.failures,
                 s.payload.span if s.payload is not None else None,
                 s.reward,
             )
@@ -52,6 +54,8 @@ def state_key(state: JobState, names: dict[str, str] | None = None) -> tuple[Any
         state.writer.number,
         tuple(sorted((names.get(e, e), tuple(ids)) for e, ids in state.generating.items())),
         tuple(state.unscored),
+        tuple(sorted(state.suspects)),
+        tuple(state.given_up),
     )
 
 

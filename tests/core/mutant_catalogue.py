@@ -126,8 +126,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost engine's work is forgotten": Mutant(
         "rljob_core.planner.engines",
-        "endings.reset_sibling(context, sibling, reason, failure=False, carries=carries)\n        known",
-        "known",
+        """        endings.reset_sibling(
+            context, sibling, "EngineLost", failure=False, detail=cause, carries=carries, died=True
+        )
+""",
+        "",
     ),
     "inherited tokens do not count towards the base": Mutant(
         "rljob_core.job_state.groups",
@@ -138,7 +141,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a trajectory goes on under older weights than it had": Mutant(
         "rljob_core.planner.dispatch",
-        "min_version=max(buffer.min_version, found[1].span.max)",
+        "min_version=max(buffer.min_version, made.span.max)",
         "min_version=buffer.min_version",
         walk=376,
         slow=True,

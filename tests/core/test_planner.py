@@ -292,7 +292,8 @@ def test_a_prompt_whose_sibling_keeps_failing_is_replaced_and_the_cause_is_named
         assert sibling.attempt == attempt
         world.observe(GenerationEnded(sibling.engine, "g0.1", attempt, "RewardRaised", True, "boom"))
     aborts = [r for r in records(world) if isinstance(r, GroupAborted)]
-    assert aborts == [GroupAborted("g0", "PromptExhausted", {"g0.1": "RewardRaised"})]
+    said = "prompt 0 (g0.1): RewardRaised: boom"
+    assert aborts == [GroupAborted("g0", "PromptExhausted", {"g0.1": "RewardRaised"}, said)]
     assert world.planner.state.aborted == {"PromptExhausted": 1, "RewardRaised": 1}
     world.run()
     assert world.finished == "Succeeded"

@@ -34,6 +34,7 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import (
     Cancel,
     CheckpointWritten,
+    EngineDied,
     EngineSignal,
     Finish,
     Generate,
@@ -112,8 +113,13 @@ class World:
         step_seconds: float = 0.01,
         train_seconds: Callable[[int], float] = lambda tokens: 0.001 * tokens,
         prefetch: float = 0.25,
+        poison: Callable[[Generate], bool] = lambda work: False,
+        restart_seconds: float = 1.0,
     ) -> None:
         self.config = config
+        self.poison, self.restart_seconds = poison, restart_seconds
+        self.deaths: list[tuple[str, ...]] = []
+        """Ids of what each engine was generating, and was waiting to generate, that poison killed."""
         self.length, self.reward = length, reward
         self.step_seconds, self.train_seconds = step_seconds, train_seconds
         self.prefetch = prefetch
@@ -147,7 +153,7 @@ class World:
     def start(self) -> None:
         """Start coordinator, engines and trainer."""
         self.take_charge("c1")
-        for engine in self.engines.values():
+        for engine in list(self.engines.values()):
             self.swap(engine)
             self.signal(engine)
         self.observe(TrainerReady(self.attempt, 0, None))
@@ -225,13 +231,33 @@ class World:
             self.observe(SignalSeen(engine.name, signal))
 
     def fill(self, engine: SimulatedEngine) -> None:
-        while len(engine.running) < engine.slots:
+        while engine.name in self.engines and len(engine.running) < engine.slots:
             work = next((w for w in engine.waiting if w.min_version <= engine.version), None)
             if work is None:
                 return
             engine.waiting.remove(work)
+            if self.poison(work):
+                self.poisoned(engine, work)
+                return
             engine.running[work.trajectory, work.attempt] = VersionSpan(engine.version, engine.version)
             self.after(self.length(work) * self.step_seconds, lambda w=work: self.complete(engine, w))
+
+    def poisoned(self, engine: SimulatedEngine, work: Generate) -> None:
+        """An engine dies of what it has just started; another instance of its pod follows."""
+        held = (*(t for t, _ in engine.running), *(w.trajectory for w in engine.waiting), work.trajectory)
+        self.deaths.append(held)
+        engine.running, engine.waiting = {}, []
+        del self.engines[engine.name]
+        pod, number = engine.name.split(".x")
+        self.observe(EngineDied(engine.name, 139, f"it died of {work.trajectory}"))
+        successor = SimulatedEngine(f"{pod}.x{int(number or 0) + 1}", engine.slots)
+
+        def start() -> None:
+            self.engines[successor.name] = successor
+            self.swap(successor)
+            self.signal(successor)
+
+        self.after(self.restart_seconds, start)
 
     def complete(self, engine: SimulatedEngine, work: Generate) -> None:
         span = engine.running.pop((work.trajectory, work.attempt), None)

@@ -5,7 +5,15 @@ reads back. Both end in the same state (`JobState.apply`).
 """
 
 from rljob_core.job_state.dispatch_order import DispatchOrder
-from rljob_core.job_state.groups import GroupState, Sibling
+from rljob_core.job_state.groups import SUSPECT_DEATHS, GroupState, Sibling
 from rljob_core.job_state.state import LINEAGE_VERSIONS, Commit, JobState
 
-__all__ = ["LINEAGE_VERSIONS", "Commit", "DispatchOrder", "GroupState", "JobState", "Sibling"]
+__all__ = [
+    "LINEAGE_VERSIONS",
+    "SUSPECT_DEATHS",
+    "Commit",
+    "DispatchOrder",
+    "GroupState",
+    "JobState",
+    "Sibling",
+]

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from rljob_core.records import Generated, Inherited
 from rljob_core.trajectory import State
 
+SUSPECT_DEATHS = 2
+"""Deaths of engines after which what all of these engines held is suspected of killing them.
+
+One death accuses everything that one engine held, and most engines die of other causes. What a second engine held as
+well is little, unless it is the cause.
+"""
+
 
 @dataclass(slots=True)
 class Sibling:
@@ -18,6 +25,7 @@ class Sibling:
         failures: failed attempts.
         first: the oldest attempt whose progress it may inherit: the last one that started from the prompt.
         inherited: progress from which its current attempt resumes.
+        deaths: engines that died while they were generating it, since it was generated last.
     """
 
     id: str
@@ -30,6 +38,12 @@ class Sibling:
     reward: float | None = None
     first: int = 1
     inherited: Inherited | None = None
+    deaths: int = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what kills engines: it was held through two deaths and is not generated yet."""
+        return self.deaths >= SUSPECT_DEATHS and self.state in {State.RESERVED, State.GENERATING}
 
 
 @dataclass(slots=True)

@@ -39,6 +39,9 @@ from rljob_core.trajectory import State, group_of, prompt_of_group, sibling_of, 
 LINEAGE_VERSIONS = 65
 """Newest versions whose manifests are kept: `spec.pipeline.maxStaleness` admits no older one."""
 
+GIVEN_UP = 3
+"""Newest groups that were given up whose details are kept, for the message of a job that ends because of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -60,6 +63,7 @@ class JobState:
         self.groups: dict[str, GroupState] = {}
         self.generating: dict[str, dict[str, None]] = {}  # ids of trajectories by engine
         self.unscored: dict[str, None] = {}  # ids of trajectories that are generated and not rewarded
+        self.suspects: dict[str, None] = {}  # ids of trajectories that may be what kills engines
         self.waiting = DispatchOrder()
         self.next_prompt = 0
         self.restored: set[int] = set()  # prompts after next_prompt that restored steps have consumed
@@ -71,6 +75,7 @@ class JobState:
         self.evaluated: dict[int, Evaluated] = {}
         self.finished: JobFinished | None = None
         self.replaced: Counter[str] = Counter()  # groups replaced since the last commit, by reason
+        self.given_up: list[str] = []  # why the newest of them could not be generated or scored
         self.counts: Counter[str] = Counter()  # planned, generated, consumed
         self.aborted: Counter[str] = Counter()  # trajectories by reason
         self.attempts_failed: Counter[str] = Counter()
@@ -110,8 +115,9 @@ class JobState:
         )
 
     def index(self) -> None:
-        """Rebuild the indices of a loaded snapshot: what waits for an engine, is at an engine, waits for a score."""
+        """Rebuild a loaded snapshot's indices: what waits for an engine, is at one, waits for a score, is suspect."""
         for sibling in self.siblings():
+            self._suspect(sibling)
             if sibling.state is State.RESERVED:
                 self._queue(sibling)
             elif sibling.state is State.GENERATING:
@@ -224,6 +230,13 @@ class JobState:
             self.generating.setdefault(sibling.engine, {})[sibling.id] = None
         elif state is State.GENERATED:
             self.unscored[sibling.id] = None
+        self._suspect(sibling)
+
+    def _suspect(self, sibling: Sibling) -> None:
+        if sibling.is_suspect:
+            self.suspects[sibling.id] = None
+        else:
+            self.suspects.pop(sibling.id, None)
 
     def _queue(self, sibling: Sibling) -> None:
         group = self.groups[group_of(sibling.id)]
@@ -267,7 +280,7 @@ class JobState:
 
     def _generated(self, record: Generated) -> None:
         sibling = self._live(record.trajectory, record.attempt)
-        sibling.payload = record
+        sibling.payload, sibling.deaths = record, 0
         self._set(sibling, State.GENERATED)
         self.counts["generated"] += 1
         # No engine starts below the minVersion that it was sent. But a dispatch that the ledger has lost may have asked
@@ -287,6 +300,7 @@ class JobState:
         group = group_of(record.trajectory)
         was_ready = sibling.state is State.READY
         sibling.attempt = record.attempt
+        sibling.deaths += record.died
         self._set(sibling, State.RESERVED, engine="")
         sibling.payload, sibling.reward, sibling.inherited = None, None, None
         if not record.carries:
@@ -311,6 +325,8 @@ class JobState:
             self._set(sibling, State.ABORTED)
             self.aborted[record.causes.get(sibling.id, record.reason)] += 1
         self.replaced[record.reason] += 1
+        if record.detail:
+            self.given_up = [*self.given_up, record.detail][-GIVEN_UP:]
 
     def _commit(self, record: StepCommitted) -> None:
         for group in self.buffers.consume(record.version - 1):
@@ -322,6 +338,7 @@ class JobState:
         self._extend_lineage()
         self.micro_batches = []
         self.replaced.clear()
+        self.given_up = []
 
     def _extend_lineage(self) -> None:
         newest = self.commit.version
@@ -363,4 +380,5 @@ class JobState:
         self.aborted["VersionRevoked"] += record.trajectories
         self.micro_batches = []
         self.replaced.clear()
+        self.given_up = []
         self.finished = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from rljob_core.actions import Action, DeletePayloads, DeleteRewards
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState, Sibling
+from rljob_core.planner.cohorts import Cohorts
 from rljob_core.planner.evaluation import Evaluation
 from rljob_core.planner.liveness import Liveness
 from rljob_core.planner.progress_lookups import ProgressLookups
@@ -47,7 +47,7 @@ class PlannerContext:
         trainer_link: what was sent to the trainer gang.
         evaluation: the evaluation that is running, if any.
         metrics: sums for the job's metrics.
-        failures: the newest failed attempts, for the message of a job that gives up.
+        cohorts: trajectories that may be what kills engines.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
     """
 
@@ -64,7 +64,7 @@ class PlannerContext:
         self.trainer_link = TrainerLink()
         self.evaluation: Evaluation | None = None
         self.metrics = RunningMetrics()
-        self.failures: deque[str] = deque(maxlen=8)
+        self.cohorts = Cohorts()
         self.pipeline_refused = ""
         self._records: list[Record] = []
         self._actions: list[Action] = []

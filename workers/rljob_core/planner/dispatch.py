@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rljob_core.actions import PublishMetrics, SendToEngine
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Generate
-from rljob_core.planner import migration
+from rljob_core.planner import migration, suspects
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.planner.metrics_line import metrics_line
+from rljob_core.planner.suspects import Trial
 from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.spec import Inflight
 from rljob_core.stable_hash import stable_hash
+from rljob_core.staleness import Buffer
 from rljob_core.trajectory import State, group_of
 
 ATTEMPTS_PER_EPOCH = 1_000_000
@@ -64,8 +67,9 @@ class Outbox:
 def dispatch(context: PlannerContext) -> None:
     """Send waiting trajectories to engines with room."""
     outbox = Outbox()
-    _dispatch_evaluation(context, outbox)
-    _dispatch_siblings(context, outbox)
+    _fill(context, outbox, trial := suspects.plan_trial(context))
+    if trial.yields and not outbox.items:
+        _fill(context, outbox, suspects.plan_trial(context))
     for (engine, min_version), reserved in outbox.reserved.items():
         for start in range(0, len(reserved), DISPATCHED_ITEMS):
             items = reserved[start : start + DISPATCHED_ITEMS]
@@ -76,25 +80,56 @@ def dispatch(context: PlannerContext) -> None:
         context.act(SendToEngine(engine, tuple(work)))
 
 
-def _choose(context: PlannerContext, min_version: int) -> EngineView | None:
+def _fill(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
+    _dispatch_trial(context, outbox, trial)
+    _dispatch_evaluation(context, outbox, trial)
+    _dispatch_siblings(context, outbox, trial)
+
+
+def _open_engines(context: PlannerContext, trial: Trial) -> Collection[EngineView]:
+    """Those that may take work that is not suspected."""
+    engines = context.liveness.engines
+    return [e for name, e in engines.items() if name not in trial.apart] if trial.apart else engines.values()
+
+
+def _choose(context: PlannerContext, trial: Trial, min_version: int) -> EngineView | None:
     waits = context.spec.pipeline.inflight != Inflight.KEEP
-    return choose(
-        context.liveness.engines.values(), min_version=min_version, waits=waits, prefetch=context.prefetch
-    )
+    engines = _open_engines(context, trial)
+    return choose(engines, min_version=min_version, waits=waits, prefetch=context.prefetch)
 
 
-def _dispatch_evaluation(context: PlannerContext, outbox: Outbox) -> None:
+def _dispatch_trial(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
+    engine, run = trial.engine, context.evaluation
+    if engine is None:
+        return
+    for trajectory in trial.members:
+        if (sibling := context.state.sibling(trajectory)) is not None:
+            buffer = context.state.buffers.buffer_of(group_of(trajectory))
+            if not _resume(context, outbox, sibling, buffer, [engine]):
+                outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
+        elif run is not None:
+            run.dispatch(trajectory, engine.engine)
+            outbox.add(engine, _answer(context, run, trajectory))
+
+
+def _dispatch_evaluation(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     run = context.evaluation
+    postponed: list[str] = []
     while run is not None and run.waiting:
         if run.waiting[0] not in run.attempts:  # it was scored meanwhile
             run.waiting.popleft()
             continue
-        engine = _choose(context, run.version)
+        if group_of(run.waiting[0]) in trial.groups:
+            postponed.append(run.waiting.popleft())
+            continue
+        engine = _choose(context, trial, run.version)
         if engine is None:
-            return
+            break
         trajectory = run.waiting.popleft()
         run.dispatch(trajectory, engine.engine)
         outbox.add(engine, _answer(context, run, trajectory))
+    if run is not None:
+        run.waiting.extendleft(reversed(postponed))
 
 
 def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Generate:
@@ -110,9 +145,10 @@ def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Genera
     )
 
 
-def _dispatch_siblings(context: PlannerContext, outbox: Outbox) -> None:
+def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     queue, group, engine = context.state.waiting, "", None
     postponed: list[tuple[int, tuple[int, int], str]] = []
+    engines = _open_engines(context, trial)
     while queue:
         step, place, trajectory = queue.pop()
         sibling = context.state.sibling(trajectory)
@@ -121,21 +157,38 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox) -> None:
         buffer = context.state.buffers.buffer_of(group_of(trajectory))
         if buffer.step != step:  # the group has moved, and was queued for that buffer
             continue
-        if context.lookups.is_pending(sibling):
+        if sibling.is_suspect:
+            continue  # until it is acquitted, it is sent out by trials alone
+        if context.lookups.is_pending(sibling) or group_of(trajectory) in trial.groups:
             postponed.append((step, place, trajectory))
             continue
-        if (found := migration.choose_to_resume(context, sibling, buffer)) is not None:
-            outbox.send(context, sibling, *found, min_version=max(buffer.min_version, found[1].span.max))
+        if _resume(context, outbox, sibling, buffer, engines):
             continue
         # Siblings go to one engine while it has room: they share a prompt.
         if engine is None or group_of(trajectory) != group or engine.room(context.prefetch) <= 0:
-            group, engine = group_of(trajectory), _choose(context, buffer.min_version)
+            group, engine = group_of(trajectory), _choose(context, trial, buffer.min_version)
         if engine is None:
             postponed.append((step, place, trajectory))
             break
         outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
     for entry in postponed:
         queue.push(*entry)
+
+
+def _resume(
+    context: PlannerContext,
+    outbox: Outbox,
+    sibling: Sibling,
+    buffer: Buffer,
+    engines: Collection[EngineView],
+) -> bool:
+    """Send a sibling to one of these engines with its progress; False if there is none that it may inherit there."""
+    found = migration.choose_to_resume(context, sibling, buffer, engines)
+    if found is None:
+        return False
+    engine, made = found
+    outbox.send(context, sibling, engine, made, min_version=max(buffer.min_version, made.span.max))
+    return True
 
 
 def _generate(
@@ -183,7 +236,9 @@ def advance_evaluation(context: PlannerContext) -> None:
         return
     run = context.evaluation
     if run is not None and run.done:
-        record = Evaluated(run.version, run.mean("sampled"), run.mean("greedy"), run.samples)
+        record = Evaluated(
+            run.version, run.mean("sampled"), run.mean("greedy"), run.samples, tuple(run.killers)
+        )
         context.emit(record)
         context.evaluation = run = None
         context.act(PublishMetrics(context.metrics.evaluated(record, metrics_line(context))))
@@ -191,7 +246,10 @@ def advance_evaluation(context: PlannerContext) -> None:
     if run is None and due and version not in context.state.evaluated:
         # An earlier coordinator's attempts, whose results may still arrive, have other numbers.
         first = context.epoch * ATTEMPTS_PER_EPOCH + 1
-        context.evaluation = Evaluation.start(version=version, samples=settings.samples, first_attempt=first)
+        killers = {prompt for earlier in context.state.evaluated.values() for prompt in earlier.killers}
+        context.evaluation = Evaluation.start(
+            version=version, samples=settings.samples, first_attempt=first, killers=sorted(killers)
+        )
 
 
 def sample_seed(seed: int, trajectory: str, attempt: int) -> int:

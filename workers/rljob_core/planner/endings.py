@@ -11,7 +11,7 @@ from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.message_refcounts import Key
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import GroupAborted, JobFinished, SiblingReset
-from rljob_core.trajectory import State, group_of
+from rljob_core.trajectory import State, group_of, prompt_of_group
 
 DETAIL_CHARACTERS = 500
 """Length to which the detail of a failure is cut before it goes into the ledger."""
@@ -30,36 +30,48 @@ def reset_sibling(
     failure: bool,
     detail: str = "",
     carries: bool = False,
+    died: bool = False,
 ) -> None:
     """Have the sibling generated again as its next attempt.
 
     Args:
         failure: whether this counts against `maxAttempts`.
         carries: whether the next attempt may inherit the progress of earlier ones.
+        died: whether its engine has died.
     """
     context.release(sibling)
     attempt, detail = sibling.attempt + 1, detail[:DETAIL_CHARACTERS]
-    context.emit(SiblingReset(sibling.id, attempt, reason, failure, detail, carries))
+    context.emit(SiblingReset(sibling.id, attempt, reason, failure, detail, carries, died))
     if carries:
         context.lookups.interrupted.append(sibling.id)
 
 
-def fail_sibling(context: PlannerContext, sibling: Sibling, reason: str, *, detail: str) -> None:
-    """Generate the sibling again after a failure; after `maxAttempts` failures, abort its group."""
-    context.failures.append(f"{sibling.id}: {reason}: {detail[:DETAIL_CHARACTERS]}")
+def fail_sibling(
+    context: PlannerContext, sibling: Sibling, reason: str, *, detail: str, died: bool = False
+) -> bool:
+    """Generate the sibling again after a failure; after `maxAttempts` failures, abort its group and return True."""
     if sibling.failures + 1 < context.spec.pipeline.max_attempts:
-        reset_sibling(context, sibling, reason, failure=True, detail=detail)
-    else:
-        abort_group(context, group_of(sibling.id), "PromptExhausted", {sibling.id: reason})
+        reset_sibling(context, sibling, reason, failure=True, detail=detail, died=died)
+        return False
+    group = group_of(sibling.id)
+    said = f"prompt {prompt_of_group(group)} ({sibling.id}): {reason}: {detail[:DETAIL_CHARACTERS]}"
+    abort_group(context, group, "PromptExhausted", {sibling.id: reason}, detail=said)
+    return True
 
 
 def abort_group(
-    context: PlannerContext, group: str, reason: str, causes: dict[str, str] | None = None
+    context: PlannerContext,
+    group: str,
+    reason: str,
+    causes: dict[str, str] | None = None,
+    *,
+    detail: str = "",
 ) -> None:
     """End a group without training on it, and cancel its siblings on their engines.
 
     Args:
         causes: reasons of single siblings, by trajectory id, where they differ from the group's.
+        detail: what happened, for people.
     """
     running: dict[str, list[Sibling]] = {}
     for sibling in context.state.groups[group].siblings:
@@ -67,7 +79,7 @@ def abort_group(
             context.liveness.free_slot(sibling.engine)
             running.setdefault(sibling.engine, []).append(sibling)
         context.release(sibling)
-    context.emit(GroupAborted(group, reason, causes or {}))
+    context.emit(GroupAborted(group, reason, causes or {}, detail))
     for engine, siblings in running.items():
         cancel(context, engine, [(s.id, s.attempt) for s in siblings])
 
@@ -110,7 +122,7 @@ def finish_if_due(context: PlannerContext) -> None:
     batch = spec.data.prompts_per_step
     given_up, lost = state.replaced["PromptExhausted"], state.replaced["PayloadLost"]
     if given_up > batch:
-        causes = "; ".join(list(context.failures)[-3:])
+        causes = "; ".join(state.given_up)
         message = f"{given_up} prompts of step {state.version} were given up: {causes}"
         finish_job(context, JobFinished("Failed", message))
         return

@@ -40,6 +40,10 @@ class EngineView:
         """Trajectories that it can still be given."""
         return 0 if self.draining else self.slots + int(self.slots * prefetch) - self.assigned
 
+    def admits(self, min_version: int, *, waits: bool) -> bool:
+        """Whether it can generate what needs weights of `min_version` or newer; for `waits` see `choose`."""
+        return self.version >= min_version or (waits and not self.stuck)
+
 
 def choose(
     engines: Iterable[EngineView], *, min_version: int, waits: bool, prefetch: float
@@ -55,8 +59,7 @@ def choose(
     best: EngineView | None = None
     best_load = 0.0
     for engine in engines:
-        swaps = waits and not engine.stuck
-        if engine.room(prefetch) <= 0 or (not swaps and engine.version < min_version):
+        if engine.room(prefetch) <= 0 or not engine.admits(min_version, waits=waits):
             continue
         load = engine.assigned / engine.slots
         if best is None or (load, engine.engine) < (best_load, best.engine):

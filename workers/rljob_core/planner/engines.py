@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from rljob_core.actions import RetireEngine, SignalSeen
 from rljob_core.messages import EngineDied, EngineGone, EngineSignal, GenerationEnded
-from rljob_core.planner import dispatch, endings, migration, training
+from rljob_core.planner import dispatch, endings, migration, suspects, training
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
+from rljob_core.planner.evaluation import prompt_of
+from rljob_core.planner.message_refcounts import Key
 from rljob_core.records import JobFinished
 from rljob_core.trajectory import State, is_evaluation
 
@@ -32,7 +34,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     signal, liveness = seen.signal, context.liveness
     if signal is None:
         if seen.engine not in liveness.leaving:
-            remove_engine(context, seen.engine, "EngineLost")
+            lose_engine(context, seen.engine, "its signal was removed")
         return
     view = liveness.engines.get(signal.engine)
     if view is None:
@@ -55,10 +57,11 @@ def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
     # stored, and is removed once that was read.
     for other in context.liveness.of_pod(signal.engine):
         if not other.draining:
-            remove_engine(context, other.engine, "EngineLost")
+            lose_engine(context, other.engine, f"{signal.engine} has taken its place")
     assigned = len(context.state.generating.get(signal.engine, ()))
     view = EngineView(signal.engine, signal.pool, signal.slots, signal.version, assigned=assigned)
     view.started = signal.started
+    context.cohorts.awaited_since = None
     context.liveness.engines[signal.engine] = view
     # If it was declared lost before, other engines have its work now.
     endings.cancel(context, signal.engine, context.liveness.removed.pop(signal.engine, []))
@@ -80,7 +83,7 @@ def on_heartbeat(context: PlannerContext) -> None:
     liveness = context.liveness
     for engine in sorted(context.state.generating.keys() | liveness.engines.keys()):
         if liveness.lease_ends(engine):
-            remove_engine(context, engine, "EngineLost")
+            lose_engine(context, engine, "its heartbeats ended")
     behind = [view for view in liveness.engines.values() if _is_behind(context, view)]
     for view in behind:
         view.heartbeats_behind = 0
@@ -124,8 +127,7 @@ def on_engine_died(context: PlannerContext, event: EngineDied) -> None:
     liveness = context.liveness
     liveness.dead.add(event.engine)
     if event.engine not in liveness.leaving:
-        context.failures.append(f"{event.engine}: EngineLost: {event.cause[: endings.DETAIL_CHARACTERS]}")
-        remove_engine(context, event.engine, "EngineLost", detail=event.cause)
+        lose_engine(context, event.engine, event.cause)
 
 
 def on_engine_gone(context: PlannerContext, event: EngineGone) -> None:
@@ -141,21 +143,64 @@ def remove_drained(context: PlannerContext) -> None:
     """Remove each drained engine whose results were all read; the others go when their leases run out."""
     for engine, stored in list(context.liveness.leaving.items()):
         if stored <= context.messages.payloads.newest or not context.state.generating_at(engine):
-            remove_engine(context, engine, "Drained")
+            _remove_drained(context, engine)
 
 
-def remove_engine(context: PlannerContext, engine: str, reason: str, *, detail: str = "") -> None:
-    """Declare an engine gone: its trajectories resume, or are generated again, in the same buffer entries."""
-    known = context.liveness.forget(engine)
+def _remove_drained(context: PlannerContext, engine: str) -> None:
     siblings = context.state.generating_at(engine)
     had = [(s.id, s.attempt) for s in siblings]
     for sibling in siblings:
+        endings.reset_sibling(context, sibling, "Drained", failure=False, carries=migration.carries(context))
+    if (run := context.evaluation) is not None:
+        for answer in run.answers_at(engine):
+            run.retry(answer, max_attempts=0, failure=False)
+    _retire(context, engine, had)
+
+
+def lose_engine(context: PlannerContext, engine: str, cause: str) -> None:
+    """Declare an engine dead: its trajectories resume, or are generated again, in the same buffer entries.
+
+    Args:
+        cause: what is known of its end, for people.
+    """
+    siblings, run = context.state.generating_at(engine), context.evaluation
+    answers = run.answers_at(engine) if run is not None else []
+    had, held = [(s.id, s.attempt) for s in siblings], [*(s.id for s in siblings), *answers]
+    alone, convicted = len(held) == 1, False
+    for sibling in siblings:
+        if alone and sibling.is_suspect:
+            convicted = endings.fail_sibling(context, sibling, "EngineLost", detail=cause, died=True)
+            continue
         carries = migration.carries(context)
-        endings.reset_sibling(context, sibling, reason, failure=False, detail=detail, carries=carries)
-        known = True
-    if context.evaluation is not None:
-        context.evaluation.lose(engine)
-    if known:
+        endings.reset_sibling(
+            context, sibling, "EngineLost", failure=False, detail=cause, carries=carries, died=True
+        )
+    for answer in answers:
+        convicted = _lose_answer(context, answer, failure=alone) or convicted
+    suspects.on_engine_lost(context, held, convicted=convicted)
+    _retire(context, engine, had)
+
+
+def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool:
+    """Have an answer generated again after its engine's death; True if its prompt is given up instead."""
+    run, attempts = context.evaluation, context.spec.pipeline.max_attempts
+    if run is None:
+        return False
+    failure = failure and run.is_suspect(answer)
+    if not failure or run.failures.get(answer, 0) + 1 < attempts:
+        run.deaths[answer] = run.deaths.get(answer, 0) + 1
+        run.retry(answer, max_attempts=attempts, failure=failure)
+        return False
+    for other, attempt, engine in run.give_up(prompt_of(answer)):
+        context.messages.payloads.release([(other, attempt)])
+        if engine and other != answer:
+            context.liveness.free_slot(engine)
+            endings.cancel(context, engine, [(other, attempt)])
+    return True
+
+
+def _retire(context: PlannerContext, engine: str, had: list[Key]) -> None:
+    if context.liveness.forget(engine) or had:
         context.liveness.removed[engine] = had
         context.metrics.engine_gone(engine)
         context.act(RetireEngine(engine))

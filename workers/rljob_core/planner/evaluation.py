@@ -1,13 +1,17 @@
 """A running evaluation: every held-out prompt is answered once sampled and once greedily, outside the buffers.
 
-Only its result goes into the ledger, so a coordinator that restarts runs it again.
+Only its result goes into the ledger, so a coordinator that restarts runs it again. An answer that is given up counts as
+0, so that the scores of all versions are means over the same prompts. A prompt whose answers kill engines is not asked
+by later evaluations: each would cost as many engines.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from rljob_core.job_state import SUSPECT_DEATHS
 from rljob_core.messages import Sample
 from rljob_core.trajectory import group_of, sibling_of, trajectory_id
 
@@ -42,6 +46,8 @@ class Evaluation:
         unscored: ids of answers whose payload was read, in that order.
         scores: rewards of the scored answers.
         failures: failed attempts of each answer.
+        deaths: engines that died while they were generating each answer.
+        killers: prompts that were given up because their answers killed engines, now or in an earlier evaluation.
     """
 
     version: int
@@ -52,12 +58,18 @@ class Evaluation:
     unscored: dict[str, None] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    deaths: dict[str, int] = field(default_factory=dict)
+    killers: dict[int, None] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, *, version: int, samples: int, first_attempt: int = 1) -> Evaluation:
-        """An evaluation whose answers all wait to be dispatched."""
-        ids = [trajectory_id(group_id(version, p), s) for p in range(samples) for s in range(len(SAMPLES))]
-        return cls(version, samples, deque(ids), dict.fromkeys(ids, first_attempt))
+    def start(
+        cls, *, version: int, samples: int, first_attempt: int = 1, killers: Collection[int] = ()
+    ) -> Evaluation:
+        """An evaluation whose answers all wait to be dispatched, but for those to prompts that kill engines."""
+        asked = [p for p in range(samples) if p not in killers]
+        ids = [trajectory_id(group_id(version, p), s) for p in asked for s in range(len(SAMPLES))]
+        attempts = dict.fromkeys(ids, first_attempt)
+        return cls(version, samples, deque(ids), attempts, killers=dict.fromkeys(killers))
 
     def holds(self, trajectory: str, attempt: int) -> bool:
         """Whether the answer is open and this is its current attempt."""
@@ -70,6 +82,7 @@ class Evaluation:
     def arrived(self, trajectory: str) -> str:
         """Note that an answer's payload was read; returns the engine that had it, empty if none had."""
         self.unscored[trajectory] = None
+        self.deaths.pop(trajectory, None)
         return self.engines.pop(trajectory, "")
 
     def score(self, trajectory: str, reward: float) -> None:
@@ -86,17 +99,39 @@ class Evaluation:
             self._end(trajectory)
         else:
             self.attempts[trajectory] += 1
-            self.waiting.append(trajectory)
+            if not self.is_suspect(trajectory):
+                self.waiting.append(trajectory)
 
-    def lose(self, engine: str) -> None:
-        """Generate the answers of a lost engine again."""
-        for trajectory in [t for t, e in self.engines.items() if e == engine]:
-            self.retry(trajectory, max_attempts=0, failure=False)
+    def answers_at(self, engine: str) -> list[str]:
+        """The answers that an engine is generating."""
+        return [t for t, e in self.engines.items() if e == engine]
+
+    def is_suspect(self, trajectory: str) -> bool:
+        """Whether the answer may be what kills engines; it is then not in `waiting`."""
+        return self.deaths.get(trajectory, 0) >= SUSPECT_DEATHS
+
+    def suspects(self) -> list[str]:
+        """Ids of the answers that may be what kills engines."""
+        return [t for t in self.deaths if self.is_suspect(t)]
+
+    def give_up(self, prompt: int) -> list[tuple[str, int, str]]:
+        """Ask a prompt no more, now and in later evaluations: its answers kill engines.
+
+        Returns:
+            Its open answers, their attempts, and the engines that are generating them ("" for none).
+        """
+        self.killers[prompt] = None
+        ids = (trajectory_id(group_id(self.version, prompt), s) for s in range(len(SAMPLES)))
+        opened = [(t, self.attempts[t], self.engines.get(t, "")) for t in ids if t in self.attempts]
+        for trajectory, _, _ in opened:
+            self._end(trajectory)
+        return opened
 
     def _end(self, trajectory: str) -> None:
         self.engines.pop(trajectory, None)
         self.unscored.pop(trajectory, None)
         self.attempts.pop(trajectory, None)
+        self.deaths.pop(trajectory, None)
 
     @property
     def done(self) -> bool:

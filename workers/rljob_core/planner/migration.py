@@ -5,7 +5,8 @@ up once per attempt, and does not dispatch the trajectory before the answer. The
 only if
 
 - the attempt that published it may be resumed: none after it failed or was restarted at new weights, and fewer than
-  `FRUITLESS_ATTEMPTS` attempts since have resumed it and come no further (its tokens may be what ends them);
+  `FRUITLESS_ATTEMPTS` attempts since have resumed it and come no further (its tokens may be what ends them); for a
+  trajectory that is suspected of killing its engines, one such attempt is enough;
 - the ledger holds the manifests of all weights that produced it, so no token of a revoked or lost version is trained;
 - its oldest token is within the stamp of the group's buffer. It counts towards the group's base from then on.
 
@@ -14,6 +15,8 @@ payload deletes its progress; what lost engines leave behind is listed once per 
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from rljob_core.actions import DropProgress, FindProgress, ListProgress, ProgressListed, StoredProgress
 from rljob_core.job_state import Sibling
@@ -62,9 +65,9 @@ def on_progress_listed(context: PlannerContext, listed: ProgressListed) -> None:
 
 
 def choose_to_resume(
-    context: PlannerContext, sibling: Sibling, buffer: Buffer
+    context: PlannerContext, sibling: Sibling, buffer: Buffer, engines: Iterable[EngineView]
 ) -> tuple[EngineView, Inherited] | None:
-    """The engine on which a sibling resumes, and what it inherits.
+    """Of these engines the one on which a sibling resumes, and what it inherits.
 
     None if there is no progress that it may inherit, or no engine that may resume it has room; it then starts from
     its prompt. The engine's weights must be as new as those of the last token, or become so: versions never go back
@@ -75,15 +78,16 @@ def choose_to_resume(
         return None
     made = stored.inherited
     keeps = context.spec.pipeline.inflight == Inflight.KEEP
-    engines = [e for e in context.liveness.engines.values() if not keeps or e.version == made.span.max]
-    engine = choose(engines, min_version=made.span.max, waits=not keeps, prefetch=context.prefetch)
+    able = [e for e in engines if not keeps or e.version == made.span.max]
+    engine = choose(able, min_version=made.span.max, waits=not keeps, prefetch=context.prefetch)
     return None if engine is None else (engine, made)
 
 
 def _may_inherit(context: PlannerContext, sibling: Sibling, buffer: Buffer, stored: StoredProgress) -> bool:
     made = stored.inherited
+    fruitless = 1 if sibling.is_suspect else FRUITLESS_ATTEMPTS
     return (
-        max(sibling.first, sibling.attempt - FRUITLESS_ATTEMPTS) <= made.attempt < sibling.attempt
+        max(sibling.first, sibling.attempt - fruitless) <= made.attempt < sibling.attempt
         and buffer.admits(made.span.min)
         and all(context.state.lineage.get(version) == manifest for version, manifest in stored.weights)
     )

@@ -7,13 +7,14 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | module | responsibility |
 |---|---|
 | `context` | what the other modules share: the state, the parts below, the decision being made |
-| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `trainer_link` | parts of the context that are not in the ledger |
+| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `trainer_link` | parts of the context that are not in the ledger |
 | `engines` | react to signals; declare engines lost and give their work to others |
 | `migration` | which progress a lost engine's trajectories inherit |
 | `results` | which payloads and rewards count; when a group is ready |
 | `training` | micro-batches, commits, the trainer's fence |
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
 | `dispatch`, `engine_choice` | what is generated next, and on which engine |
+| `suspects` | which trajectories may be what kills engines, and how they are tried apart |
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
 | `pipeline_change` | a changed `spec.pipeline`, and from which buffer on it is in force |

@@ -69,9 +69,15 @@ class GroupMoved:
 
 @dataclass(frozen=True, slots=True)
 class GroupAborted:
-    """A group ends untrained, and its entry is free. `causes` holds the reasons of single siblings, by id."""
+    """A group ends untrained, and its entry is free.
+
+    Attributes:
+        causes: reasons of single siblings, by id, where they differ from the group's.
+        detail: for people: which prompt it was and what happened to it, in the words of the role that reported it.
+    """
 
     group: str
     reason: str
     causes: dict[str, str] = field(default_factory=dict)
+    detail: str = ""
     kind: Literal["aborted"] = "aborted"

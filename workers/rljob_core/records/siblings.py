@@ -80,6 +80,7 @@ class SiblingReset:
         failure: whether this counts against `maxAttempts`. A reward function that raised does; a lost engine or a
             restart at new weights does not.
         carries: whether the new attempt may inherit the progress of earlier ones.
+        died: whether the engine that was generating it has died; an engine that drained has not.
     """
 
     trajectory: str
@@ -88,4 +89,5 @@ class SiblingReset:
     failure: bool
     detail: str = ""
     carries: bool = False
+    died: bool = False
     kind: Literal["reset"] = "reset"

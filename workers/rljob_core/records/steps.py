@@ -122,12 +122,17 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Mean scores on the held-out prompts under `version`."""
+    """Mean scores on the held-out prompts under `version`.
+
+    Attributes:
+        killers: prompts whose answers killed their engines: they count as 0, and are not asked again.
+    """
 
     version: int
     sampled: float
     greedy: float
     samples: int
+    killers: tuple[int, ...] = ()
     kind: Literal["evaluated"] = "evaluated"
 
 

@@ -1,0 +1,46 @@
+"""Cohorts of trajectories that may be what kills engines: each is tried on an engine that holds nothing else.
+
+Nothing of this is in the ledger: a new coordinator makes cohorts again (`suspects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+SUCCESSOR_HEARTBEATS = 30
+"""Own heartbeats for which a dead engine's successor is waited for before another engine is emptied for suspects."""
+
+
+@dataclass(slots=True)
+class Cohorts:
+    """The cohorts.
+
+    Attributes:
+        waiting: ids, in the order in which cohorts are tried; each suspect is in one of them until it is none.
+        other_work_first: whether an engine that is the only one takes other work before the next trial.
+        awaited_since: own heartbeats so far when an engine with suspects died whose successor has not come; else None.
+    """
+
+    waiting: list[tuple[str, ...]] = field(default_factory=list)
+    other_work_first: bool = False
+    awaited_since: int | None = None
+
+    def insert(self, *cohorts: Sequence[str]) -> None:
+        """Try these before all others; they leave the cohorts that they were in."""
+        moved = {trajectory for cohort in cohorts for trajectory in cohort}
+        others = [tuple(t for t in cohort if t not in moved) for cohort in self.waiting]
+        self.waiting = [cohort for cohort in (*map(tuple, cohorts), *others) if cohort]
+
+    def keep(self, suspected: Mapping[str, str]) -> None:
+        """Forget everything that is not suspected any more."""
+        kept = (tuple(t for t in cohort if t in suspected) for cohort in self.waiting)
+        self.waiting = [cohort for cohort in kept if cohort]
+
+    def merge(self) -> None:
+        """Try all that are left at once: what killed their engines is found, and it was most likely the only one."""
+        self.waiting = [tuple(t for cohort in self.waiting for t in cohort)]
+
+    def awaits_successor(self, heartbeats: int) -> bool:
+        """Whether an engine may soon come that holds nothing: the successor of one that died."""
+        return self.awaited_since is not None and heartbeats - self.awaited_since < SUCCESSOR_HEARTBEATS

@@ -1,0 +1,168 @@
+"""Which trajectories may be what kills engines, and how they are tried apart.
+
+A process that dies says nothing about which of its trajectories killed it, so what it held is generated again at once,
+like after any death. What was held through `SUSPECT_DEATHS` of them is suspected, and is not generated beside other
+work any more: so no trajectory takes innocent ones with it more often than that.
+
+Suspects are tried in cohorts: one cohort at a time, on an engine that holds nothing else. A cohort that is generated
+is acquitted: its members are ordinary trajectories again. If the engine dies, the cohort is split in halves, which are
+tried one after the other. Siblings stay together while there are others, as they share a prompt; then one of them
+stands for all, as the prompt is the likeliest cause. A suspect that was alone on an engine that died has *failed* an
+attempt: `maxAttempts` such deaths end its group (`endings.fail_sibling`).
+
+While a sibling is a suspect, siblings of its group that wait for an engine go on waiting: they may be as deadly.
+
+The number of deaths is in the ledger; the cohorts are not, and a new coordinator makes them again from these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.engine_choice import EngineView
+from rljob_core.spec import Inflight
+from rljob_core.trajectory import State, group_of, is_evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one round of dispatch does about suspects.
+
+    Attributes:
+        members: trajectories to send to `engine` now.
+        apart: engines that take no other work.
+        groups: groups whose waiting siblings are not sent out.
+        yields: whether the trial lets other work go first; if there is none, the plan is to be made again.
+    """
+
+    members: tuple[str, ...] = ()
+    engine: EngineView | None = None
+    apart: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    yields: bool = False
+
+
+NO_TRIAL = Trial()
+
+
+def plan_trial(context: PlannerContext) -> Trial:
+    """Which suspects to try now, and what this keeps other work from."""
+    suspected, cohorts = _suspected(context), context.cohorts
+    if not suspected:
+        cohorts.waiting = []
+        return NO_TRIAL
+    cohorts.keep(suspected)
+    _form_cohorts(context, suspected)
+    groups = frozenset(map(group_of, suspected))
+    if tried_at := frozenset(filter(None, suspected.values())):
+        return Trial(apart=tried_at, groups=groups)
+    found = _choose(context)
+    if found is None:
+        return Trial(groups=groups)
+    engine, members = found
+    if _is_busy(context, engine):
+        waits = cohorts.awaits_successor(context.liveness.heartbeats)
+        return Trial(apart=frozenset() if waits else frozenset({engine.engine}), groups=groups)
+    if cohorts.other_work_first and len(context.liveness.engines) == 1:
+        cohorts.other_work_first = False
+        return Trial(groups=groups, yields=True)
+    cohorts.other_work_first = True
+    return Trial(members, engine, frozenset({engine.engine}), groups)
+
+
+def on_engine_lost(context: PlannerContext, held: Sequence[str], *, convicted: bool) -> None:
+    """Split what is suspected of what a dead engine held.
+
+    Args:
+        held: everything that the engine was generating.
+        convicted: whether this death has ended a group.
+    """
+    cohorts, suspected = context.cohorts, _suspected(context)
+    accused = [t for t in held if t in suspected]
+    cohorts.insert(*_halves(context, accused))
+    if convicted:
+        cohorts.keep(suspected)
+        cohorts.merge()
+    if accused or convicted:
+        cohorts.awaited_since = context.liveness.heartbeats
+
+
+def _suspected(context: PlannerContext) -> dict[str, str]:
+    """All suspects, with the engines that are trying them; "" for one that waits."""
+    found: dict[str, str] = {}
+    for trajectory in context.state.suspects:
+        sibling = context.state.sibling(trajectory)
+        if sibling is not None:
+            found[trajectory] = sibling.engine if sibling.state is State.GENERATING else ""
+    run = context.evaluation
+    if run is not None:
+        found |= {trajectory: run.engines.get(trajectory, "") for trajectory in run.suspects()}
+    return found
+
+
+def _form_cohorts(context: PlannerContext, suspected: Mapping[str, str]) -> None:
+    """After a restart: what is being tried is a cohort; of the others, those of equal deaths are two halves."""
+    known = {t for cohort in context.cohorts.waiting for t in cohort}
+    alike: dict[tuple[int, str], list[str]] = {}
+    for trajectory in sorted(suspected.keys() - known):
+        deaths = _deaths(context, trajectory)
+        alike.setdefault((deaths, suspected[trajectory]), []).append(trajectory)
+    for (_, engine), members in sorted(alike.items()):  # those of the most deaths come to be the first
+        context.cohorts.insert(*([members] if engine else _halves(context, members)))
+
+
+def _deaths(context: PlannerContext, trajectory: str) -> int:
+    sibling = context.state.sibling(trajectory)
+    if sibling is not None:
+        return sibling.deaths
+    return context.evaluation.deaths[trajectory] if context.evaluation is not None else 0
+
+
+def _halves(context: PlannerContext, members: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Two cohorts: siblings stay together; of the siblings of one prompt that was never generated, one is tried."""
+    groups: dict[str, list[str]] = {}
+    for trajectory in members:
+        groups.setdefault(group_of(trajectory), []).append(trajectory)
+    parts = list(groups.values())
+    if len(parts) == 1:
+        group = context.state.groups.get(group_of(parts[0][0]))
+        answered = group is not None and any(s.payload is not None for s in group.siblings)
+        parts = [[trajectory] for trajectory in parts[0]]
+        middle = (len(parts) + 1) // 2 if answered else 1
+    else:
+        middle = (len(parts) + 1) // 2
+    first, second = parts[:middle], parts[middle:]
+    return [t for part in first for t in part], [t for part in second for t in part]
+
+
+def _choose(context: PlannerContext) -> tuple[EngineView, tuple[str, ...]] | None:
+    """The engine that is or will be empty first, and what of the next cohort it can try."""
+    for cohort in context.cohorts.waiting:
+        able: list[tuple[int, str, EngineView, list[str]]] = []
+        for engine in context.liveness.engines.values():
+            members = [t for t in cohort if _can_try(context, engine, t)]
+            if members and not engine.draining:
+                able.append((engine.assigned, engine.engine, engine, members))
+        if able:
+            _, _, engine, members = min(able, key=lambda found: found[:2])
+            return engine, tuple(members[: engine.slots])
+    return None
+
+
+def _can_try(context: PlannerContext, engine: EngineView, trajectory: str) -> bool:
+    waits = context.spec.pipeline.inflight != Inflight.KEEP
+    if is_evaluation(trajectory):
+        return context.evaluation is not None and engine.admits(context.evaluation.version, waits=waits)
+    sibling = context.state.sibling(trajectory)
+    if sibling is None or context.lookups.is_pending(sibling):
+        return False
+    return engine.admits(context.state.buffers.buffer_of(group_of(trajectory)).min_version, waits=waits)
+
+
+def _is_busy(context: PlannerContext, engine: EngineView) -> bool:
+    run = context.evaluation
+    return engine.engine in context.state.generating or (
+        run is not None and engine.engine in run.engines.values()
+    )
