@@ -40,6 +40,7 @@ from rljob_runtime.engines.vllm.engine import environment
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.model.settings import model_settings
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.weights.create import open_store
@@ -162,7 +163,16 @@ class Worker:
             await store.open()
         engine = create_engine("vLLM", model_path=self._model, options=options(self._sizes))
         weights = open_store("Files", uri=config.weights_uri)
-        role = Rollout(config, own, weights, engine, Tokenizer(self._model), pod="bench", pool="a")
+        role = Rollout(
+            config,
+            own,
+            weights,
+            engine,
+            Tokenizer(self._model),
+            vocabulary=model_settings(self._model).vocabulary,
+            pod="bench",
+            pool="a",
+        )
         self._engine = role.instance
         announced = VersionAnnounced(epoch=1, version=0, key=None, manifest="initial")
         await self._store.publish(Channel.VERSIONS, "announced", VERSION_ANNOUNCED.dump_json(announced))

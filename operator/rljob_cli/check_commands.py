@@ -72,6 +72,7 @@ def check_engine(
         from rljob_contract.engine_subject import EngineSubject
         from rljob_runtime.engines.registry import check_engine as check_options
         from rljob_runtime.engines.registry import create_engine, find_engine
+        from rljob_runtime.model.settings import model_settings
         from rljob_runtime.training.registry import check_backend as check_backend_options
 
         given = {
@@ -92,6 +93,7 @@ def check_engine(
                 weights,
                 longest=longest_response(folder, given),
                 endless=longest_response(folder, given),
+                vocabulary=model_settings(folder).vocabulary,
             )
             try:
                 return await examine(ENGINE, subject, begin=begin, patience=patience)

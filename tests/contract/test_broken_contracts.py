@@ -83,6 +83,11 @@ class PositiveLogprobs(Altered):
         return replace(event, logprobs=-event.logprobs)
 
 
+class BeyondTheVocabulary(Altered):
+    def alter(self, event: Completed) -> EngineEvent:
+        return replace(event, tokens=event.tokens + np.int32(VOCABULARY))
+
+
 class SaysTwice(Bigrams):
     async def events(self) -> Sequence[EngineEvent]:
         events = await super().events()
@@ -189,7 +194,12 @@ class Silent(Bigrams):
 
 ENGINES: list[tuple[type[Bigrams], str, str]] = [
     (WideTokens, "responses-have-what-was-asked-for", "tokens of 'b' are int64[1], not int32[1]"),
-    (PositiveLogprobs, "responses-have-what-was-asked-for", "not all finite and at most 0"),
+    (PositiveLogprobs, "responses-have-what-was-asked-for", "not finite and at most 0"),
+    (
+        BeyondTheVocabulary,
+        "responses-have-what-was-asked-for",
+        f"the model's token ids are 0 to {VOCABULARY - 1}",
+    ),
     (SaysTwice, "responses-have-what-was-asked-for", "a second event came about 'b'"),
     (Failing, "responses-have-what-was-asked-for", "Stopped('EngineFailed: RuntimeError: no memory'"),
     (BornOld, "responses-have-what-was-asked-for", "a new engine's version is 0, not -1"),
@@ -222,7 +232,7 @@ async def engine_findings(
     kind: Callable[[], Bigrams], names: Sequence[str], *, patience: float = PATIENCE
 ) -> dict[str, str]:
     weights = {"table": np.zeros((VOCABULARY, VOCABULARY), np.float32)}
-    subject = EngineSubject(kind, weights.items, longest=1200, endless=1200)
+    subject = EngineSubject(kind, weights.items, longest=1200, endless=1200, vocabulary=VOCABULARY)
     try:
         checks = [check for check in ENGINE if check.name in names or not names]
         return found_by(await examine(checks, subject, begin=heard, patience=patience))

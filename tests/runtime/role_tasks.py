@@ -10,11 +10,12 @@ from typing import Any
 
 from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics
-from rljob_core.ports import WORK_QUEUES, Channel, Message, WeightStore
+from rljob_core.ports import WORK_QUEUES, Channel, Engine, Message, TrainerBackend, WeightStore
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.data.prompts import open_prompts
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.model.settings import model_settings
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.roles.reward import run_reward
@@ -86,6 +87,8 @@ class Roles:
         trainer_kind: of the trainer's, if it is another one.
         checkpoints: the trainer's, if they are special.
         weights: gives an engine's weight store by its pod, if they are special.
+        around: what stands between an engine and its rollout, if anything.
+        around_backend: the same of the trainer.
     """
 
     def __init__(
@@ -97,11 +100,14 @@ class Roles:
         trainer_kind: type[MemoryStore] | None = None,
         checkpoints: CheckpointStore | None = None,
         weights: Callable[[str], WeightStore] | None = None,
+        around: Callable[[Engine], Engine] = lambda engine: engine,
+        around_backend: Callable[[TrainerBackend], TrainerBackend] = lambda backend: backend,
     ) -> None:
         self.config, self.model = config, model
         self.kind, self.trainer_kind = kind, trainer_kind or kind
         self.checkpoints = checkpoints or CheckpointStore(config.checkpoint_uri, model_path=model)
         self.weights = weights or (lambda pod: open_store("Files", uri=config.weights_uri))
+        self.around, self.around_backend = around, around_backend
         self.server = MemoryServer()
         self.stop = asyncio.Event()
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -142,8 +148,9 @@ class Roles:
             self.config,
             self.connect(),
             self.weights(pod),
-            engine,
+            self.around(engine),
             Tokenizer(self.model),
+            vocabulary=model_settings(self.model).vocabulary,
             pod=pod,
             pool="a",
             changes=self._changes(),
@@ -162,7 +169,7 @@ class Roles:
             self.trainer_kind(self.server, subject=self.config.subject),
             open_store("Files", uri=self.config.weights_uri),
             self.checkpoints,
-            create_backend(self.config, rank=0, world_size=1, model_path=self.model),
+            self.around_backend(create_backend(self.config, rank=0, world_size=1, model_path=self.model)),
             attempt=self.attempt,
             log_folder=Path(self.config.trainer_log_uri),
         )

@@ -171,6 +171,7 @@ class Job:
             self.weights(),
             engine,
             Tokenizer(),
+            vocabulary=1 << 31,
             pod=role,
             pool="a",
             nonce=str(number),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import numpy as np
-
 from rljob_contract.check import Contract, ContractBroken, require
 from rljob_contract.engine_requests import (
     LOOK,
@@ -23,6 +21,7 @@ from rljob_contract.engine_requests import (
 from rljob_contract.engine_subject import EngineSubject
 from rljob_core.ports import Completed, EngineEvent, Stopped
 from rljob_core.trajectory import FinishReason
+from rljob_runtime.engines.output_checks import OutputLimits, output_fault
 
 GENERATION = Contract[EngineSubject]()
 
@@ -44,10 +43,11 @@ async def responses_have_what_was_asked_for(subject: EngineSubject) -> None:
                 event.finish == FinishReason.LENGTH,
                 f"{name!r} ended by {event.finish}, not {FinishReason.LENGTH}",
             )
-            require(
-                bool(np.isfinite(event.logprobs).all() and (event.logprobs <= 0).all()),
-                f"log-probabilities of {name!r} are not all finite and at most 0",
+            limits = OutputLimits(
+                max_tokens=lengths[name], vocabulary=subject.vocabulary, oldest=version, newest=version
             )
+            fault = output_fault(event, limits)
+            require(not fault, f"the response to {name!r} would be refused in a job: {fault}")
             require_versions(event, [version] * lengths[name])
 
 

@@ -18,6 +18,7 @@ class EngineSubject:
         weights: the initial model's weights as a trainer publishes them, in any order.
         longest: tokens of a response that still runs when a check does something, and that the check then waits for.
         endless: tokens of one that the check stops; the model's context holds them.
+        vocabulary: number of token ids that the model has; by default, as many as a token can be.
     """
 
     def __init__(
@@ -27,10 +28,12 @@ class EngineSubject:
         *,
         longest: int = 3000,
         endless: int = 3000,
+        vocabulary: int = 1 << 31,
     ) -> None:
         self.weights = weights
         self.longest = longest
         self.endless = endless
+        self.vocabulary = vocabulary
         self._create = create
         self._idle = list[Engine]()
 

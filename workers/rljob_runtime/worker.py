@@ -96,6 +96,7 @@ async def _rollout(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
     from rljob_runtime.engines.registry import create_engine
+    from rljob_runtime.model.settings import model_settings
     from rljob_runtime.model.tokenizer import Tokenizer
     from rljob_runtime.roles.rollout import Rollout
     from rljob_runtime.weights.create import create_weights
@@ -116,6 +117,7 @@ async def _rollout(
         weights,
         engine,
         tokenizer,
+        vocabulary=model_settings(folder).vocabulary,
         pod=os.environ[worker_protocol.POD],
         pool=pool,
         nonce=os.environ.get(worker_protocol.NONCE, ""),

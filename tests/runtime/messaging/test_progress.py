@@ -98,6 +98,7 @@ class World:
             StoredWeights(MemoryTransport(), anchor_every=1),
             EmulatedEngine(options),
             Tokenizer(),
+            vocabulary=1 << 31,
             pod=pod,
             pool="a",
             nonce="x",

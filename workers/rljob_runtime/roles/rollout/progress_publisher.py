@@ -14,6 +14,7 @@ from rljob_core.errors import StoreFull
 from rljob_core.messages import Generate
 from rljob_core.ports import Engine, Progress
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan, is_evaluation
+from rljob_runtime.engines.output_checks import OutputLimits, output_fault
 from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
 
 log = logging.getLogger(__name__)
@@ -32,10 +33,13 @@ class Lineage:
 
     def __init__(self) -> None:
         self._manifests: dict[int, str] = {}
+        self.newest = -1
+        """The newest version that the engine was ever given; also one that was revoked since."""
 
     def expect(self, version: int, manifest: str) -> None:
         """Note weights that the engine is about to load; an earlier manifest of the same version stays noted."""
         self._manifests.setdefault(version, manifest)
+        self.newest = max(self.newest, version)
 
     def use(self, version: int, manifest: str) -> None:
         """Note weights that the engine has loaded; it has stopped all requests that newer weights generated for."""
@@ -72,14 +76,27 @@ class ProgressPublisher:
         engine: generates the responses.
         every: response tokens after which progress is published again; 0 for never.
         instance: name of the engine instance.
+        max_tokens: of a response.
+        vocabulary: number of token ids that the model has.
     """
 
-    def __init__(self, store: ProgressStore, engine: Engine, *, every: int, instance: str) -> None:
+    def __init__(
+        self,
+        store: ProgressStore,
+        engine: Engine,
+        *,
+        every: int,
+        instance: str,
+        max_tokens: int,
+        vocabulary: int,
+    ) -> None:
         self.lineage = Lineage()
         self._store = store
         self._engine = engine
         self._every = every
         self._instance = instance
+        self._max_tokens = max_tokens
+        self._vocabulary = vocabulary
         self._followed: dict[str, _Followed] = {}
 
     def follow(self, request: str, work: Generate, inherited: PartialTrajectory | None) -> None:
@@ -103,6 +120,16 @@ class ProgressPublisher:
             return None
         (segment,) = followed.inherited.trajectory.segments
         return Progress(request, segment.tokens, segment.logprobs, segment.versions)
+
+    def limits(self, request: str, work: Generate) -> OutputLimits:
+        """What the response to a request must keep to."""
+        return OutputLimits(
+            max_tokens=self._max_tokens,
+            vocabulary=self._vocabulary,
+            oldest=work.min_version,
+            newest=self.lineage.newest,
+            inherited=self.inherited(request),
+        )
 
     def unfollow(self, requests: Iterable[str]) -> None:
         """Publish no more progress of these requests, and keep what is stored: another engine may continue it."""
@@ -133,6 +160,9 @@ class ProgressPublisher:
     async def _put(self, progress: Progress) -> None:
         followed = self._followed.get(progress.id)
         if followed is None:
+            return
+        if fault := output_fault(progress, self.limits(progress.id, followed.work)):
+            log.warning("the engine's progress of %s is not stored: %s", progress.id, fault)
             return
         try:
             sequence = await self._store.put(

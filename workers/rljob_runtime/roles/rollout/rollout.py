@@ -43,6 +43,7 @@ class Rollout:
         engine: Engine,
         tokenizer: Tokenizer,
         *,
+        vocabulary: int,
         pod: str,
         pool: str,
         nonce: str = "",
@@ -56,6 +57,7 @@ class Rollout:
             weights: the job's weight store.
             engine: not started.
             tokenizer: of the model.
+            vocabulary: number of token ids that the model has.
             pod: name of the pod, or of the process under `rljob run`.
             pool: name of the pool in `spec.rollout.pools`.
             nonce: second part of the instance's name; random if it is empty.
@@ -77,6 +79,8 @@ class Rollout:
             engine,
             every=config.spec.rollout.progress_tokens,
             instance=self.instance,
+            max_tokens=config.spec.rollout.sampling.max_tokens,
+            vocabulary=vocabulary,
         )
         self._assignments = Assignments(
             config,

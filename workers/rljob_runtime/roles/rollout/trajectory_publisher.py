@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from rljob_core.errors import GenerationFailed
-from rljob_core.ports import Completed, Engine
+from rljob_core.ports import Completed, Engine, Stopped
 from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan
+from rljob_runtime.engines.output_checks import output_fault
 from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.rollout.assignments import Assignments, Running, request_id
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
+
+log = logging.getLogger(__name__)
 
 #: Calls of `TrajectoryStore.put` that may be under way before the engine's next events have to wait.
 PUTS_IN_FLIGHT = 16
@@ -76,6 +80,8 @@ class TrajectoryPublisher:
                     running = assignments.running.pop(event.id, None)
                     if running is None:
                         continue
+                    if isinstance(event, Completed) and (fault := self._fault(running, event)):
+                        event = Stopped(event.id, f"InvalidOutput: {fault}", failure=True)  # noqa: PLW2901
                     if isinstance(event, Completed):
                         assignments.storing.add(event.id)
                         trajectories.append(self._trajectory(running, event))
@@ -89,6 +95,13 @@ class TrajectoryPublisher:
                 assignments.changed.set()
                 if not assignments.running:
                     self._status_changed.set()
+
+    def _fault(self, running: Running, completed: Completed) -> str:
+        """What is wrong with a response, and whose it is; empty if nothing is."""
+        fault = output_fault(completed, self._progress.limits(completed.id, running.work))
+        if fault:
+            log.warning("the engine's response to %s is refused: %s", completed.id, fault)
+        return f"engine {self._instance} gave a response that cannot be: {fault}" if fault else ""
 
     async def _put(self, trajectories: Sequence[Trajectory], window: asyncio.Semaphore) -> None:
         stored = await retry_while_full(partial(self._trajectories.put, trajectories))
