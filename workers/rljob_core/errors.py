@@ -18,6 +18,7 @@ RLJobError
 ├── RewardFailed          a reward function raised, or returned no number
 │   └── RewardOutOfRange  … or a number that no score may be
 ├── JobFailed             the job cannot continue; the message is for the user
+│   └── NotFinite         … because a step's loss or gradient is not finite
 └── StorageRefused        weights or a checkpoint cannot be written until the storage is repaired
 """
 
@@ -121,6 +122,21 @@ class RewardOutOfRange(RewardFailed):
 
 class JobFailed(RLJobError):
     """The job cannot continue; the message says why, for the user."""
+
+
+class NotFinite(JobFailed):
+    """A step's loss or gradient is not finite; the weights are as before the step.
+
+    Args:
+        what: what is not finite, with its value.
+        micro_batch: number of the first micro-batch after which the loss was not finite; None if it always was, or if
+            that is not known.
+    """
+
+    def __init__(self, what: str, *, micro_batch: int | None = None) -> None:
+        super().__init__(f"{what} is not finite")
+        self.what = what
+        self.micro_batch = micro_batch
 
 
 class StorageRefused(RLJobError):

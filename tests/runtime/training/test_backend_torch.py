@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from rljob_contract.samples import VOCABULARY, job_config, random_samples, sample, segment
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.advantage import group_advantages
-from rljob_core.errors import JobFailed, SpecError, WeightsRejected
+from rljob_core.errors import JobFailed, NotFinite, SpecError, WeightsRejected
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_core.trajectory import Source
@@ -289,6 +289,24 @@ def test_an_infinite_gradient_stops_the_job_and_spares_the_weights(model: Path) 
     feed(trainer, [[sample("g0.0", [segment(Source.PROMPT, [3]), response], advantage=math.inf)]])
     with pytest.raises(JobFailed, match="not finite"):
         trainer.finish_step()
+    assert all(torch.equal(before[n], t) for n, t in weights(trainer).items())
+
+
+@pytest.mark.parametrize("poison", [{"advantage": math.inf}, {"logprobs": [math.nan]}])
+def test_the_micro_batch_where_a_loss_ceased_to_be_finite_is_named(
+    model: Path, poison: dict[str, Any]
+) -> None:
+    trainer = backend(model)
+    before = weights(trainer)
+
+    def one(*, advantage: float = 1.0, logprobs: Sequence[float] = (0.0,)) -> TrainingSample:
+        response = segment(Source.MODEL, [5], logprobs=list(logprobs))
+        return sample("g0.0", [segment(Source.PROMPT, [3]), response], advantage=advantage)
+
+    feed(trainer, [[one()], [one()], [one(**poison)], [one()]])
+    with pytest.raises(NotFinite, match="the loss") as caught:
+        trainer.finish_step()
+    assert caught.value.micro_batch == 2
     assert all(torch.equal(before[n], t) for n, t in weights(trainer).items())
 
 

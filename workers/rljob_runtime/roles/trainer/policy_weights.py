@@ -11,6 +11,7 @@ from rljob_core.records import StepCommitted
 from rljob_core.spec import RLJobSpec
 from rljob_core.weight_retention import deletable
 from rljob_runtime.roles.recovery import intact_versions_before
+from rljob_runtime.roles.trainer.poison import finite_tensors
 
 RECOVERY_VERSIONS = 2
 """Versions that are kept besides those within the bound: an engine may be reading the version before the newest."""
@@ -67,6 +68,9 @@ class PolicyWeights:
             micro_batches: the trajectories that the step was trained on, per micro-batch.
 
         Returns the commit to propose.
+
+        Raises:
+            NotFinite: a weight is not finite; there is no manifest of this version.
         """
         version = work.step + 1
         proposal = StepCommitted(
@@ -86,7 +90,7 @@ class PolicyWeights:
             parent=self.manifest,
             proposal=proposal,
             key=proposal.key,
-            tensors=self._backend.tensors(),
+            tensors=finite_tensors(self._backend.tensors()),
         )
         self._stored.append(manifest)
         self.version, self.manifest = version, manifest.digest

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, JobFailed, ProtocolViolation, StopRequested
+from rljob_core.errors import Fenced, JobFailed, NotFinite, ProtocolViolation, StopRequested
 from rljob_core.messages import (
     TRAINER_WORK,
     Fence,
@@ -37,6 +37,7 @@ from rljob_core.records import StepCommitted
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.roles.trainer.checkpointing import Checkpointing
 from rljob_runtime.roles.trainer.micro_batches import ConsumedLog, MicroBatchReader, check_staleness
+from rljob_runtime.roles.trainer.poison import checked, in_micro_batch, in_step
 from rljob_runtime.roles.trainer.policy_weights import PolicyWeights
 from rljob_runtime.training.checkpoints import CheckpointStore
 
@@ -232,7 +233,10 @@ class Trainer:
         step.waiting += started - step.idle_since
         check_staleness(work, samples)
         self._consumed_log.append(work, samples)
-        await asyncio.to_thread(self._backend.accumulate, samples)
+        try:
+            await asyncio.to_thread(self._backend.accumulate, samples)
+        except (JobFailed, MemoryError) as error:
+            raise in_micro_batch(error, step=work.step, number=work.micro_batch, samples=samples) from error
         step.fed.append(tuple(s.trajectory.id for s in samples))
         step.idle_since = time.monotonic()
         step.training += step.idle_since - started
@@ -253,9 +257,12 @@ class Trainer:
 
     async def _finish_step(self, work: MicroBatch) -> None:
         step, started = self._open_step, time.monotonic()
-        stats = await asyncio.to_thread(self._backend.finish_step)
-        stepped = time.monotonic()
-        proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed))
+        try:
+            stats = checked(await asyncio.to_thread(self._backend.finish_step))
+            stepped = time.monotonic()
+            proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed))
+        except NotFinite as error:
+            raise in_step(error, step=work.step, fed=step.fed) from error
         written = time.monotonic()
         self._proposal = proposal
         stats = replace(

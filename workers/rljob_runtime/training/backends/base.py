@@ -15,10 +15,11 @@ weights and state are stored (those of `BackendState`).
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import JobFailed
+from rljob_core.errors import NotFinite
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.model.lora import without_adapters
@@ -54,6 +55,8 @@ class StepSums(StepCount):
     """What a step has accumulated besides gradients; all but `figures` are alike on every rank."""
 
     figures: Tensor
+    losses: list[Tensor] = field(default_factory=list)
+    """This rank's sum of losses after each micro-batch: where a sum that is not finite began to be so."""
     forwards: int = 0
     normalised: bool = False
 
@@ -154,6 +157,7 @@ class BackendBase(BackendState):
         shares = {rank: self._batches_of(computed, rank) for rank in ranks}
         mine, forwards = shares[self._rank], max(map(len, shares.values()))
         self._accumulate_batches(mine + [[]] * (forwards - len(mine)))
+        sums.losses.append(sums.figures[0].clone())
 
     def normalise(self) -> None:
         """Turn sums into the step's gradient: add up all ranks', divide by the step's divisor. Once per step."""
@@ -171,18 +175,17 @@ class BackendBase(BackendState):
         """Normalise, clip, take the optimizer step. The caller fills in the seconds.
 
         Raises:
-            JobFailed: the gradient is not finite; the weights are as before.
+            NotFinite: the loss or the gradient is not; the weights are as before.
         """
         self.normalise()
         sums = self._sums
+        loss, divergence, tokens, clipped, importance = sums.figures.tolist()
+        if not math.isfinite(loss):
+            raise self._not_finite(f"the loss ({loss})")
         rate = self._learning_rate(sums.step)
         norm = self._update(rate)
-        loss, divergence, tokens, clipped, importance = sums.figures.tolist()
-        if not norm < float("inf"):
-            raise JobFailed(
-                f"step {sums.step}: the gradient is not finite (loss {loss}); "
-                "lower spec.algorithm.learningRate or spec.algorithm.kl"
-            )
+        if not math.isfinite(norm):
+            raise self._not_finite(f"the gradient (its norm is {norm}, the loss {loss:g})")
         return sums.stats(
             loss=loss / self._divisor(),
             kl=divergence / self._divisor(),
@@ -249,6 +252,14 @@ class BackendBase(BackendState):
         return explain_out_of_memory(
             sequences=len(rows), tokens=sum(len(r.tokens) for r in rows), step=self._sums.step
         )
+
+    def _not_finite(self, what: str) -> NotFinite:
+        """The error that names the first micro-batch whose loss was not finite on any rank; all ranks call it."""
+        finite = torch.stack([loss.isfinite() for loss in self._sums.losses]).to(torch.int32)
+        if self._world_size > 1:
+            dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+        bad = (finite == 0).nonzero()
+        return NotFinite(what, micro_batch=int(bad[0]) if len(bad) else None)
 
     def _divisor(self) -> float:
         return self._loss.average.divisor(
