@@ -13,6 +13,7 @@ from dataclasses import replace
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation, damage
 from rljob_cli.audit.history import History
 from rljob_core.records import EPOCH_STRIDE, StepCommitted
+from rljob_core.spec import PipelineSpec
 
 
 def reach(history: History, evidence: Evidence) -> int:
@@ -58,8 +59,31 @@ def lost_commits(history: History, evidence: Evidence) -> list[StepCommitted]:
 def complete(history: History, evidence: Evidence) -> None:
     """Add the proven commits that the ledger lacks to the history, so that all checks see what they consumed."""
     for commit in lost_commits(history, evidence):
+        bounds = known_bounds(history, evidence, commit.version - 1)
+        if bounds and commit.max_staleness not in bounds:
+            text = f"was committed under the bound {commit.max_staleness}, but {_either(bounds)} was in force"
+            history.misplaced.append(Violation((f"version {commit.version}",), text))
         history.extend(commit)
     history.incomplete += _told(history, evidence)
+
+
+def known_bounds(history: History, evidence: Evidence, step: int) -> set[int]:
+    """Return the bounds that the buffer of a step after the ledger's end can have; empty if they are unknown.
+
+    If the ledger has no such buffer, that is the ledger's newest bound, or the user's, who may have changed it since.
+    """
+    if step in history.buffers:
+        return {history.buffers[step].max_staleness}
+    if not history.pipelines.settings or any(path.startswith("pipeline") for path in evidence.patched):
+        return set()
+    bounds = {history.pipelines.settings[-1].max_staleness}
+    if evidence.user_spec is not None:
+        bounds.add(PipelineSpec.model_validate(evidence.user_spec["pipeline"]).bound)
+    return bounds
+
+
+def _either(bounds: set[int]) -> str:
+    return " or ".join(map(str, sorted(bounds)))
 
 
 def _told(history: History, evidence: Evidence) -> Iterator[Violation]:

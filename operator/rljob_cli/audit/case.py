@@ -25,6 +25,8 @@ class Case:
         starts: per committed version, the micro-batches that the trainer logged under the `(attempt, epoch)` whose
             commit counts: one list for each time that the step was started.
         revoked: (step, trajectory) of everything that the trainer logged for versions that were revoked later.
+        open_step: what the trainer logged for the step after the newest version, which is not committed.
+        bounds: the staleness bounds that the open step can have; empty if they are unknown.
         chain: manifests of the committed versions, found from the newest one backwards by parent digests alone.
     """
 
@@ -32,6 +34,8 @@ class Case:
     history: History
     starts: dict[int, list[list[FedMicroBatch]]]
     revoked: list[tuple[int, str]]
+    open_step: list[FedTrajectory]
+    bounds: set[int]
     chain: list[ManifestFile]
 
     @classmethod
@@ -49,7 +53,11 @@ class Case:
             for batch in next(reversed(_starts(commit, lines)), [])
             for item in batch.items
         ]
-        return cls(evidence, history, starts, revoked, _chain(evidence.manifests, history))
+        step, epoch = history.version, history.charge.writer.number
+        newest = [line for line in evidence.fed if line.step == step and line.epoch >= epoch]
+        open_step = [item for line in newest for item in line.items] if not evidence.growing else []
+        bounds = beyond.known_bounds(history, evidence, step)
+        return cls(evidence, history, starts, revoked, open_step, bounds, _chain(evidence.manifests, history))
 
     def fed(self, version: int) -> list[FedMicroBatch]:
         """Return the micro-batches that the trainer logged since the version's step last started; [] if it has none."""

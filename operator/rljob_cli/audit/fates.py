@@ -90,6 +90,15 @@ def once_by_trainer(case: Case) -> Refuted:
     Only the log of attempts and epochs whose commits count is checked. The ledger must show each restart of a step.
     """
     examined, found = _once(((step, item.trajectory) for step, item in case.fed_items), case.revoked)
+    trained = {c.trajectory: c.step for c in case.consumed}
+    found += [
+        Violation(
+            (item.trajectory,),
+            f"was trained in step {trained[item.trajectory]}, and fed to the step that is open",
+        )
+        for item in case.open_step
+        if item.trajectory in trained
+    ]
     fences = {c.record.version: (c.record.attempt, c.record.epoch) for c in case.history.commits}
     restored = {c.record.version for c in case.history.commits if c.restored}
     for version, starts in case.starts.items():
@@ -160,7 +169,15 @@ def bound_by_ledger(case: Case) -> Refuted:
 
 def bound_by_trainer(case: Case) -> Refuted:
     """Check the staleness of all trained trajectories by the payload spans that the trainer read from the headers."""
-    return _bound(case, [(step, item.trajectory, item.span.min) for step, item in case.fed_items])
+    examined, found = _bound(case, [(step, item.trajectory, item.span.min) for step, item in case.fed_items])
+    step = case.history.version
+    for item in case.open_step if case.bounds else ():
+        if (staleness := step - item.span.min) > max(case.bounds):
+            text = (
+                f"was fed to step {step}, which is open, with staleness {staleness}, past {max(case.bounds)}"
+            )
+            found.append(Violation((item.trajectory,), text))
+    return examined + len(case.open_step), found
 
 
 def _bound(case: Case, seen: list[tuple[int, str, int]]) -> Refuted:

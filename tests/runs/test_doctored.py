@@ -1,0 +1,131 @@
+"""Copies of one finished run, each doctored in another way: the audit must not be fooled by any, nor cry wolf.
+
+Run as a script, it prints the table that docs/audit.md shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from doctored_run import copy_run, read_streams
+from doctorings import DAMAGED, DOCTORINGS, HOLDS, UNFINISHED, VIOLATED
+from example_job import write_job
+from invocation import rljob
+
+from rljob_core.ports import Channel, Message
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from runs import LiveRun
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EXIT_CODES = {HOLDS: 0, VIOLATED: 1, UNFINISHED: 3, DAMAGED: 4}
+AUDIT_PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+REWARD = """
+def spread(*, completion, item):
+    return len(completion) % 5 / 4
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run, the messages of its streams, and the server on which its doctored copies are stored."""
+
+    output: Path
+    streams: dict[Channel, list[Message]]
+    url: str
+    copies: Path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "spread.py").write_text(REWARD)
+    output = folder / "run"
+    manifest = write_job(
+        folder,
+        steps=6,
+        data={"dataset": "chain_sum", "promptsPerStep": 4, "groupSize": 2},
+        pipeline={"mode": "BoundedAsync", "maxStaleness": 2},
+        reward={"functions": ["spread:spread"]},
+        evaluation={"data": {"dataset": "chain_sum"}, "samples": 4, "everySteps": 3},
+        rollout={
+            "engine": {"name": "Emulated"},
+            "sampling": {"maxTokens": 6},
+            "pools": [{"name": "cpu", "replicas": 1}],
+        },
+        trainer={"backend": "Emulated"},
+    )
+    run = LiveRun(manifest, output)
+    try:
+        assert run.wait() == 0, run.said
+    finally:
+        run.stop()
+    identity = json.loads((output / "job.json").read_text())
+    copies = tmp_path_factory.mktemp("copies")
+    with asyncio.Runner() as runner:
+
+        async def streams() -> dict[Channel, list[Message]]:
+            async with EmbeddedServer(output / "nats") as server:
+                return await read_streams(server.url, job=identity["name"], uid=identity["uid"])
+
+        found = runner.run(streams())
+        server = EmbeddedServer(copies / "nats")
+        runner.run(server.__aenter__())
+        try:
+            yield Finished(output, found, server.url, copies)
+        finally:
+            runner.run(server.__aexit__(None, None, None))
+
+
+@pytest.mark.parametrize("name", DOCTORINGS)
+def test_the_audit_is_not_fooled(finished: Finished, name: str) -> None:
+    doctoring = DOCTORINGS[name]
+    copy = copy_run(
+        finished.output, finished.streams, finished.copies / f"copy{list(DOCTORINGS).index(name)}"
+    )
+    doctoring.apply(copy)
+    copy.publish(finished.url)
+    ended = rljob("audit", copy.folder, "--json")
+    found = [v["text"] for check in json.loads(ended.out)["checks"] for v in check["violations"]]
+    assert json.loads(ended.out)["verdict"] == doctoring.verdict, found
+    assert ended.code == EXIT_CODES[doctoring.verdict]
+
+
+def test_a_ledger_whose_file_was_truncated(finished: Finished) -> None:
+    copy = finished.copies / "truncated"
+    shutil.copytree(finished.output, copy, symlinks=True, ignore=shutil.ignore_patterns("logs"))
+    (block,) = copy.glob("nats/store/jetstream/*/streams/*_ledger/msgs/*.blk")
+    os.truncate(block, block.stat().st_size // 2)
+    ended = rljob("audit", copy)
+    assert (ended.code, "verdict: unfinished" in ended.out) == (EXIT_CODES[UNFINISHED], True), ended.out
+
+
+def table() -> list[str]:
+    """What was altered, how many copies were made, and what the audit says of them."""
+    verdicts = (VIOLATED, DAMAGED, UNFINISHED, HOLDS)
+    lines = [
+        f"| altered | copies | {' | '.join(f'`{v}`' for v in verdicts)} |",
+        "|---|---:|" + "---:|" * len(verdicts),
+    ]
+    kinds = dict.fromkeys(doctoring.what for doctoring in DOCTORINGS.values())
+    for what in [*kinds, ""]:
+        of_kind = [d.verdict for d in DOCTORINGS.values() if what in {d.what, ""}]
+        counts = " | ".join(str(of_kind.count(v) or "") for v in verdicts)
+        lines.append(f"| {what or 'together'} | {len(of_kind)} | {counts} |".replace("  ", " "))
+    return lines
+
+
+def test_the_audits_page_has_the_table() -> None:
+    assert "\n".join(table()) in AUDIT_PAGE.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(table()) + "\n")
