@@ -25,7 +25,7 @@ from typing import Any
 from rljob_core.errors import SpecError
 from rljob_core.spec import Immutable, RLJob, immutable_fields
 from rljob_operator.children.cluster_defaults import ClusterDefaults
-from rljob_runtime.process.fsync import sync_file, sync_folder
+from rljob_runtime.process.fsync import create_folder, sync_file, sync_folder
 
 # Compared in other ways: a model's folder may have moved, so its content is compared; the embedded server has no URL.
 _COMPARED_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
@@ -114,7 +114,7 @@ class RunFolder:
 
     def claim(self, identity: Identity) -> None:
         """Create the folder and write the identity of its job."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        create_folder(self.path)
         for folder in (self.nats, self.weights, self.checkpoints, self.trainer):
             folder.mkdir(exist_ok=True)
         if not self.checkpoint.is_symlink():
@@ -146,7 +146,7 @@ class RunFolder:
         Raises:
             SpecError: another process holds the lock.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        create_folder(self.path)
         with self._lock.open("a+", encoding="ascii") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

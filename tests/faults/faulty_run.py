@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from block_device import Disk
 from boundaries import Boundary
 from kill_locations import PAIR, RANDOM, Kill, Landed, Written, locate, read_ledger
 from watcher import Watcher, names_of
@@ -157,15 +158,31 @@ class FaultyRun(LiveRun):
 
     def crash(self) -> None:
         """Kill -9 the command; all its processes end with it, as on a machine that dies."""
+        self._kill_all()
+        self._forget_server()
+        self.say("killed with all its processes")
+
+    def lose_power(self, boundary: Boundary, disk: Disk) -> None:
+        """Cut the power of the disk that holds the run's folder at the boundary, and of its processes with it."""
+        self._awaited(self.seen.arm(boundary, disk.cut_power), boundary.name)
+        step = self.seen.seen.committed
+        self._kill_all()
+        disk.restore_power()
+        self._forget_server()
+        self.say(f"step {step}: {boundary.name}: the power was cut")
+
+    def _kill_all(self) -> None:
         family = self.family()
         self.seen.close()
         self.watcher = None
         self.process.kill()
         self.process.wait()
         assert not still_there(family)
+
+    def _forget_server(self) -> None:
+        """Remove what the dead nats-server wrote of its port: it would be taken for the next one's."""
         for stale in (self.output / "nats").glob("nats-server_*.ports"):
-            stale.unlink()  # or the dead server would be taken for the next one
-        self.say("killed with all its processes")
+            stale.unlink()
 
     def resume(self) -> None:
         """Begin again where it was."""

@@ -125,10 +125,12 @@ class LiveRun:
 
     def stop(self) -> None:
         """End what is left, whatever the test did."""
-        for process in reversed(self.family()):
+        family = self.family()
+        for process in reversed(family):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
+        still_there(family)  # so that nothing uses its folder any more
 
 
 def still_there(family: Sequence[psutil.Process]) -> list[psutil.Process]:

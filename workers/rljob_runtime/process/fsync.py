@@ -6,6 +6,14 @@ import os
 from pathlib import Path
 
 
+def create_folder(folder: Path) -> None:
+    """Create a folder, and its parents where they do not exist, durably; without effect if it exists."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder: a new or renamed file is durable only once the folder with its name is."""
     _sync(folder)

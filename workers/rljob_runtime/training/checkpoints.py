@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rljob_core.errors import SpecError, StorageRefused
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.identity import model_identity
-from rljob_runtime.process.fsync import sync_folder, sync_tree
+from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
 
 LATEST = "latest"
 INFO = "checkpoint.json"
@@ -79,7 +79,8 @@ class CheckpointStore:
         folder, aside = self._root / key, self._root / f".{key}.{attempt}{_WRITING}"
         try:
             shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
+            create_folder(self._root)
+            aside.mkdir()
             save(str(aside))
             self._copy_tokenizer(aside)
             info = CheckpointInfo(

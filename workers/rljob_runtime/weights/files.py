@@ -20,7 +20,7 @@ import numpy as np
 from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.tensor_bytes import Bytes
-from rljob_runtime.process.fsync import sync_folder, sync_tree
+from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
 from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport, is_object_store
 from rljob_runtime.weights.transport import JobStorage
 
@@ -61,7 +61,8 @@ class FolderTransport:
         try:
             with _writing(folder):
                 shutil.rmtree(aside, ignore_errors=True)
-                aside.mkdir(parents=True)
+                create_folder(self._root)
+                aside.mkdir()
                 file = (aside / TENSORS).open("wb", buffering=0)
             with file:
                 yield FolderWriter(file, aside, folder)

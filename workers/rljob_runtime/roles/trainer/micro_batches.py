@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rljob_core.ports import MessageStore, TrainingSample
 from rljob_core.records import FED, FedMicroBatch, FedTrajectory
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
+from rljob_runtime.process.fsync import create_folder, sync_file, sync_folder
 
 
 class MicroBatchReader:
@@ -62,8 +64,9 @@ class ConsumedLog:
     """
 
     def __init__(self, folder: Path, *, attempt: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        create_folder(folder)
         self._path = folder / f"attempt-{attempt}.jsonl"
+        self._cut_incomplete_line()
 
     def append(self, work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
         """Log a micro-batch; call it before the backward pass."""
@@ -83,3 +86,20 @@ class ConsumedLog:
         # Open and close the file for each line, so that no line is left in a buffer when the role is killed.
         with self._path.open("ab") as file:
             file.write(line + b"\n")
+
+    def sync(self) -> None:
+        """Make all lines survive a crash of the machine; call it before the step that they are of is proposed.
+
+        Otherwise the step could be committed, and be there after the crash, while the log of it is not.
+        """
+        sync_file(self._path)
+        sync_folder(self._path.parent)
+
+    def _cut_incomplete_line(self) -> None:
+        """Remove a line that a crash of the machine has cut off.
+
+        An attempt has the number of an earlier one if the crash has also lost the operator's newest status.
+        """
+        if self._path.exists():
+            complete = self._path.read_bytes().rpartition(b"\n")
+            os.truncate(self._path, len(complete[0]) + len(complete[1]))

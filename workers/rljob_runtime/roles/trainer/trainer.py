@@ -1,9 +1,9 @@
 """Rank 0 of a trainer: micro-batches in, gradient sums, one optimizer step, weights out, commit proposed.
 
 A trainer is fenced by `(attempt, epoch)`: the gang's attempt, which the operator gives, and the writer epoch of the
-coordinator that it works for. The end of a step has this order: tensors and manifest durable → proposal to the
-coordinator → the coordinator's ledger record → its announcement to the engines. The next step's micro-batches arrive
-only after that.
+coordinator that it works for. The end of a step has this order: the trainer's own log durable → tensors and manifest
+durable → proposal to the coordinator → the coordinator's ledger record → its announcement to the engines. The next
+step's micro-batches arrive only after that.
 
 Before the backward pass the trainer writes what it trains on to a log of its own, from the payloads' headers, which
 `rljob audit` compares with the ledger.
@@ -260,6 +260,8 @@ class Trainer:
         try:
             stats = checked(await asyncio.to_thread(self._backend.finish_step))
             stepped = time.monotonic()
+            # First: whoever finds the version must find what it was trained on.
+            await asyncio.to_thread(self._consumed_log.sync)
             proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed))
         except NotFinite as error:
             raise in_step(error, step=work.step, fed=step.fed) from error
