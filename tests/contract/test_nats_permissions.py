@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from rljob_contract.tiny_models import tiny_model
@@ -479,7 +480,7 @@ async def until(store: NatsStore, done: Callable[[StepMetrics], bool]) -> StepMe
 
 @pytest.mark.slow
 async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: Path) -> None:
-    """Through a restart of the server, and past events that a role sends under another one's name."""
+    """Through a restart of the server, an engine's death, and events that a role sends under another one's name."""
     uid = uuid4().hex
     tiny_model(tmp_path / "model")
     async with (
@@ -496,6 +497,9 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
                         await reward.publish(Channel.EVENTS, "reward", COORDINATOR_EVENT.dump_json(event))
                 while "was sent by reward" not in workers.logs():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+                (engine,) = psutil.Process(workers.processes["a-1"].pid).children()
+                engine.kill()
+                assert await workers.processes["a-1"].wait() == 137  # once its death was reported
                 await site.server.kill()
                 await site.server.start()
                 line = await until(reader, lambda line: bool(line.finished))
@@ -506,7 +510,9 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
             raise
         assert (line.finished, line.message, line.version) == ("Succeeded", "", 6)
         assert line.trajectories["consumed"] == 48
-        assert "permissions violation" not in workers.logs()
+        assert "died: exit code 137" in workers.logs()
+        for trouble in ("permissions violation", "was not told"):
+            assert trouble not in workers.logs()
 
 
 async def test_the_streams_role_makes_them_as_a_process_of_its_own(site: Site, tmp_path: Path) -> None:
