@@ -1,10 +1,10 @@
-"""Ends a worker of `rljob run` together with the process that started it, even after `kill -9`.
+"""Ends a process together with the one that started it, even after `kill -9`: workers of `rljob run`, watched engines.
 
 The kernel kills a process when its parent *thread* ends, if the process has requested that (`PR_SET_PDEATHSIG`).
-`rljob run` requests it for each role that it starts. Processes that a role starts (ranks behind torchrun, pool workers)
-must request it themselves, by calling `die_with_parent` before anything else. If the parent has ended before the
-request, the process was given to another ancestor; that is detected by walking from parent to parent: the supervisor
-is then not among them.
+`rljob run` requests it for each role that it starts. Processes that a role starts (an engine's behind its watcher,
+ranks behind torchrun, pool workers) must request it themselves, by calling `die_with_parent` before anything else. If
+the parent has ended before the request, the process was given to another ancestor; that is detected by walking from
+parent to parent: the supervisor is then not among them.
 """
 
 from __future__ import annotations
