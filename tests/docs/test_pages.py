@@ -11,8 +11,9 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from evidence_builder import job
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 from rljob_cli.audit import audit
 from rljob_cli.main import app
 from rljob_cli.run_folder import RunFolder
+from rljob_core.records import Record
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
@@ -119,6 +121,18 @@ def test_a_marked_block_says_who_runs_it_or_why_nobody_does(block: Block) -> Non
     assert block.reason
     if block.mark == "tested by":
         assert (CHECKOUT / block.reason).is_file()
+
+
+def test_streams_page_has_every_record_and_field() -> None:
+    page = (DOCS / "design" / "streams.md").read_text()
+    told = dict(
+        re.findall(r"^\| `([a-z]+)` \| (.*?): .* \|$", page[page.index("## Records") :], re.MULTILINE)
+    )
+    for record in get_args(Record):
+        names = [field.name for field in fields(record) if field.name != "kind"]
+        kind = next(field.default for field in fields(record) if field.name == "kind")
+        assert re.findall(r"`(\w+)`", told.pop(kind)) == names
+    assert told == {}
 
 
 def test_audit_page_has_every_claim() -> None:

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import independent_auditor
 import pytest
 from doctored_run import copy_run, read_streams
-from doctorings import DAMAGED, DOCTORINGS, HOLDS, UNFINISHED, VIOLATED
+from doctorings import DAMAGED, DOCTORINGS, FATES, HOLDS, NOTHING, PROMPTS, UNFINISHED, VIOLATED
 from example_job import write_job
 from invocation import rljob
 
@@ -26,6 +27,8 @@ from runs import LiveRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+INDEPENDENT = {NOTHING, FATES, PROMPTS}
+"""What the independent auditor sees too: it reads ledger, manifests and the trainer's log, and no reports."""
 EXIT_CODES = {HOLDS: 0, VIOLATED: 1, UNFINISHED: 3, DAMAGED: 4}
 AUDIT_PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 REWARD = """
@@ -97,6 +100,8 @@ def test_the_audit_is_not_fooled(finished: Finished, name: str) -> None:
     found = [v["text"] for check in json.loads(ended.out)["checks"] for v in check["violations"]]
     assert json.loads(ended.out)["verdict"] == doctoring.verdict, found
     assert ended.code == EXIT_CODES[doctoring.verdict]
+    if doctoring.what in INDEPENDENT:
+        assert bool(independent_auditor.audit(copy.folder)) == (doctoring.verdict != HOLDS)
 
 
 def test_a_ledger_whose_file_was_truncated(finished: Finished) -> None:
