@@ -12,7 +12,7 @@ from evidence_builder import JOB, Entry, Story, job, members, refuted
 from rljob_cli.audit import audit
 from rljob_cli.audit.evidence import Findings, Verdict
 from rljob_cli.audit.table import EXIT_CODES, as_text
-from rljob_core.records import EpochClaimed, StepCommitted, Writer
+from rljob_core.records import EpochClaimed, SpecInForce, StepCommitted, Writer
 from rljob_core.trajectory import VersionSpan
 
 
@@ -147,3 +147,43 @@ def test_each_verdict_has_its_exit_code_and_programs_read_it_as_one_word() -> No
     assert content["verdict"] == "unfinished"
     (sources,) = [check for check in content["checks"] if not check["holds"]]
     assert [violation["verdict"] for violation in sources["violations"]] == ["unfinished"]
+
+
+def under(bound: int, **algorithm: object) -> Story:
+    """A job whose coordinator claimed under a spec, though its pipeline has the bound 1."""
+    story = job()
+    spec = {
+        "pipeline": {"maxStaleness": bound},
+        "data": {"promptsPerStep": 2, "groupSize": 2},
+        "algorithm": {"scaleByStd": True, **algorithm},
+    }
+    story.ledger.insert(1, Entry(story.writer, (SpecInForce(spec),)))
+    return story
+
+
+def user(bound: int, **algorithm: object) -> dict[str, object]:
+    pipeline = {"mode": "BoundedAsync", "maxStaleness": bound, "inflight": "Update"}
+    return {
+        "pipeline": {**pipeline, "maxAttempts": 3, "maxResamples": 16},
+        "data": {"promptsPerStep": 2, "groupSize": 2},
+        "algorithm": {"scaleByStd": True, **algorithm},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"user_spec": user(1)}, Verdict.HOLDS),
+        ({"user_spec": user(2)}, Verdict.VIOLATED),
+        ({"user_spec": user(2), "patched": ("pipeline.maxStaleness",)}, Verdict.HOLDS),
+        ({"user_spec": user(2), "pipeline_refused": "no room"}, Verdict.HOLDS),
+        # On a cluster nothing tells whether the coordinator has had the time to take a change over.
+        ({"user_spec": user(2), "spec_may_be_ahead": True}, Verdict.UNFINISHED),
+        ({"user_spec": user(1, clip=0.1), "spec_may_be_ahead": True}, Verdict.HOLDS),
+        ({"user_spec": user(1, clip=0.1)}, Verdict.VIOLATED),
+        ({"worker_specs": (("pod", user(2)),)}, Verdict.VIOLATED),
+        ({"worker_specs": (("pod", user(2)),), "patched": ("pipeline.maxStaleness",)}, Verdict.HOLDS),
+    ],
+)
+def test_the_users_and_the_workers_specs_are_compared(changes: dict[str, object], verdict: Verdict) -> None:
+    assert audited(under(1), **changes).verdict is verdict

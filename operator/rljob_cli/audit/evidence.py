@@ -84,8 +84,9 @@ class Evidence:
         announced: digest of the manifest that was announced to the engines last; "" if none was.
         metrics, metrics_file: lines of the metrics stream and of metrics.jsonl that the user has not gone back from.
         summary: the content of summary.json; None if there is none.
-        user_spec: `spec` in job.json, with defaults filled in; None if there is no job.json.
+        user_spec: `spec` in job.json or in the cluster's configuration, with defaults filled in; None if unknown.
         patched: paths in the spec that `rljob patch` has changed since the last `rljob run`.
+        spec_may_be_ahead: `user_spec` is that of the cluster, which does not tell when it was changed last.
         pipeline_refused: why the newest `spec.pipeline` is not in force; "" if it is.
         worker_specs: (pod, spec) of each worker's configuration.
         growing: the ledger grew while the other sources were read, which may therefore be ahead of it.
@@ -104,6 +105,7 @@ class Evidence:
     summary: dict[str, Any] | None = None
     user_spec: dict[str, Any] | None = None
     patched: tuple[str, ...] = ()
+    spec_may_be_ahead: bool = False
     pipeline_refused: str = ""
     worker_specs: tuple[tuple[str, dict[str, Any]], ...] = ()
     growing: bool = False

@@ -86,7 +86,7 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
     transport = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     evidence = await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
     spec = config.spec.model_dump(mode="json", by_alias=True)
-    return replace(evidence, worker_specs=(("this pod", spec),))
+    return replace(evidence, user_spec=spec, spec_may_be_ahead=True)
 
 
 async def collect(store: MessageStore, weights: Transport, *, job: str, trainer: Path) -> Evidence:

@@ -20,7 +20,6 @@ def trained_rewards(case: Case) -> Refuted:
     found: list[Violation] = []
     examined = 0
     fed = {(step, item.trajectory): item for step, item in case.fed_items if item.reward is not None}
-    scale = bool(case.history.specs and case.history.specs[-1]["algorithm"]["scaleByStd"])
     for commit in case.history.commits:
         groups: dict[str, list[tuple[str, float, float | None]]] = {}
         for consumed in commit.consumed:
@@ -35,8 +34,11 @@ def trained_rewards(case: Case) -> Refuted:
             if record is not None and record.attempt == item.attempt and record.reward != item.reward:
                 text = f"has the reward {record.reward:g} in the ledger, the trainer was sent {item.reward:g}"
                 found.append(Violation((consumed.trajectory,), text))
-        for siblings in groups.values() if case.history.specs else ():
-            expected = group_advantages([reward for _, reward, _ in siblings], scale_by_std=scale)
+        if commit.scale_by_std is None:
+            continue
+        for siblings in groups.values():
+            sent_rewards = [reward for _, reward, _ in siblings]
+            expected = group_advantages(sent_rewards, scale_by_std=commit.scale_by_std)
             found += [
                 Violation((name,), f"was trained with the advantage {sent:g}, its rewards give {right:g}")
                 for (name, _, sent), right in zip(siblings, expected, strict=True)
