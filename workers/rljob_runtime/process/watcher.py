@@ -80,8 +80,8 @@ def watch(command: list[str], environment: Mapping[str, str]) -> End:
             os.kill(child, number)  # it is not reaped yet
         else:
             code = _reaped(child)
-    passing.join(_REST_SECONDS)
     _withdraw_readiness()
+    passing.join(_REST_SECONDS)
     words = _termination_message()
     if not words and code != KILLED:
         words = last_words(bytes(tail).decode(errors="replace"))
