@@ -522,6 +522,16 @@ def mean_rewards_in_the_metrics_file(run: DoctoredRun) -> None:
     run.change_lines("metrics.jsonl", lambda lines: set_in(lines, "reward_mean", 7.5))
 
 
+@expect(VIOLATED, SCORES)
+def staleness_in_the_metrics_file(run: DoctoredRun) -> None:
+    def hide(lines: list[Json]) -> None:
+        for line in lines:
+            if line["stats"] is not None:
+                line["stats"]["staleness_max"] = 0
+
+    run.change_lines("metrics.jsonl", hide)
+
+
 for field, value in (
     ("exit", "Failed"),
     ("steps", 60),

@@ -45,7 +45,7 @@ _CLAIMS: dict[Callable[[Case], Refuted], str] = {
     agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
     agreement.same_rewards: "ledger and what rewards are left name the same scores",
     reports.trained_rewards: "the trainer was sent the ledger's scores, and the advantages that follow from them",
-    reports.evaluations: "the published metrics have the ledger's rewards and evaluations",
+    reports.evaluations: "the published metrics have the ledger's rewards, staleness and evaluations",
     reports.summary: "summary.json tells the end that the ledger tells",
     agreement.same_batches: "what was committed is what was assigned and what the trainer fed, in order",
     agreement.versions: "versions follow one another, each once, each from the one before",

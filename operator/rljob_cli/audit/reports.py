@@ -48,7 +48,7 @@ def trained_rewards(case: Case) -> Refuted:
 
 
 def evaluations(case: Case) -> Refuted:
-    """Check the ledger's evaluations and each step's mean reward against the published metrics and metrics.jsonl."""
+    """Check evaluations, mean rewards and largest staleness in the published metrics and metrics.jsonl."""
     found: list[Violation] = []
     examined = 0
     rewards = dict(_mean_rewards(case))
@@ -65,6 +65,15 @@ def evaluations(case: Case) -> Refuted:
             if told and not any(isclose(one, mean, rel_tol=1e-9, abs_tol=1e-12) for one in told):
                 text = f"its mean reward is {mean:g} in the ledger, and {told[-1]:g} in {source}"
                 found.append(Violation((f"version {version}",), text))
+        for version, staleness in _largest_staleness(case):
+            seen = [
+                line.stats.staleness_max
+                for line in lines
+                if line.version == version and line.stats is not None
+            ]
+            if seen and staleness not in seen:
+                text = f"its largest staleness is {staleness} in the ledger, and {seen[-1]} in {source}"
+                found.append(Violation((f"version {version}",), text))
         for version, record in case.history.evaluated.items():
             scores = [
                 (line.heldout_sampled, line.heldout_greedy)
@@ -79,6 +88,13 @@ def evaluations(case: Case) -> Refuted:
                 )
                 found.append(Violation((f"version {version}",), text))
     return examined, found
+
+
+def _largest_staleness(case: Case) -> Iterator[tuple[int, int]]:
+    for commit in case.history.commits:
+        seen = [c.step - c.generated.span.min for c in commit.consumed if c.generated is not None]
+        if seen and len(seen) == len(commit.consumed) and not commit.restored:
+            yield commit.record.version, max(seen)
 
 
 def _mean_rewards(case: Case) -> Iterator[tuple[int, float]]:
@@ -121,12 +137,7 @@ def _counted(case: Case) -> dict[str, object]:
     values: dict[str, object] = {
         "trajectories.consumed": sum(len(commit.consumed) for commit in history.commits)
     }
-    staleness = [
-        c.step - c.generated.span.min
-        for commit in history.commits
-        for c in commit.consumed
-        if c.generated is not None
-    ]
+    staleness = [largest for _, largest in _largest_staleness(case)]
     whole = not history.revoked and not any(commit.restored for commit in history.commits)
     if whole:
         values["trajectories.planned"] = sum(len(group.members) for group in history.groups.values())
