@@ -372,10 +372,15 @@ class Model:
         self.seen = [0, 0]
         self.answers = []
         self._perform(self.planner.start(f"c{self.instances}", 0.0))
-        version = self.planner.state.version
+        state = self.planner.state
+        version, newest, over = state.version, state.commit.manifest, state.finished is not None
         proposals = tuple(p for p in self.manifests.values() if p.version > version)
         announced = self.announced.manifest if self.announced is not None else ""
         self._observe(StoresRead(proposals, announced))
+        if not over and announced in self.manifests and self.manifests[announced].parent == newest:
+            require(
+                state.version > version, f"[restored] version {version + 1} was announced, and is given up"
+            )
         for name in self.engines:
             self._signal(name)
 

@@ -19,6 +19,7 @@ from rljob_core.job_state import GroupState
 from rljob_core.messages import RewardResult
 from rljob_core.planner import endings
 from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.payload_checks import INVALID, payload_fault
 from rljob_core.planner.reward_checks import failure_of
 from rljob_core.records import Generated, GroupReady, Rewarded
 from rljob_core.staleness import EntryState
@@ -40,10 +41,16 @@ def on_payload(context: PlannerContext, seen: PayloadSeen) -> None:
 
 def _on_answer(context: PlannerContext, summary: Summary) -> None:
     key = (summary.trajectory, summary.attempt)
-    if context.evaluation is not None and context.evaluation.holds(*key):
-        context.liveness.free_slot(context.evaluation.arrived(summary.trajectory))
-    else:
+    run = context.evaluation
+    if run is None or not run.holds(*key):
         context.messages.payloads.release([key])
+        return
+    engine = run.arrived(summary.trajectory)
+    context.liveness.free_slot(engine)
+    if payload_fault(summary, committed=context.state.version):
+        context.messages.payloads.release([key])
+        attempts = context.spec.pipeline.max_attempts
+        run.retry(summary.trajectory, max_attempts=attempts, failure=not _is_ahead(context, engine))
 
 
 def _on_trajectory(context: PlannerContext, summary: Summary, *, sequence: int, index: int) -> None:
@@ -55,6 +62,12 @@ def _on_trajectory(context: PlannerContext, summary: Summary, *, sequence: int, 
     if sibling.state not in _UNANSWERED:
         return
     context.liveness.free_slot(sibling.engine)
+    if fault := payload_fault(summary, committed=context.state.version):
+        if _is_ahead(context, sibling.engine):
+            endings.reset_sibling(context, sibling, INVALID, failure=False, detail=fault)
+        else:
+            endings.fail_sibling(context, sibling, INVALID, detail=fault)
+        return
     if not context.state.buffers.buffer_of(group_of(sibling.id)).admits(summary.span.min):
         # The ledger has lost its dispatch, which asked for another minVersion.
         endings.reset_sibling(context, sibling, "StalePayload", failure=False)
@@ -73,6 +86,15 @@ def _on_trajectory(context: PlannerContext, summary: Summary, *, sequence: int, 
     )
     if early := context.messages.pop_early(key, summary.digest):
         _on_reward(context, early)
+
+
+def _is_ahead(context: PlannerContext, engine: str) -> bool:
+    """Whether an engine may have weights that a loss has revoked, which is no failure of the attempt.
+
+    It says so itself by its heartbeats, until it has gone back; before the first one, nothing is known.
+    """
+    view = context.liveness.engines.get(engine)
+    return view is None or view.version > context.state.version
 
 
 def on_payload_absent(context: PlannerContext, absent: PayloadAbsent) -> None:
