@@ -150,9 +150,11 @@ class RewardPool:
         except ProcessExpired as error:
             self._died(slot, chunk, error.exitcode)
         except TimeoutError:
-            self._fail(
-                chunk, call.answer, f"RewardTimeout: its item took longer than {self._chunk_limit:g} s"
-            )
+            if slot in self._overdue:  # killed, and nobody said so: the fork server is gone, too
+                self._died(slot, chunk, None)
+            else:
+                limit = f"{self._chunk_limit:g} s"
+                self._fail(chunk, call.answer, f"RewardTimeout: its item took longer than {limit}")
         except Exception as error:  # a broken pool, or a process that cannot load what it needs
             self._queue.put_back(chunk)
             # If the pool broke too often, the waiting callers already have the error.
