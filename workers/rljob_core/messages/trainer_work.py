@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from rljob_core.records.omitted import OMITTED_IF_EMPTY
 from rljob_core.trajectory import VersionSpan
 
 
@@ -74,7 +75,7 @@ class MicroBatch:
     max_staleness: int
     items: tuple[TrainingItem, ...]
     last: bool
-    ledger: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
+    ledger: Annotated[str, OMITTED_IF_EMPTY] = ""
     kind: Literal["micro_batch"] = "micro_batch"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from rljob_core.records.omitted import OMITTED_IF_EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +81,5 @@ class GroupAborted:
     group: str
     reason: str
     causes: dict[str, str] = field(default_factory=dict)
-    detail: str = ""
+    detail: Annotated[str, OMITTED_IF_EMPTY] = ""
     kind: Literal["aborted"] = "aborted"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from rljob_core.records.omitted import OMITTED_IF_EMPTY
 from rljob_core.trajectory import VersionSpan
 
 
@@ -89,5 +90,5 @@ class SiblingReset:
     failure: bool
     detail: str = ""
     carries: bool = False
-    died: bool = False
+    died: Annotated[bool, OMITTED_IF_EMPTY] = False
     kind: Literal["reset"] = "reset"

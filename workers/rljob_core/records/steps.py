@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
-
+from rljob_core.records.omitted import OMITTED_IF_EMPTY
 from rljob_core.trajectory import group_of
 
 
@@ -63,7 +62,7 @@ class StepCommitted:
     random_state: str
     manifest: str
     key: str
-    ledger: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
+    ledger: Annotated[str, OMITTED_IF_EMPTY] = ""
     kind: Literal["committed"] = "committed"
 
     @property
@@ -132,7 +131,7 @@ class Evaluated:
     sampled: float
     greedy: float
     samples: int
-    killers: tuple[int, ...] = ()
+    killers: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
     kind: Literal["evaluated"] = "evaluated"
 
 

@@ -1,0 +1,11 @@
+"""How records get new fields: those that say nothing are left out of JSON.
+
+Old ledgers, manifests and decision logs then read as they always did, and are written again byte by byte.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+OMITTED_IF_EMPTY = Field(exclude_if=lambda value: not value)
+"""Annotates a field that earlier releases did not have; its default is empty: "", False or ()."""
