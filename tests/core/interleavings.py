@@ -47,13 +47,14 @@ from rljob_core.actions import (
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState
-from rljob_core.messages import EngineGone, Fence, Finish, RewardResult, TrainerReady, TrainerWork
+from rljob_core.messages import EngineDied, EngineGone, Fence, Finish, RewardResult, TrainerReady, TrainerWork
 from rljob_core.planner import Planner
 from rljob_core.planner.engines import RESEND_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.score_checks import SCORE_HEARTBEATS
 from rljob_core.records import RecordBatch, StepCommitted
 from rljob_core.spec import PipelineSpec
+from rljob_core.trajectory import State, group_of
 
 __all__ = ["Choice", "Model", "Violated", "require"]
 
@@ -77,6 +78,8 @@ class Model:
             the ledger and the coordinator is replaced; the old coordinator may then still append to the ledger.
         progress: how many times engines may publish the progress of a trajectory, at any time.
         zombies: whether a replaced process may continue to run: a coordinator that has stored its records, or a gang.
+        poison: a group whose siblings are never generated: each engine that starts one dies of it, and another follows.
+        slots: how many trajectories an engine says that it generates at once.
         restless: whether heartbeats and reports come at any time, or only if nothing else can happen.
     """
 
@@ -91,6 +94,8 @@ class Model:
         progress: int = 0,
         zombies: bool = True,
         restless: bool = False,
+        poison: str = "",
+        slots: int = 1,
     ) -> None:
         self.config = config
         self.deaths = deaths
@@ -99,13 +104,17 @@ class Model:
         self.publishing = progress
         self.zombies = zombies
         self.restless = restless
+        self.poison, self.slots = poison, slots
+        self.innocent_deaths = deaths
         self.lossy = losses > 0
         self.ledger: list[RecordBatch] = []
         self.void: set[int] = set()
         """Indices of the batches in the ledger that a replaced coordinator appended."""
         self.truth = Truth()
-        self.engines = {f"e{n}.x": ModelEngine() for n in range(engines)}
+        self.engines = {f"e{n}.x": ModelEngine(slots=slots) for n in range(engines)}
         self.dead: list[str] = []
+        self.starting: list[str] = []
+        """Successors of engines that died of poison."""
         self.trainer = ModelTrainer()
         self.zombie: ModelTrainer | None = None
         """A trainer gang that was replaced while it was still running."""
@@ -146,13 +155,20 @@ class Model:
                 found.append(("deliver", name))
             if engine.follows(self.announced):
                 found.append(("swap", name))
-            found += [("finish", f"{name} {trajectory}@{attempt}") for trajectory, attempt in engine.running]
+            found += [
+                (
+                    "succumb" if group_of(trajectory) == self.poison else "finish",
+                    f"{name} {trajectory}@{attempt}",
+                )
+                for trajectory, attempt in engine.running
+            ]
             if self.publishing:
                 found += [
                     ("publish", f"{name} {key[0]}@{key[1]}")
                     for key, run in engine.running.items()
                     if self.progress.get(key[0]) != progress_of(*key, run)
                 ]
+        found += [("start", name) for name in self.starting]
         if self.trainer.inbox:
             found.append(("train", ""))
         if self.zombie is not None and self.zombie.inbox:
@@ -236,6 +252,12 @@ class Model:
         elif what == "die":
             self.deaths -= 1
             self._die(whom)
+        elif what == "succumb":
+            self._succumb(*whom.split())
+        elif what == "start":
+            self.starting.remove(whom)
+            self.engines[whom] = ModelEngine(slots=self.slots)
+            self._signal(whom)
         elif what == "drain":
             self.deaths -= 1
             self._drain(whom)
@@ -286,6 +308,7 @@ class Model:
         elif what == "expire":
             self._expire(whom)
         self.truth.check(self.planner.state, self.engines)
+        self._check_suspects()
 
     # ------------------------------------------------------------------------------------------ the coordinator
 
@@ -402,6 +425,36 @@ class Model:
                 self.delayed_progress += [
                     (key[0], progress_of(*key, run)) for key, run in engine.running.items()
                 ]
+
+    def _succumb(self, name: str, request: str) -> None:
+        """An engine dies of poison, and what watched it says so."""
+        self._die(name)
+        self.starting.append(f"e{len(self.engines) + len(self.dead) + len(self.starting)}.x")
+        self._say(EngineDied(name, 139, request))
+
+    def _check_suspects(self) -> None:
+        context, state = self.planner.context, self.planner.state
+        tried_at = set()
+        for name, ids in state.generating.items():
+            suspected = [t in state.suspects for t in ids]
+            require(all(suspected) or not any(suspected), f"[apart] {name} has suspects and other work")
+            tried_at |= {name} if any(suspected) else set()
+        require(len(tried_at) < 2 or self.lossy, "[apart] two cohorts are tried at once")
+        if state.finished is not None:
+            return
+        held = {group_of(t) for t in state.suspects}
+        waiting = [
+            s
+            for s in state.siblings()
+            if s.state is State.RESERVED and group_of(s.id) not in held and not context.lookups.is_pending(s)
+        ]
+        idle = [v for v in context.liveness.engines.values() if v.room(context.prefetch) > 0]
+        kept = len([t for t in state.suspects if t not in state.generating])
+        idle = [v for v in idle if v.engine not in tried_at and not v.stuck]
+        require(
+            not waiting or len(idle) <= (1 if kept and not tried_at else 0),
+            "[idle] other work waits for suspects",
+        )
 
     def _drain(self, name: str) -> None:
         """Stop an engine gracefully: it publishes the progress of everything that it generates."""
@@ -542,6 +595,12 @@ class Model:
         rebuilt.replay(self.ledger)
         require(state_key(rebuilt) == state_key(self.planner.state), "[fold] the ledger says something else")
 
+    def gave_up_no_innocent(self) -> None:
+        """Check that only poison was given up, unless other deaths can have fallen upon one trajectory that often."""
+        given_up = self.truth.account.given_up
+        if self.innocent_deaths < self.config.spec.pipeline.max_attempts:
+            require(given_up <= {self.poison}, f"[poison] {given_up} were given up")
+
     def key(self) -> int:
         """Return a hash that is equal for models with the same possible futures, whatever their engines' names."""
         context = self.planner.context
@@ -572,6 +631,7 @@ class Model:
                 tuple(context.cohorts.waiting),
                 context.cohorts.other_work_first,
                 context.cohorts.awaited_since is None,
+                len(self.starting),
                 tuple(self.progress.items()),
                 tuple(self.delayed_progress),
                 tuple(self.answers),

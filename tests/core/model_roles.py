@@ -59,6 +59,8 @@ class ModelEngine:
     version: int = 0
     manifest: str = ""
     epoch: int = 0
+    slots: int = 1
+    """What it says; it generates all that it is sent at once."""
     inbox: list[tuple[int, EngineWork]] = field(default_factory=list)
     """With the epoch of who sent it, where that matters."""
     held: list[Generate] = field(default_factory=list)
@@ -134,7 +136,7 @@ class ModelEngine:
 
     def signal(self, name: str) -> EngineSignal:
         held = len(self.held) + len(self.running)
-        return EngineSignal(name, "a", self.epoch, self.version, held, 1, len(self.running), 0, 0)
+        return EngineSignal(name, "a", self.epoch, self.version, held, self.slots, len(self.running), 0, 0)
 
 
 @dataclass

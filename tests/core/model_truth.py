@@ -45,6 +45,7 @@ class LedgerAccount:
     planned: dict[str, int] = field(default_factory=dict)
     ended: Counter[str] = field(default_factory=Counter)
     consumed: Counter[str] = field(default_factory=Counter)
+    given_up: set[str] = field(default_factory=set)
     chain: list[str] = field(default_factory=lambda: [""])
 
     @property
@@ -88,6 +89,8 @@ class Truth:
                 account.planned[record.group] = record.siblings
             case GroupAborted():
                 account.ended[record.group] += 1
+                if record.reason == "PromptExhausted":
+                    account.given_up.add(record.group)
             case StepCommitted():
                 bound = account.stamps[record.version - 1]
                 require(record.max_staleness == bound, f"[stamp] of step {record.version - 1} changed")

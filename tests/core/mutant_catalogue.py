@@ -17,6 +17,7 @@ class Mutant:
         walk: seed of a random walk through the model that detects the mutant; it is tried first, because a search takes
             longer.
         slow: whether that walk delays one trajectory.
+        poison: whether one of its groups kills engines.
     """
 
     module: str
@@ -25,6 +26,7 @@ class Mutant:
     by: tuple[str, ...] = ("model",)
     walk: int | None = None
     slow: bool = False
+    poison: bool = False
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -190,6 +192,57 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "work that was on its way is not sent again": Mutant(
         "rljob_core.planner.planner", "    dispatch.resend(context)\n", ""
+    ),
+    "nobody counts what is held by engines that die": Mutant(
+        "rljob_core.job_state.state",
+        "        sibling.deaths += record.died\n",
+        "",
+        by=("model", "simulation"),
+        walk=0,
+        poison=True,
+    ),
+    "suspects are sent out beside other work": Mutant(
+        "rljob_core.planner.dispatch",
+        " or group_of(trajectory) in trial.groups:\n",
+        ":\n",
+        walk=1,
+        poison=True,
+    ),
+    "an engine that tries suspects takes other work": Mutant(
+        "rljob_core.planner.suspects",
+        "        return Trial(apart=tried_at, groups=groups)\n",
+        "        return Trial(groups=groups)\n",
+        walk=3,
+        poison=True,
+    ),
+    "a cohort that killed its engine is tried again as it was": Mutant(
+        "rljob_core.planner.suspects",
+        "    cohorts.insert(*_halves(context, accused))\n",
+        "    cohorts.insert(accused)\n",
+        walk=4,
+        poison=True,
+    ),
+    "the death of a cohort counts as a failure of each": Mutant(
+        "rljob_core.planner.engines",
+        "        if alone and sibling.is_suspect:\n",
+        "        if sibling.is_suspect:\n",
+        walk=186,
+        poison=True,
+    ),
+    "a death with one suspect alone is nobody's failure": Mutant(
+        "rljob_core.planner.engines",
+        "        if alone and sibling.is_suspect:\n",
+        "        if False:\n",
+        by=("model", "simulation"),
+        walk=0,
+        poison=True,
+    ),
+    "all engines wait for the suspects": Mutant(
+        "rljob_core.planner.suspects",
+        "apart=frozenset() if waits else frozenset({engine.engine}), groups",
+        "apart=frozenset(context.liveness.engines), groups",
+        walk=21,
+        poison=True,
     ),
     # What only the roles' own code guards.
     "rollouts start below the minVersion": Mutant(

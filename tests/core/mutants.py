@@ -60,13 +60,17 @@ def caught_by_model(mutant: Mutant) -> str:
 
     from rljob_core.errors import ProtocolViolation
 
-    def walks(*seeds: int, slow: bool) -> None:
+    def walks(*seeds: int, slow: bool = False, poison: bool = False) -> None:
         for seed in seeds:
-            walk(random.Random(seed), slow=f"g{seed % 4}.0" if slow else "")
+            chance = random.Random(seed)
+            walk(chance, slow=f"g{seed % 4}.0" if slow else "", poison=f"g{seed % 3}" if poison else "")
 
     streaming = {"mode": "Streaming", "maxStaleness": 0}
     searches: list[Callable[[], Any]] = [
-        lambda: walks(*([] if mutant.walk is None else [mutant.walk]), slow=mutant.slow),
+        lambda: walks(
+            *([] if mutant.walk is None else [mutant.walk]), slow=mutant.slow, poison=mutant.poison
+        ),
+        lambda: walks(*range(600 if mutant.poison else 0), poison=True),
         lambda: walks(*range(500), slow=False),
         lambda: walks(*range(600), slow=True),
         lambda: explore(small_job(steps=3), engines=2, deaths=0, change=SYNCHRONOUS),

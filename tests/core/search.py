@@ -85,6 +85,7 @@ def explore(
                     model.replays()
                 if model.finished:
                     require(model.finished == "Succeeded", f"[end] the job ended as {model.finished}")
+                    model.gave_up_no_innocent()
                     explored.ends[model.finished] = explored.ends.get(model.finished, 0) + 1
                     ends.append(key)
                     continue
@@ -123,16 +124,17 @@ def _way(step: tuple[Any, ...] | None) -> Iterator[Choice]:
     yield from reversed(choices)
 
 
-def any_job(chance: random.Random) -> Model:
-    """A job of any shape, to which anything may happen."""
+def any_job(chance: random.Random, *, poison: str = "") -> Model:
+    """A job of any shape, to which anything may happen; with poison, engines hold several trajectories."""
+    most = 3 if poison else 2
     bound = chance.randrange(4)
     mode = (
         {"mode": "BoundedAsync", "maxStaleness": bound} if bound else {"mode": "Streaming", "maxStaleness": 0}
     )
     config = small_job(
         steps=chance.randint(1, 4),
-        data={"promptsPerStep": chance.randint(1, 2), "groupSize": chance.randint(1, 2)},
-        pipeline={**mode, "maxResamples": 1},
+        data={"promptsPerStep": chance.randint(1, most), "groupSize": chance.randint(1, most)},
+        pipeline={**mode, "maxResamples": 1, "maxAttempts": chance.randint(1, 3) if poison else 3},
         algorithm={"dropUniformGroups": chance.random() < 0.3},
         trainer={"microBatchTokens": chance.randint(1, 3)},
     )
@@ -147,23 +149,27 @@ def any_job(chance: random.Random) -> Model:
         losses=losses,
         progress=progress,
         restless=restless,
+        poison=poison,
+        slots=chance.randint(2, 5) if poison else 1,
     )
 
 
-def walk(chance: random.Random, *, steps: int = 400, slow: str = "") -> Model:
+def walk(chance: random.Random, *, steps: int = 400, slow: str = "", poison: str = "") -> Model:
     """One way through any job, to its end; the job at its end.
 
     Args:
+        poison: a group that kills its engines.
         slow: a trajectory that takes long: much else happens before it ends, and its progress is published.
 
     Raises:
         Found: an invariant does not hold, or nothing can happen although the job is not over.
     """
-    model = any_job(chance)
+    model = any_job(chance, poison=poison)
     if slow:
         while len(model.engines) < 2:
             model = any_job(chance)
         model.deaths, model.publishing = model.deaths + 2, 8
+        model.innocent_deaths = model.deaths
     mishap_rate = chance.choice([0.02, 0.1, 0.3])
     way: tuple[Any, ...] | None = None
     for number in range(10_000):
@@ -189,7 +195,11 @@ def walk(chance: random.Random, *, steps: int = 400, slow: str = "") -> Model:
             raise _found(error, way) from error
     if model.finished != "Succeeded":
         raise _found(Violated(f"[progress] the job ended as {model.finished or 'nothing'}"), way)
-    model.replays()
+    try:
+        model.replays()
+        model.gave_up_no_innocent()
+    except Violated as error:
+        raise _found(error, way) from error
     return model
 
 

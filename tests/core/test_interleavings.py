@@ -25,6 +25,7 @@ from search import SYNCHRONOUS, WIDER, any_job, explore, small_job, walk
         ({"steps": 1}, {"engines": 2, "deaths": 1}),
         ({"steps": 2}, {"engines": 1, "deaths": 0, "losses": 1}),
         ({"steps": 2, "pipeline": {"mode": "Synchronous", "maxStaleness": 0}}, {"engines": 2, "deaths": 1}),
+        ({"steps": 1, "pipeline": {"maxAttempts": 1}}, {"engines": 1, "deaths": 0, "poison": "g0"}),
     ],
     ids=[
         "three engines",
@@ -34,6 +35,7 @@ from search import SYNCHRONOUS, WIDER, any_job, explore, small_job, walk
         "a death",
         "a loss",
         "a death, synchronous",
+        "poison",
     ],
 )
 def test_every_interleaving_of_a_small_job(changes: dict[str, Any], scope: dict[str, Any]) -> None:
@@ -45,6 +47,12 @@ def test_every_interleaving_of_a_small_job(changes: dict[str, Any], scope: dict[
 def test_any_way_through_any_job(first: int) -> None:
     for seed in range(first, first + 500):
         walk(random.Random(seed))
+
+
+@pytest.mark.parametrize("first", range(0, 600, 300))
+def test_any_way_through_a_job_with_poison(first: int) -> None:
+    for seed in range(first, first + 300):
+        walk(random.Random(seed), poison=f"g{seed % 3}")
 
 
 @pytest.mark.nightly  # `make search`, a part of every CI run, visits these states and more

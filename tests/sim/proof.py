@@ -15,8 +15,10 @@ from rljob_core.ports import Channel, WeightManifest
 from rljob_core.records import (
     FED,
     Dispatched,
+    Evaluated,
     FedMicroBatch,
     Generated,
+    GroupAborted,
     Inherited,
     MicroBatchAssigned,
     Record,
@@ -57,12 +59,36 @@ def prove(job: Job) -> bool:
     chain = _chain(job, state)
     fed = list(_fed(job))
     _check_consumed(job, chain, fed)
+    _check_given_up(job)
     if "cut" not in job.happened:
         for line in fed:
             key = (line.step, line.micro_batch, line.attempt, line.epoch)
             groups = tuple(dict.fromkeys(group_of(item.trajectory) for item in line.items))
             require(groups in assigned.get(key, ()), f"[acted] {key} was fed and never assigned")
     return True
+
+
+def _check_given_up(job: Job) -> None:
+    """Poison, and nothing beside it, is given up."""
+    poison = job.mishaps.poison
+    for _, record in _records(job):
+        if isinstance(record, GroupAborted) and record.reason == "PromptExhausted":
+            guilty = poison is not None and record.group == poison.group
+            require(guilty, f"[poison] {record.group} was given up: {record.detail}")
+            job.happened["poison given up"] += 1
+        elif isinstance(record, Evaluated):
+            guilty = all(poison is not None and f"e{prompt}" == poison.group for prompt in record.killers)
+            require(guilty, f"[poison] the held-out prompts {record.killers} were given up")
+            job.happened["poison held out"] += len(record.killers)
+    if poison is not None and poison.sibling is None and not poison.tokens and not poison.is_held_out:
+        consumed = {
+            g
+            for m in job.weights().proposals(0)
+            for p in m.proposal.micro_batches
+            for t in p
+            for g in [group_of(t)]
+        }
+        require(poison.group not in consumed, f"[poison] {poison.group} was trained")
 
 
 def _records(job: Job) -> Iterator[tuple[JobState, Record]]:

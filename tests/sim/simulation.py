@@ -19,6 +19,7 @@ from typing import Any
 
 import virtual_time
 from faulty_store import Faults, FaultyStore
+from poison import Poison, PoisonedEngine, any_poison
 from proof import prove, require
 from world import job_config
 
@@ -26,12 +27,13 @@ from rljob_cli.audit import audit
 from rljob_cli.audit.read import collect
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, StoreUnavailable
-from rljob_core.messages import REWARD_QUEUE, RewardResult
+from rljob_core.messages import REWARD_QUEUE, EngineDied, RewardResult
 from rljob_core.ports import Channel, first_sequence
 from rljob_core.records import JobFinished
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
+from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.ledger import RECORDS, read_batch
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
@@ -74,6 +76,7 @@ class Mishaps:
         drains: how often an engine is asked to stop and hands over its work.
         cuts: how often the server's machine dies and loses the ends of its streams.
         change: new pipeline settings that the user sets once; None for no change.
+        poison: what kills each engine that generates it; None for nothing.
         faults: the probabilities of network faults.
     """
 
@@ -83,6 +86,7 @@ class Mishaps:
     drains: int = 0
     cuts: int = 0
     change: PipelineSpec | None = None
+    poison: Poison | None = None
     faults: Faults = field(default_factory=Faults)
 
 
@@ -112,6 +116,9 @@ class Job:
         self.happened: Counter[str] = Counter()
         self.cut_after_end = False
         """Whether the ledger had the job's end at the last cut, so that the trainer may have been told to finish."""
+        self.poisoning = random.Random(str(mishaps.poison))
+        self.reports: list[asyncio.Task[None]] = []
+        """Reports of deaths that are on their way."""
         self.suspects: set[str] = set()
         """Engines that were killed, asked to stop, or without a heartbeat for a while."""
 
@@ -164,7 +171,7 @@ class Job:
 
     async def _rollout(self, role: str, store: FaultyStore, number: int) -> None:
         options = EmulatedEngineOptions.model_validate(self.config.engine_options("a"))
-        engine = EmulatedEngine(options)
+        engine = self._engine(options, role, number)
         rollout = Rollout(
             self.config,
             store,
@@ -183,6 +190,11 @@ class Job:
             await rollout.run(stop)
         finally:
             await engine.close()
+
+    def _engine(self, options: EmulatedEngineOptions, role: str, number: int) -> EmulatedEngine:
+        if (poison := self.mishaps.poison) is None:
+            return EmulatedEngine(options)
+        return PoisonedEngine(options, poison, lambda trajectory: self._poisoned(role, number, trajectory))
 
     async def _trainer(self, store: FaultyStore, attempt: int) -> None:
         backend = EmulatedBackend(EmulatedBackendOptions(), world_size=1, sleep=lambda _: None)
@@ -250,6 +262,21 @@ class Job:
         self._suspect(role)
         self.tasks[role].cancel()
 
+    def _poisoned(self, role: str, number: int, trajectory: str) -> None:
+        """An engine dies of what it generates, and what watched it may say so."""
+        if self.instances[role] != number or self.done.is_set():
+            return
+        self.happened["death of poison"] += 1
+        self._suspect(role)
+        self.tasks[role].cancel()
+        if self.mishaps.poison is not None and self.poisoning.random() < self.mishaps.poison.reported:
+            died = EngineDied(f"{role}.{number}", 139, f"it died of {trajectory}")
+            self.reports.append(asyncio.create_task(self._report(died)))
+
+    async def _report(self, died: EngineDied) -> None:
+        await asyncio.sleep(self.poisoning.uniform(0.0, 1.0))
+        await publish_event(MemoryStore(self.server, subject=self.config.subject), died)
+
     def _suspect(self, role: str) -> None:
         self.suspects.add(f"{role}.{self.instances[role]}")
 
@@ -309,7 +336,7 @@ class Job:
             await self.done.wait()
         finally:
             self.stop.set()
-            everything = [wrong, *self.tasks.values(), *self.zombies]
+            everything = [wrong, *self.tasks.values(), *self.zombies, *self.reports]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
@@ -341,9 +368,19 @@ def any_pipeline(chance: random.Random) -> PipelineSpec:
 def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
     """Draw a random job's configuration, its faults and its number of engines."""
     aside = random.Random(repr(chance.getstate()))
+    steps = chance.randint(2, 4)
+    data = {"promptsPerStep": chance.randint(1, 3), "groupSize": chance.randint(1, 3)}
+    poison = any_poison(
+        random.Random(repr(aside.getstate())),
+        prompts=steps * data["promptsPerStep"],
+        siblings=data["groupSize"],
+    )
+    evaluation: dict[str, Any] = (
+        {"evaluation": {"samples": 3, "everySteps": 1}} if poison is not None and poison.is_held_out else {}
+    )
     config = job_config(
-        steps=chance.randint(2, 4),
-        data={"promptsPerStep": chance.randint(1, 3), "groupSize": chance.randint(1, 3)},
+        steps=steps,
+        data=data,
         pipeline=any_pipeline(chance).model_dump(by_alias=True, mode="json"),
         algorithm={"dropUniformGroups": chance.random() < 0.3},
         trainer={
@@ -362,6 +399,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
                 },
             },
         },
+        **evaluation,
     )
     rough = chance.random() < 0.5
     rate = chance.choice([0.01, 0.05]) if rough else 0.0
@@ -383,6 +421,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         drains=aside.choice([0, 0, 1, 3]),
         cuts=chance.choice([0, 0, 0, 1, 2]),
         change=any_pipeline(chance) if chance.random() < 0.6 else None,
+        poison=poison,
         faults=faults,
     )
     return config, mishaps, chance.randint(1, 3)

@@ -157,8 +157,7 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
         buffer = context.state.buffers.buffer_of(group_of(trajectory))
         if buffer.step != step:  # the group has moved, and was queued for that buffer
             continue
-        if sibling.is_suspect:
-            continue  # until it is acquitted, it is sent out by trials alone
+        # What is suspected is sent out by trials alone.
         if context.lookups.is_pending(sibling) or group_of(trajectory) in trial.groups:
             postponed.append((step, place, trajectory))
             continue

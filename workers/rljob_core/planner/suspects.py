@@ -65,6 +65,8 @@ def plan_trial(context: PlannerContext) -> Trial:
     if _is_busy(context, engine):
         waits = cohorts.awaits_successor(context.liveness.heartbeats)
         return Trial(apart=frozenset() if waits else frozenset({engine.engine}), groups=groups)
+    if any(_is_looked_up(context, trajectory) for trajectory in members):
+        return Trial(apart=frozenset({engine.engine}), groups=groups)  # all of them are sent out together
     if cohorts.other_work_first and len(context.liveness.engines) == 1:
         cohorts.other_work_first = False
         return Trial(groups=groups, yields=True)
@@ -156,9 +158,14 @@ def _can_try(context: PlannerContext, engine: EngineView, trajectory: str) -> bo
     if is_evaluation(trajectory):
         return context.evaluation is not None and engine.admits(context.evaluation.version, waits=waits)
     sibling = context.state.sibling(trajectory)
-    if sibling is None or context.lookups.is_pending(sibling):
+    if sibling is None:
         return False
     return engine.admits(context.state.buffers.buffer_of(group_of(trajectory)).min_version, waits=waits)
+
+
+def _is_looked_up(context: PlannerContext, trajectory: str) -> bool:
+    sibling = context.state.sibling(trajectory)
+    return sibling is not None and context.lookups.is_pending(sibling)
 
 
 def _is_busy(context: PlannerContext, engine: EngineView) -> bool:
