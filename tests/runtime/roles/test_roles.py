@@ -85,6 +85,24 @@ async def test_every_message_may_come_twice(tmp_path, model, mode):
     await check(roles)
 
 
+async def test_what_no_reward_worker_writes_costs_an_attempt_at_most(tmp_path, model):
+    """Numbers that JSON has no word for, trajectories that never were, and no JSON at all, in the reward stream."""
+    result = (
+        '{"trajectory": "%s", "attempt": 1, "payload_digest": "x", "reward": %s, "parts": {}, "digest": "d"}'
+    )
+    pairs = [("g0.0", "NaN"), ("g1.0", "null"), ("g99.x", "1"), ("g0.77", "1e308"), ("e0-0.9", "Infinity")]
+    results = ", ".join(result % pair for pair in pairs)
+    messages = [f'{{"results": [{results}]}}'.encode(), b"", b"\xff", b"[[[", b'{"results": {}}']
+    async with Roles(job(tmp_path, model, mode="BoundedAsync", maxStaleness=1), model) as roles:
+        for data in messages:
+            await roles.store.publish(Channel.REWARDS, "results", data)
+        await asyncio.wait_for(roles.until(lambda m: m.version >= 2), SECONDS)
+        for data in messages:
+            await roles.store.publish(Channel.REWARDS, "results", data)
+        await finish(roles)
+    await check(roles)
+
+
 async def test_a_step_starts_over_without_a_payload_that_is_gone(tmp_path, model):
     Forgetful.reads = 0
     config = job(tmp_path, model, micro_batch_tokens=20, mode="Streaming")
