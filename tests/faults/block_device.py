@@ -7,15 +7,19 @@ the journal in memory holds is lost. Mounting the file system again replays its 
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 _SHUTDOWN = 0x8004587D  # FS_IOC_SHUTDOWN, linux/fs.h: _IOR('X', 125, __u32)
 _WITHOUT_LOG_FLUSH = 2  # FS_SHUTDOWN_FLAGS_NOLOGFLUSH
 _SIZE = 512 << 20  # bytes; the file is sparse
+_PATIENCE = 60.0  # seconds
+_NEW_MOUNT_NAMESPACE = 0x00020000  # CLONE_NEWNS, linux/sched.h
 
 
 class Disk:
@@ -27,6 +31,7 @@ class Disk:
     """
 
     def __init__(self, image: Path, place: Path) -> None:
+        _own_mounts()
         self.image, self.place = image, place
         with image.open("wb") as file:
             file.truncate(_SIZE)
@@ -53,11 +58,26 @@ class Disk:
         self.mount()
 
     def unmount(self) -> None:
-        """Unmount it, if it is mounted; the loop device goes with it."""
-        if self.place.is_mount():
-            _run("umount", str(self.place))
+        """Unmount it, if it is mounted; the loop device goes with it. Waits for killed processes that still use it."""
+        deadline = time.monotonic() + _PATIENCE
+        while self.place.is_mount():
+            try:
+                _run("umount", str(self.place))
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+
+def _own_mounts() -> None:
+    """Give this process mounts of its own, which end with it and its children even if they are killed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_MOUNT_NAMESPACE) != 0:
+        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNS)")
+    _run("mount", "--make-rprivate", "/")
 
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(command)}: {done.stderr}")
