@@ -79,7 +79,11 @@ class Operations:
 
     def get(self, *channels: Channel) -> list[str]:
         """Read messages by sequence, or the newest of a suffix."""
-        return [f"{_API}.DIRECT.GET.{self.names.stream(channel)}" for channel in channels]
+        return [
+            f"{_API}.{request}.{self.names.stream(channel)}"
+            for channel in channels
+            for request in ("DIRECT.GET", "STREAM.MSG.GET")  # of any replica; of the leader
+        ]
 
     def count(self, channel: Channel, queue: str) -> list[str]:
         """Read how many messages a queue has left to deliver, and its newest message."""

@@ -27,6 +27,7 @@ through killed servers.
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -159,6 +160,12 @@ def parse_headers(block: bytes) -> dict[str, str] | None:
         if separator:
             headers[key] = value.strip()
     return headers or None
+
+
+def received(stored: Mapping[str, Any]) -> Received:
+    """A message in JSON, as JetStream's API answers with it."""
+    headers = parse_headers(base64.b64decode(stored.get("hdrs", "")))
+    return Received(stored["subject"], "", base64.b64decode(stored.get("data", "")), headers)
 
 
 class _WideTransport(TcpTransport):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import uuid4
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.ports import Channel, Message, first_sequence
 from rljob_runtime.messaging.nats.answers import JetStreamError
-from rljob_runtime.messaging.nats.client import Received
+from rljob_runtime.messaging.nats.client import Received, received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
 from rljob_runtime.messaging.nats.pull import message_of
@@ -24,6 +25,7 @@ from rljob_runtime.messaging.nats.window import Window
 _NO_ROOM = (*NO_STORAGE, 10002, 10122)
 _STREAM_EXISTS = 10058
 _NO_CONSUMER = 10014
+_NO_MESSAGE = 10037
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
 
@@ -235,7 +237,34 @@ class NatsStore:
         subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
         bodies = [get_request(sequence) for sequence in sequences]
         answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
-        return [self._stored(channel, answer) for answer in answers]
+        found = {n: self._stored(channel, answer) for n, answer in zip(sequences, answers, strict=True)}
+        # Any replica of the stream may have answered, also one that is behind the others; the leader is not.
+        missing = [sequence for sequence, message in found.items() if message is None]
+        for first in range(0, len(missing), _GET_WINDOW):
+            some = missing[first : first + _GET_WINDOW]
+            found |= zip(
+                some, await asyncio.gather(*(self._get_from_leader(channel, n) for n in some)), strict=True
+            )
+        return [found[sequence] for sequence in sequences]
+
+    async def _get_from_leader(self, channel: Channel, sequence: int) -> Message | None:
+        """A message as the server that leads the stream has it: slower than `DIRECT.GET`, which any replica answers."""
+
+        async def attempt() -> dict[str, Any] | None:
+            try:
+                return await self._connection.call(f"STREAM.MSG.GET.{stream}", {"seq": sequence})
+            except JetStreamError as error:
+                if error.err_code != _NO_MESSAGE:
+                    raise
+                return None
+
+        stream = self._streams.stream(channel)
+        answer = await self._connection.retried(attempt)
+        if answer is None:
+            return None
+        stored = received(answer["message"])
+        suffix = self._streams.suffix_of(channel, stored.subject)
+        return message_of(stored, suffix=suffix, sequence=sequence)
 
     async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
         """The newest message of a suffix that is stored; None if there is none."""

@@ -1,0 +1,52 @@
+"""A stream on three servers, one of which was stopped while the others acknowledged messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from nats_cluster import SIZE, NatsCluster
+
+from rljob_core.ports import Channel
+from rljob_runtime.messaging.nats.store import NatsStore
+
+MESSAGES, ASKED = 3000, 64
+DATA = bytes(40_000)  # a replica needs half a second or more for all of them
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
+    async with NatsCluster(tmp_path) as running:
+        yield running
+
+
+def store_at(url: str, *, create: bool = False) -> NatsStore:
+    return NatsStore(
+        url, subject="rljob.j", stream_prefix="RLJOB_j", replicas=SIZE, create=create, attempt=30
+    )
+
+
+async def test_a_replica_that_is_behind_does_not_say_that_messages_are_gone(cluster: NatsCluster) -> None:
+    writer = store_at(cluster.urls[0], create=True)
+    await writer.open()
+    leader = await cluster.leader(writer._streams.stream(Channel.TRAJECTORIES))
+    behind = next(number for number in range(SIZE) if number not in {0, leader})
+    reader = store_at(cluster.urls[behind])
+    await reader.open()
+    cluster.stop(behind)
+    writes = (
+        writer.publish(Channel.TRAJECTORIES, "a", DATA, headers={"Digest": "d"}) for _ in range(MESSAGES)
+    )
+    sequences = await asyncio.gather(*writes)
+    cluster.continue_(behind)
+    newest = sequences[-ASKED:]
+    for _ in range(5):
+        found = await reader.get(Channel.TRAJECTORIES, newest)
+        assert [m.sequence if m is not None else None for m in found] == newest
+        assert all(m is not None and (m.data, m.headers["Digest"]) == (DATA, "d") for m in found)
+    (gone,) = await reader.get(Channel.TRAJECTORIES, [sequences[-1] + 1])
+    assert gone is None
+    await writer.close()
+    await reader.close()
