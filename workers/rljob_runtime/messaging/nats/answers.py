@@ -34,7 +34,8 @@ def parsed(data: bytes) -> dict[str, Any]:
         return answer
     refused = JetStreamError(error)
     # 10008: JetStream is starting or recovering. 10059: the stream is not created yet, by the role that creates it.
-    # 429: the server has more requests waiting than it keeps.
-    if refused.err_code in (10008, 10059) or refused.code == 429:
+    # 10005: a cluster has fewer servers now than the stream has replicas. 429: more requests wait in the server than
+    # it keeps.
+    if refused.err_code in (10005, 10008, 10059) or refused.code == 429:
         raise Interrupted(str(refused))
     raise refused
