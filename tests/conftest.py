@@ -25,7 +25,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make nightly` runs."""
+    """Leave out what only `make nightly` runs, and put the groups that run in one process, one by one, first."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     if draw.run_all():
         return
     nightly = [item for item in items if item.get_closest_marker("nightly")]

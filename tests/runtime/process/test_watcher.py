@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from rljob_core import worker_protocol
 
 PATIENCE = 60.0  # seconds; of a busy machine
+STARTED: list[subprocess.Popen[str]] = []
 WATCHING = """
 import sys
 from rljob_runtime.process.watcher import watch
@@ -29,13 +31,24 @@ def start(child: str, folder: Path) -> subprocess.Popen[str]:
         worker_protocol.TERMINATION_LOG: str(folder / "termination"),
         worker_protocol.READY_FILE: str(folder / "ready"),
     }
-    return subprocess.Popen(
+    watcher = subprocess.Popen(
         [sys.executable, "-c", WATCHING, child],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    STARTED.append(watcher)
+    return watcher
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Ends what a failed test has left."""
+    yield
+    while STARTED:
+        with STARTED.pop() as watcher:
+            watcher.kill()
 
 
 @pytest.mark.parametrize(
@@ -133,16 +146,22 @@ while True:
 
 
 def test_a_killed_watcher_takes_the_child_and_its_children_along(tmp_path: Path) -> None:
-    child = """
-import subprocess, sys, time
+    child = '''
+import subprocess, sys
 from rljob_runtime.process.lifeline import die_with_parent
 die_with_parent()
-code = "from rljob_runtime.process.lifeline import die_with_parent; die_with_parent(); print('up', flush=True); input()"
-subprocess.run([sys.executable, "-c", code], stdin=subprocess.PIPE)
+code = """
+import os
+from rljob_runtime.process.lifeline import die_with_parent
+die_with_parent()
+print(os.getpid(), os.getppid(), flush=True)
+input()
 """
+subprocess.run([sys.executable, "-c", code], stdin=subprocess.PIPE)
+'''
     watcher = start(child, tmp_path)
-    until_up(watcher)
-    family = psutil.Process(watcher.pid).children(recursive=True)
+    assert watcher.stdout is not None
+    family = [psutil.Process(int(pid)) for pid in watcher.stdout.readline().split()]
     assert len(family) == 2
     watcher.kill()
     gone, alive = psutil.wait_procs(family, timeout=PATIENCE)
