@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,17 @@ class Kubectl:
 
     def wait(self, condition: str, *what: str, seconds: float = 120.0) -> None:
         """`wait("condition=Ready", "pod/a", "pod/b")`; what is waited for must exist or come to."""
-        self("wait", f"--for={condition}", f"--timeout={seconds:.0f}s", *what, timeout=seconds + 10)
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self("wait", f"--for={condition}", f"--timeout={seconds:.0f}s", *what, timeout=seconds + 10)
+            except ClusterError as error:
+                # kubectl gives up on an object whose status nobody has written yet.
+                if "accessor error" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
 
     def _run(
         self, arguments: Iterable[str], input_text: str | None, timeout: float

@@ -233,7 +233,6 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.engines",
         "        if alone and sibling.is_suspect:\n",
         "        if False:\n",
-        by=("model", "simulation"),
         walk=0,
         poison=True,
     ),

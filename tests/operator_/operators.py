@@ -273,4 +273,4 @@ def install_crds(kubectl: Kubectl) -> None:
     """As a user does."""
     kubectl("apply", "--server-side", f"--kustomize={Path(__file__).resolve().parents[2] / 'crds'}")
     for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
-        kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+        kubectl.wait("condition=Established", f"crd/{name}")
