@@ -101,10 +101,11 @@ class Line:
         if self.happens(self.faults.cut_off):
             self.cut_off(self.between(*self.faults.cut_off_seconds))
         begun = now = asyncio.get_running_loop().time()
+        deadline = begun + self.faults.patience
         while now < self._back_at:
-            if now - begun >= self.faults.patience:
+            if now >= deadline:
                 raise StoreUnavailable(f"the server is away for {now - begun:.0f} s")
-            await asyncio.sleep(min(self._back_at, begun + self.faults.patience) - now)
+            await asyncio.sleep(min(self._back_at, deadline) - now)
             now = asyncio.get_running_loop().time()
 
     async def call(self, effect: Callable[[], Awaitable[T]]) -> T:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rljob_core.job_state import JobState
+from rljob_core.planner.payload_checks import INVALID
 from rljob_core.ports import Channel, WeightManifest
 from rljob_core.records import (
     FED,
@@ -60,12 +61,20 @@ def prove(job: Job) -> bool:
     fed = list(_fed(job))
     _check_consumed(job, chain, fed)
     _check_given_up(job)
+    _check_outputs(job)
     if "cut" not in job.happened:
         for line in fed:
             key = (line.step, line.micro_batch, line.attempt, line.epoch)
             groups = tuple(dict.fromkeys(group_of(item.trajectory) for item in line.items))
             require(groups in assigned.get(key, ()), f"[acted] {key} was fed and never assigned")
     return True
+
+
+def _check_outputs(job: Job) -> None:
+    """No engine is blamed for its responses: all of them work correctly."""
+    for _, record in _records(job):
+        refused = isinstance(record, SiblingReset) and record.failure and record.reason == INVALID
+        require(not refused, f"[output] a response was refused: {record}")
 
 
 def _check_given_up(job: Job) -> None:
