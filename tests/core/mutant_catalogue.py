@@ -197,7 +197,6 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.job_state.state",
         "        sibling.deaths += record.died\n",
         "",
-        by=("model", "simulation"),
         walk=0,
         poison=True,
     ),
