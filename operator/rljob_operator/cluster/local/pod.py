@@ -7,6 +7,7 @@ settings are ignored.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -160,7 +161,10 @@ def write_config_maps(spec: Manifest, place: PodPlace) -> None:
             file = _volume(place, volume) / key
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary = file.with_name(f".{key}")
-            temporary.write_text(text, encoding="utf-8")
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())  # the audit reads what a pod was given, also after a power cut
             temporary.replace(file)
 
 
