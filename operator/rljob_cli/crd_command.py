@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from rljob_cli.run_folder import differences, replace_text
+from rljob_cli.run_folder import differences
+from rljob_operator.cluster.local.replace_text import replace_text
 
 _HEADER = "# Generated from the models in rljob_core/spec by `rljob crd`: change those, then `make crds`.\n"
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from rljob_cli.run_folder import replace_text
 from rljob_core.errors import StoreUnavailable
 from rljob_operator.cluster.local.cluster import LocalCluster
+from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_runtime.messaging.nats.server import command, render_config
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rljob_cli.progress import RunProgress
-from rljob_cli.run_folder import RunFolder, replace_text
+from rljob_cli.run_folder import RunFolder
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.spec import RLJob
+from rljob_operator.cluster.local.replace_text import replace_text
 
 
 class MetricsFile:

@@ -25,7 +25,8 @@ from typing import Any
 from rljob_core.errors import SpecError
 from rljob_core.spec import Immutable, RLJob, immutable_fields
 from rljob_operator.children.cluster_defaults import ClusterDefaults
-from rljob_runtime.process.fsync import create_folder, sync_file, sync_folder
+from rljob_operator.cluster.local.replace_text import replace_text
+from rljob_runtime.process.fsync import create_folder
 
 # Compared in other ways: a model's folder may have moved, so its content is compared; the embedded server has no URL.
 _COMPARED_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
@@ -199,24 +200,3 @@ def fixed_differences(
         for field, mark in fixed.items()
         if (path == field or path.startswith(f"{field}.")) and not mark.allows(before, now)
     ]
-
-
-def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
-    """Replace a file atomically: a reader, or a crash of this process, sees the old text or the new text.
-
-    Args:
-        path: the file.
-        text: its new content.
-        durable: make the new text survive a crash of the machine before returning.
-    """
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        if durable:
-            sync_file(temporary)
-        temporary.replace(path)
-        if durable:
-            sync_folder(path.parent)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

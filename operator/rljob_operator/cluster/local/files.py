@@ -1,6 +1,7 @@
 """The files of a local cluster that other programs read: `status.json` and `pids.json`.
 
-Each file is replaced atomically: a reader sees the old text or the new text.
+Each file is replaced atomically: a reader sees the old text or the new text. The status survives a crash of the
+machine, because a later run continues with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_operator.cluster.local.workloads import Slot
 from rljob_operator.names import LABEL_ATTEMPT, LABEL_POOL, LABEL_ROLE
 
@@ -37,7 +39,7 @@ class LocalFiles:
             "metadata": _identity(job),
             "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
-        _replace(self._status, json.dumps(stored, indent=2))
+        replace_text(self._status, json.dumps(stored, indent=2), durable=True)
 
     def write_pids(self, slots: Iterable[Slot]) -> None:
         """Store the process ids of the pods that run now: `{pod: {role, pool, attempt, pid, restarts}}`."""
@@ -53,15 +55,9 @@ class LocalFiles:
                     "restarts": max(slot.pod.starts - 1, 0),
                 }
         if running != self._pids_written:
-            _replace(self._pids, json.dumps(running, indent=2))
+            replace_text(self._pids, json.dumps(running, indent=2))
             self._pids_written = running
 
 
 def _identity(job: RLJob) -> dict[str, str | None]:
     return {"namespace": job.metadata.namespace, "name": job.metadata.name, "uid": job.metadata.uid}
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -7,7 +7,6 @@ settings are ignored.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
+from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import TERMINATION_LOG
 
@@ -160,12 +160,9 @@ def write_config_maps(spec: Manifest, place: PodPlace) -> None:
         for key, text in data.items():
             file = _volume(place, volume) / key
             file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = file.with_name(f".{key}")
-            with temporary.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())  # the audit reads what a pod was given, also after a power cut
-            temporary.replace(file)
+            replace_text(
+                file, text, durable=True
+            )  # the audit reads what a pod was given, also after a power cut
 
 
 def _volume(place: PodPlace, volume: Mapping[str, Any]) -> Path:
