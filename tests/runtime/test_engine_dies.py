@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 from dying_engine import install_dying_engine
+from small_config import small_config
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.messages import COORDINATOR_EVENT, CoordinatorEvent, EngineDied
 from rljob_core.ports import Channel
-from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -55,22 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path, model: Path) -> JobConfig:
-    spec = {
-        "steps": 2,
-        "model": {"uri": str(model)},
-        "data": {"dataset": "chain_sum"},
-        "rollout": {"engine": {"name": "Dying"}, "pools": [{"name": "a"}]},
-        "trainer": {"backend": "Emulated"},
-    }
-    return JobConfig(
-        namespace="default",
-        job=f"j{uuid.uuid4().hex[:8]}",
-        uid="u1",
-        spec=RLJobSpec.model_validate(spec),
-        weights_uri=str(tmp_path / "w"),
-        checkpoint_uri=str(tmp_path / "c"),
-        trainer_log_uri=str(tmp_path / "t"),
-    )
+    return small_config(tmp_path, model, job=f"j{uuid.uuid4().hex[:8]}", engine="Dying")
 
 
 @pytest.fixture

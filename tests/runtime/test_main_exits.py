@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_config import small_config
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_core.config import JobConfig
-from rljob_core.spec import RLJobSpec
 
 PATIENCE = 240.0  # seconds; of a busy machine
 
@@ -34,22 +33,7 @@ def url() -> Iterator[str]:
 def start(role: str, folder: Path, model: Path, url: str, config: str = "") -> subprocess.Popen[bytes]:
     """A role's process; `config`: what its configuration file holds instead of a job that fits."""
     folder.mkdir()
-    spec = {
-        "steps": 2,
-        "model": {"uri": str(model)},
-        "data": {"dataset": "chain_sum"},
-        "rollout": {"engine": {"name": "Emulated"}, "pools": [{"name": "a"}]},
-        "trainer": {"backend": "Emulated"},
-    }
-    job = JobConfig(
-        namespace="default",
-        job="j",
-        uid="u1",
-        spec=RLJobSpec.model_validate(spec),
-        weights_uri=str(folder / "w"),
-        checkpoint_uri=str(folder / "c"),
-        trainer_log_uri=str(folder / "t"),
-    )
+    job = small_config(folder, model)
     (folder / "config.json").write_text(config or job.model_dump_json(by_alias=True))
     environment = {
         **os.environ,

@@ -50,6 +50,16 @@ DECISIONS = "RLJOB_DECISIONS"
 """Folder for the coordinator's decision log; unset if it keeps none."""
 LOG_LEVEL = "RLJOB_LOG_LEVEL"
 """Least severe level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL."""
+DIE_WITH_PARENT = "RLJOB_DIE_WITH_PARENT"
+"""1: a process has the kernel kill it when the process that started it ends."""
+SUPERVISOR = "RLJOB_SUPERVISOR"
+"""Id of the process with which all processes that it has started, and theirs, are to end."""
+
+
+def dying_with(supervisor: int) -> dict[str, str]:
+    """The environment variables of a process that is to end with its supervisor."""
+    return {DIE_WITH_PARENT: "1", SUPERVISOR: str(supervisor)}
+
 
 # ---------------------------------------------------------------------------------------- exit codes
 

@@ -51,7 +51,7 @@ def evaluations(case: Case) -> Refuted:
     """Check evaluations, mean rewards and largest staleness in the published metrics and metrics.jsonl."""
     found: list[Violation] = []
     examined = 0
-    rewards = dict(_mean_rewards(case))
+    rewards, largest_staleness = dict(_mean_rewards(case)), dict(_largest_staleness(case))
     stated = {
         "the metrics stream": case.evidence.metrics,
         "metrics.jsonl": case.evidence.metrics_file,
@@ -65,7 +65,7 @@ def evaluations(case: Case) -> Refuted:
             if told and not any(isclose(one, mean, rel_tol=1e-9, abs_tol=1e-12) for one in told):
                 text = f"its mean reward is {mean:g} in the ledger, and {told[-1]:g} in {source}"
                 found.append(Violation((f"version {version}",), text))
-        for version, staleness in _largest_staleness(case):
+        for version, staleness in largest_staleness.items():
             seen = [
                 line.stats.staleness_max
                 for line in lines

@@ -17,6 +17,15 @@ _PLACES = {"uri", "url", "dataset"}
 _FIXED = ("pipeline", "data", "model")
 """Sections that a job keeps for good, or whose changes the ledger has."""
 
+_PIPELINE_FIELDS = {
+    "mode": "mode",
+    "maxStaleness": "max_staleness",
+    "inflight": "inflight",
+    "maxAttempts": "max_attempts",
+    "maxResamples": "max_resamples",
+}
+"""Fields of `spec.pipeline`, and of the record `PipelineSet` that holds them."""
+
 Difference = tuple[str, Any, Any]
 
 
@@ -56,13 +65,7 @@ def _in_force(history: History) -> dict[str, Any]:
     spec: dict[str, Any] = dict(history.specs[-1]) if history.specs else {}
     if history.pipelines.settings:
         newest = history.pipelines.settings[-1]
-        spec["pipeline"] = {
-            "mode": newest.mode,
-            "maxStaleness": newest.max_staleness,
-            "inflight": newest.inflight,
-            "maxAttempts": newest.max_attempts,
-            "maxResamples": newest.max_resamples,
-        }
+        spec["pipeline"] = {field: getattr(newest, name) for field, name in _PIPELINE_FIELDS.items()}
     if not history.specs and history.groups:
         newest_group = next(reversed(history.groups.values()))
         spec["data"] = {"groupSize": len(newest_group.members)}
@@ -91,14 +94,9 @@ def _is_patched(path: str, evidence: Evidence) -> bool:
 
 def _was_set(history: History, path: str, value: Any) -> bool:
     """Whether a value of `spec.pipeline` was in force at some time."""
-    names = {
-        "pipeline.mode": "mode",
-        "pipeline.maxStaleness": "max_staleness",
-        "pipeline.inflight": "inflight",
-        "pipeline.maxAttempts": "max_attempts",
-        "pipeline.maxResamples": "max_resamples",
-    }
-    return path in names and any(getattr(s, names[path]) == value for s in history.pipelines.settings)
+    section, _, field = path.partition(".")
+    name = _PIPELINE_FIELDS.get(field) if section == "pipeline" else None
+    return name is not None and any(getattr(s, name) == value for s in history.pipelines.settings)
 
 
 def _differences(ledger: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:

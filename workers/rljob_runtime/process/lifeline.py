@@ -15,17 +15,19 @@ import signal
 import sys
 from pathlib import Path
 
+from rljob_core import worker_protocol
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent thread ends, if `RLJOB_DIE_WITH_PARENT=1`, on Linux only."""
-    if os.environ.get("RLJOB_DIE_WITH_PARENT") != "1" or sys.platform != "linux":
+    if os.environ.get(worker_protocol.DIE_WITH_PARENT) != "1" or sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    supervisor = os.environ.get("RLJOB_SUPERVISOR")
+    supervisor = os.environ.get(worker_protocol.SUPERVISOR)
     if supervisor is not None and not _descends_from(int(supervisor)):
         os.kill(os.getpid(), signal.SIGKILL)
 

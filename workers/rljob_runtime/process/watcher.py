@@ -60,8 +60,7 @@ def watch(command: list[str], environment: Mapping[str, str]) -> End:
         command,
         {
             **os.environ,
-            "RLJOB_DIE_WITH_PARENT": "1",
-            "RLJOB_SUPERVISOR": str(os.getpid()),
+            **worker_protocol.dying_with(os.getpid()),
             **environment,
         },
         file_actions=[(os.POSIX_SPAWN_DUP2, writing, 2)],
@@ -82,11 +81,10 @@ def watch(command: list[str], environment: Mapping[str, str]) -> End:
             code = _reaped(child)
     _withdraw_readiness()
     passing.join(_REST_SECONDS)
-    words = _termination_message()
-    if not words and code != KILLED:
-        words = last_words(bytes(tail).decode(errors="replace"))
+    message = _termination_message()
+    words = message or ("" if code == KILLED else last_words(bytes(tail).decode(errors="replace")))
     crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
-    if crashed:
+    if crashed and not message:
         _terminate(words)
     return End(code, crashed, words)
 
@@ -128,5 +126,5 @@ def _terminate(words: str) -> None:
     """Leave the last words of a child that could not."""
     path = os.environ.get(worker_protocol.TERMINATION_LOG)
     with suppress(OSError):
-        if path and not _termination_message():
+        if path:
             Path(path).write_text(words, encoding="utf-8")

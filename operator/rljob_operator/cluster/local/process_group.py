@@ -144,8 +144,7 @@ class PodProcess:
                     env={
                         **launch.environment,
                         worker_protocol.TERMINATION_LOG: str(launch.termination_log),
-                        "RLJOB_DIE_WITH_PARENT": "1",
-                        "RLJOB_SUPERVISOR": str(os.getpid()),
+                        **worker_protocol.dying_with(os.getpid()),
                     },
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,

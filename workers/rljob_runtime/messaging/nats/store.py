@@ -250,16 +250,8 @@ class NatsStore:
     async def _get_from_leader(self, channel: Channel, sequence: int) -> Message | None:
         """A message as the server that leads the stream has it: slower than `DIRECT.GET`, which any replica answers."""
 
-        async def attempt() -> dict[str, Any] | None:
-            try:
-                return await self._connection.call(f"STREAM.MSG.GET.{stream}", {"seq": sequence})
-            except JetStreamError as error:
-                if error.err_code != _NO_MESSAGE:
-                    raise
-                return None
-
-        stream = self._streams.stream(channel)
-        answer = await self._connection.retried(attempt)
+        subject = f"STREAM.MSG.GET.{self._streams.stream(channel)}"
+        answer = await self._call(subject, {"seq": sequence}, absent=_NO_MESSAGE)
         if answer is None:
             return None
         stored = received(answer["message"])
@@ -299,16 +291,8 @@ class NatsStore:
     async def unacknowledged(self, channel: Channel, name: str) -> int:
         """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
 
-        async def attempt() -> dict[str, Any] | None:
-            try:
-                return await self._connection.call(f"CONSUMER.INFO.{stream}.{name}", {})
-            except JetStreamError as error:
-                if error.err_code != _NO_CONSUMER:
-                    raise
-                return None
-
-        stream = self._streams.stream(channel)
-        info = await self._connection.retried(attempt)
+        subject = f"CONSUMER.INFO.{self._streams.stream(channel)}.{name}"
+        info = await self._call(subject, {}, absent=_NO_CONSUMER)
         if info is None:
             return int((await self._state(channel))["messages"])
         # The server counts a message a moment after it has acknowledged it.
@@ -330,6 +314,19 @@ class NatsStore:
         info = await self._connection.retried(lambda: self._connection.call(f"STREAM.INFO.{stream}", {}))
         state: dict[str, int] = info["state"]
         return state
+
+    async def _call(self, subject: str, body: Mapping[str, Any], *, absent: int) -> dict[str, Any] | None:
+        """The answer of JetStream's API, repeated until there is one; None if it is the error `absent`."""
+
+        async def attempt() -> dict[str, Any] | None:
+            try:
+                return await self._connection.call(subject, body)
+            except JetStreamError as error:
+                if error.err_code != absent:
+                    raise
+                return None
+
+        return await self._connection.retried(attempt)
 
     # ------------------------------------------------------------------------------------- signals
 
