@@ -1,4 +1,4 @@
-"""`rljob run --resume --from-version`: revokes later versions in a run's folder before any of its processes starts."""
+"""`rljob run --resume` before any role starts: it revokes versions (`--from-version`), or opens a failed job again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from functools import partial
 
 from rljob_cli.embedded_nats import streams_at_rest
 from rljob_cli.run_folder import RunFolder
+from rljob_cli.stream_follower import opened_store
+from rljob_core.config import JobConfig
+from rljob_core.ports import MessageStore, WeightStore
 from rljob_core.spec import RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.roles.rollback import RolledBack, roll_back
+from rljob_runtime.roles.rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_store
 
@@ -37,25 +40,41 @@ def go_back_to(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
 async def _go_back(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
     async with streams_at_rest(folder.nats, job.spec.nats.url, os.environ) as url:
         config = resolve_job(job, folder.defaults(url)).config
-        connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
-        weight_store = open_store(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
-        checkpoints = CheckpointStore(
-            config.checkpoint_uri, model_path=local_path(config.spec.model.uri, field="spec.model.uri")
-        )
-        store = connect()
-        await store.open()
-        try:
-            with closing(weight_store) as weights:
+        async with opened_store(config, url) as store:
+            with closing(_weights(config, url)) as weights:
                 return await roll_back(
-                    config,
-                    store,
-                    weights,
-                    checkpoints,
-                    version=version,
-                    instance=f"rljob-run.{secrets.token_hex(4)}",
+                    config, store, weights, _checkpoints(config), version=version, instance=_instance()
                 )
-        finally:
-            await store.close()
+
+
+async def reopen_failed(config: JobConfig, url: str, store: MessageStore) -> Reopened | None:
+    """Let a job that has failed continue from its newest version; None if it has not failed.
+
+    Args:
+        config: of the job.
+        url: of the NATS server with the job's streams.
+        store: the job's streams, open; none of its roles runs.
+
+    Raises:
+        CorruptLedger, StoreUnavailable: the ledger cannot be read.
+    """
+    with closing(_weights(config, url)) as weights:
+        return await reopen(config, store, weights, _checkpoints(config), instance=_instance())
+
+
+def _weights(config: JobConfig, url: str) -> WeightStore:
+    connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
+    return open_store(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
+
+
+def _checkpoints(config: JobConfig) -> CheckpointStore:
+    return CheckpointStore(
+        config.checkpoint_uri, model_path=local_path(config.spec.model.uri, field="spec.model.uri")
+    )
+
+
+def _instance() -> str:
+    return f"rljob-run.{secrets.token_hex(4)}"
 
 
 def summary(done: RolledBack) -> str:

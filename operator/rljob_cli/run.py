@@ -22,6 +22,7 @@ from rljob_cli.memory import resident_bytes
 from rljob_cli.output_checks import LEAST_FREE_BYTES
 from rljob_cli.patch import changes, stored_job
 from rljob_cli.progress import RunProgress
+from rljob_cli.rollback import reopen_failed
 from rljob_cli.run_folder import RunFolder
 from rljob_cli.stream_follower import StreamFollower, opened_store
 from rljob_cli.view import View
@@ -153,10 +154,13 @@ class Run:
         # Has no effect on a new run; of a resumed run it removes the conditions with which the job had ended.
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
-        async with (
-            opened_store(resolve_job(self._job, defaults).config, url) as store,
-            asyncio.TaskGroup() as beside,
-        ):
+        config = resolve_job(self._job, defaults).config
+        async with opened_store(config, url) as store, asyncio.TaskGroup() as beside:
+            if (reopened := await reopen_failed(config, url, store)) is not None:
+                self._view.note(
+                    f"the run before this one failed at step {reopened.version} ({reopened.failure}); it is tried "
+                    "again from there, with the next prompts"
+                )
             helpers = [
                 beside.create_task(self._follower.follow(store)),
                 beside.create_task(self._sample()),
@@ -187,11 +191,6 @@ class Run:
             return End(RunExit.FAILED, end.message)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
             return End(RunExit.FAILED, outcome.message or outcome.reason)
-        if end is None and self._follower.failed_before is not None:
-            message = (
-                f"it failed for good ({self._follower.failed_before}): start another job from its checkpoint"
-            )
-            return End(RunExit.FAILED, message)
         return End(RunExit.SUCCEEDED)
 
     # ------------------------------------------------------------------------------------------ while it runs

@@ -52,7 +52,6 @@ class StreamFollower:
 
     Attributes:
         ended: set when the coordinator has published that the job has ended.
-        failed_before: the message with which an earlier run of the job failed; None if none failed.
     """
 
     def __init__(self, progress: RunProgress, metrics: MetricsFile, view: View) -> None:
@@ -60,7 +59,6 @@ class StreamFollower:
         self._metrics = metrics
         self._view = view
         self.ended = asyncio.Event()
-        self.failed_before: str | None = None
         self._dead: asyncio.Queue[str] = asyncio.Queue()  # keys of heartbeats to delete
         self._known: int | None = None  # sequence of the newest metrics line of earlier runs
         self._read = 0  # sequence of the newest metrics line that was read
@@ -114,12 +112,8 @@ class StreamFollower:
 
     def _add_line(self, line: StepMetrics, *, before: bool) -> None:
         """Add a line of the metrics stream; `before`: it was stored when this run started."""
-        if line.gone_back:
-            self.failed_before = None
         if before and line.finished == "Failed":
-            # It ended an earlier run; the ledger decides whether it ends this one too.
-            self.failed_before = line.message
-            return
+            return  # this run has opened the job again, even if the line that says so was lost
         if not self._progress.add(line):
             return
         if not before:

@@ -25,7 +25,7 @@ from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, 
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.roles.recovery import intact_versions_before
-from rljob_runtime.roles.rollback import RolledBack, roll_back
+from rljob_runtime.roles.rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_store, open_transport
 
@@ -78,6 +78,9 @@ class Place:
         return await roll_back(
             CONFIG, self.store, self.weights, self.checkpoints, version=version, instance="rljob-run.x"
         )
+
+    async def reopen(self) -> Reopened | None:
+        return await reopen(CONFIG, self.store, self.weights, self.checkpoints, instance="rljob-run.x")
 
     async def state(self) -> JobState:
         return await Ledger(self.store, job=JOB, instance="reader").replay()
@@ -164,6 +167,28 @@ async def test_an_ended_job_continues(place: Place):
     state = await place.state()
     assert state.finished is None
     assert state.aborted == {"JobFinished": 2, "VersionRevoked": 4}
+
+
+async def test_a_failed_job_is_opened_again_and_loses_nothing_that_was_committed(place: Place):
+    ended = story()
+    ended.write(JobFinished("Failed", "mine:score raised"), GroupAborted("g6", "JobFinished"))
+    await place.leave(ended)
+    assert await place.reopen() == Reopened(3, "mine:score raised")
+    state = await place.state()
+    assert (state.version, state.finished, state.aborted) == (3, None, {"JobFinished": 2})
+    assert state.checkpoint is not None
+    assert state.checkpoint.key == "step-000002"
+    findings = audit(await place.evidence())
+    assert [check for check in findings.checks if not check.holds] == []
+    assert (findings.counts["versions"], findings.counts["versions_revoked"]) == (3, 0)
+
+
+async def test_only_a_failed_job_is_opened_again(place: Place):
+    ended = story()
+    await place.leave(ended)
+    before = await place.store.depths()
+    assert await place.reopen() is None
+    assert await place.store.depths() == before
 
 
 async def test_a_commit_that_the_ledger_had_lost_is_taken_back_first(place: Place):

@@ -377,7 +377,8 @@ class JobState:
             self.checkpoint = CheckpointSaved(record.checkpoint_version, 0, record.checkpoint)
         self.evaluated = {v: e for v, e in self.evaluated.items() if v <= record.version}
         self.counts["consumed"] -= record.trajectories
-        self.aborted["VersionRevoked"] += record.trajectories
+        if record.trajectories:
+            self.aborted["VersionRevoked"] += record.trajectories
         self.micro_batches = []
         self.replaced.clear()
         self.given_up = []

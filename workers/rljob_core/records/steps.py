@@ -92,7 +92,8 @@ class StepRestored:
 class VersionsRevoked:
     """The user goes back to `version`: later versions, and the trajectories that they consumed, do not count.
 
-    Open groups end as `VersionRevoked`. The job continues from here even if it had ended.
+    Open groups end as `VersionRevoked`. The job continues from here even if it had ended; if `version` is the newest
+    one, that is all that the record does.
 
     Attributes:
         version: the newest version that counts from here on, with its `key` and the digest of its `manifest`.

@@ -1,8 +1,9 @@
-"""Rolls a job back to an earlier version, at the user's request, while none of the job's processes runs.
+"""Rolls a job back to an earlier version, or opens a failed one again, while none of the job's processes runs.
 
-It does what a coordinator does at its start (replay the ledger, claim an epoch, restore commits that the ledger has
-lost) and then appends one record more, which revokes the later versions. It changes nothing before it is certain that
-the version can be restored.
+Both happen at the user's request, and by the same record. A rollback does what a coordinator does at its start (replay
+the ledger, claim an epoch, restore commits that the ledger has lost) and then appends the record, which revokes the
+later versions. It changes nothing before it is certain that the version can be restored. A failed job is opened again
+by a rollback to its newest version, which revokes none: only the end of the job is taken back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.job_state.versioned import VersionedState
 from rljob_core.planner import Planner, recovery, rollback
+from rljob_core.planner.context import Decision
 from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import CheckpointSaved, StepCommitted
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
@@ -43,6 +45,19 @@ class RolledBack:
     optimizer: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A failed job that continues.
+
+    Attributes:
+        version: the newest version, from which it continues.
+        failure: the message with which it had failed.
+    """
+
+    version: int
+    failure: str
+
+
 async def roll_back(
     config: JobConfig,
     store: MessageStore,
@@ -67,30 +82,92 @@ async def roll_back(
         CorruptLedger: see `Ledger.replay`.
         Fenced: a coordinator of the job is running.
     """
-    ledger = Ledger(store, job=config.uid, instance=instance)
-    state = VersionedState()
-    await ledger.replay(state)
-    planner = Planner(config, state=state)
-    now = asyncio.get_running_loop().time()
-    claim = planner.start(instance, now)
-    recovery.restore(planner.context, await read_stores(store, weights, state.version))
-    chain = list(state.chain)
-    await asyncio.to_thread(_check, weights, chain, version)
-    checkpoint = _newest_checkpoint(state.checkpoints, checkpoints, version)
-    rollback.revoke(planner.context, version, chain=chain, checkpoint=checkpoint)
-    decision = planner.context.flush_decision()
-    await ledger.claim(state.writer, claim.records)
+    place = _Place(store, weights, checkpoints)
+    charge = await _Charge.take(config, store, instance)
+    recovery.restore(charge.planner.context, await read_stores(store, weights, charge.state.version))
+    await asyncio.to_thread(_check, weights, list(charge.state.chain), version)
+    return await _go_back(charge, place, version)
+
+
+async def reopen(
+    config: JobConfig,
+    store: MessageStore,
+    weights: WeightStore,
+    checkpoints: CheckpointStore,
+    *,
+    instance: str,
+) -> Reopened | None:
+    """Take back the end of a job that has failed: it continues from its newest version, with the next prompts.
+
+    What it failed of may have been mended since. If not, the job fails again, and says of what.
+
+    Args:
+        config: of the job.
+        store: the job's streams, open.
+        weights: the job's weight store.
+        checkpoints: the job's checkpoints.
+        instance: the name under which the writer epoch is claimed.
+
+    Returns:
+        None, and nothing is changed, if the job has not failed.
+
+    Raises:
+        CorruptLedger: see `Ledger.replay`.
+        Fenced: a coordinator of the job is running.
+    """
+    end = (await Ledger(store, job=config.uid, instance=instance).replay()).finished
+    if end is None or end.outcome != "Failed":
+        return None
+    charge = await _Charge.take(config, store, instance)
+    done = await _go_back(charge, _Place(store, weights, checkpoints), charge.state.version)
+    return Reopened(done.version, end.message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the job's state is."""
+
+    store: MessageStore
+    weights: WeightStore
+    checkpoints: CheckpointStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """The whole ledger as it was read, and the decision to claim the next epoch, which is still to be recorded."""
+
+    ledger: Ledger
+    planner: Planner
+    state: VersionedState
+    claim: Decision
+
+    @classmethod
+    async def take(cls, config: JobConfig, store: MessageStore, instance: str) -> _Charge:
+        ledger = Ledger(store, job=config.uid, instance=instance)
+        state = VersionedState()
+        await ledger.replay(state)
+        planner = Planner(config, state=state)
+        return cls(ledger, planner, state, planner.start(instance, asyncio.get_running_loop().time()))
+
+
+async def _go_back(charge: _Charge, place: _Place, version: int) -> RolledBack:
+    """Claim the epoch and revoke what came after the version."""
+    state, chain = charge.state, list(charge.state.chain)
+    checkpoint = _newest_checkpoint(state.checkpoints, place.checkpoints, version)
+    rollback.revoke(charge.planner.context, version, chain=chain, checkpoint=checkpoint)
+    decision = charge.planner.context.flush_decision()
+    await charge.ledger.claim(state.writer, charge.claim.records)
     # Before the record: if the process dies in between, the same command can be run again.
-    await asyncio.to_thread(_delete_after, weights, checkpoints, version)
-    await ledger.append(state.writer, decision.records)
+    await asyncio.to_thread(_delete_after, place.weights, place.checkpoints, version)
+    await charge.ledger.append(state.writer, decision.records)
     # An event that nobody has acknowledged may be the one that ended the job: the next coordinator must not see it.
-    await store.purge(Channel.EVENTS, ">")
+    await place.store.purge(Channel.EVENTS, ">")
     for action in decision.actions:
         match action:
             case Announce():
-                await publish_version(store, action)
+                await publish_version(place.store, action)
             case PublishMetrics():
-                await publish_metrics(store, action)
+                await publish_metrics(place.store, action)
     revoked = chain[version:]
     return RolledBack(
         version,
