@@ -45,6 +45,7 @@ from rljob_core.records import (
     MicroBatchAssigned,
     RecordBatch,
     Rewarded,
+    SiblingReset,
     StepCommitted,
     TrainerAttempt,
     Writer,
@@ -298,6 +299,17 @@ def test_a_prompt_whose_sibling_keeps_failing_is_replaced_and_the_cause_is_named
     world.run()
     assert world.finished == "Succeeded"
     check_history(world)
+
+
+def test_a_reason_that_is_no_word_is_a_detail():
+    world = World(job_config())
+    world.start()
+    sibling = world.planner.state.sibling("g0.1")
+    world.observe(GenerationEnded(sibling.engine, sibling.id, 1, "out of: memory " * 400, True))
+    (reset,) = (r for r in records(world) if isinstance(r, SiblingReset))
+    assert reset.reason == "EngineFailed"
+    assert reset.detail.startswith("out of: memory")
+    assert len(reset.detail) <= 500
 
 
 def test_a_job_whose_prompts_all_fail_ends_with_the_reason():

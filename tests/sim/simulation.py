@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -427,8 +427,11 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
     return config, mishaps, chance.randint(1, 3)
 
 
-def simulate(seed: int) -> Job:
+def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | None = None) -> Job:
     """Run a seed's job to its end, and check it with `proof` and the audit.
+
+    Args:
+        beside: what happens to the job besides; it is cancelled when the job has ended.
 
     Raises:
         Exception: the job failed or a check did.
@@ -439,7 +442,11 @@ def simulate(seed: int) -> Job:
 
         async def whole() -> Job:
             job = Job(chance, config, mishaps, engines=engines, folder=Path(folder))
+            other = None if beside is None else asyncio.create_task(beside(job))
             await job.run()
+            if other is not None:
+                other.cancel()
+                await asyncio.gather(other, return_exceptions=True)
             if not prove(job):
                 return job
             evidence = await collect(job.store, job.stored, job=config.uid, trainer=job.folder / "trainer")

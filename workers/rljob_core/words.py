@@ -86,6 +86,11 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in start).split())[:LONGEST_LINE]
 
 
+def is_word(text: str) -> bool:
+    """Whether a text can be a reason, which is counted and shown: letters only, and not many."""
+    return text.isascii() and text.isalpha() and len(text) <= 40
+
+
 def _fatal(before: list[str], what: str, stack: list[str]) -> str:
     """A fatal error and its innermost Python frame; of an abort also what the process printed before it."""
     current = next((number for number, line in enumerate(stack) if line.startswith("Current thread")), 0)

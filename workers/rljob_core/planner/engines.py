@@ -16,6 +16,7 @@ from rljob_core.planner.evaluation import prompt_of
 from rljob_core.planner.message_refcounts import Key
 from rljob_core.records import JobFinished
 from rljob_core.trajectory import State, is_evaluation
+from rljob_core.words import is_word
 
 RESEND_HEARTBEATS = 5
 """Own heartbeats for which an engine may hold less, or older weights, than it was sent before that is sent again."""
@@ -25,6 +26,8 @@ REJECTED_HEARTBEATS = 120
 """Own heartbeats for which all engines may reject the newest weights: a file system may show files late."""
 REJECTED = "WeightsRejected"
 """Why an engine is stuck whose newest weights do not match their manifest."""
+UNNAMED = "EngineFailed"
+"""Reason of an end for which an engine gives no word that could be counted."""
 NOT_BEGUN = frozenset({REJECTED, "WeightsUnavailable"})
 """Why an engine gives back what it has not begun."""
 
@@ -221,10 +224,11 @@ def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None
     if (sibling.attempt, sibling.engine) != (event.attempt, event.engine):
         return
     context.liveness.free_slot(sibling.engine)
+    reason, detail = event.reason, event.detail
+    if not is_word(reason):
+        reason, detail = UNNAMED, f"{reason}: {detail}"
     if event.failure:
-        endings.fail_sibling(context, sibling, event.reason, detail=event.detail)
+        endings.fail_sibling(context, sibling, reason, detail=detail)
     else:
-        carries = event.reason in NOT_BEGUN and migration.carries(context)
-        endings.reset_sibling(
-            context, sibling, event.reason, failure=False, detail=event.detail, carries=carries
-        )
+        carries = reason in NOT_BEGUN and migration.carries(context)
+        endings.reset_sibling(context, sibling, reason, failure=False, detail=detail, carries=carries)

@@ -6,6 +6,8 @@ from rljob_core.actions import Summary
 
 INVALID = "InvalidOutput"
 """Reason of the failure; rollout workers give the same where an engine's response cannot be true."""
+LONGEST_DIGEST = 64
+"""Characters of a digest in the ledger at most."""
 
 
 def payload_fault(summary: Summary, *, committed: int) -> str:
@@ -16,6 +18,8 @@ def payload_fault(summary: Summary, *, committed: int) -> str:
         committed: the newest committed version: no token can be of weights that do not exist.
     """
     span = summary.span
+    if len(summary.digest) > LONGEST_DIGEST:
+        return f"its digest has {len(summary.digest)} characters"
     if not 1 <= summary.response_tokens <= summary.tokens:
         return f"{summary.response_tokens} of {summary.tokens} tokens are its response"
     if not 0 <= span.min <= span.max:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rljob_core.messages import RewardResult
+from rljob_core.planner.payload_checks import LONGEST_DIGEST
 from rljob_core.ports import LARGEST_SCORE
+from rljob_core.words import is_word
 
 RAISED, OUT_OF_RANGE, INVALID = "RewardRaised", "RewardOutOfRange", "RewardInvalid"
 """Reasons: a function raised; a number that no score may be; a result that no reward worker of this job writes."""
@@ -24,17 +26,14 @@ def failure_of(result: RewardResult, *, functions: Collection[str]) -> tuple[str
     """
     if result.error:
         reason, _, detail = result.error.partition(": ")
-        return (reason, detail) if _is_word(reason) else (INVALID, result.error)
+        return (reason, detail) if is_word(reason) else (INVALID, result.error)
     if not abs(result.reward) <= len(functions) * LARGEST_SCORE:
         return OUT_OF_RANGE, f"a reward worker sent the score {result.reward:g}"
     if unknown := result.parts.keys() - set(functions):
         return INVALID, f"a reward worker sent parts that are no function of the job: {min(unknown)[:64]}"
+    if len(result.digest) > LONGEST_DIGEST:
+        return INVALID, f"a reward worker sent a digest of {len(result.digest)} characters"
     for name, score in result.parts.items():
         if not abs(score) <= LARGEST_SCORE:
             return OUT_OF_RANGE, f"a reward worker sent the score {score:g} of {name}"
     return None
-
-
-def _is_word(text: str) -> bool:
-    """Whether a text can be a reason, which is counted and shown: letters only, and not many."""
-    return text.isascii() and text.isalpha() and len(text) <= 40

@@ -145,7 +145,7 @@ class TrajectoryStore:
                 if message.suffix != _PAYLOAD:
                     owner = message.headers.get(_OWNER_HEADER, "")
                     number = message.headers.get(_ATTEMPT_HEADER, "")
-                    attempt = int(number) if number.isdecimal() else 0
+                    attempt = int(number) if number.isdecimal() and len(number) < 16 else 0
                     if message.suffix == _CHUNK:
                         self._chunks.setdefault(owner, {})[message.sequence] = attempt
                     else:

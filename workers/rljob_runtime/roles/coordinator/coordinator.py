@@ -106,6 +106,7 @@ class Coordinator:
         claimed = self._planner.start(self._instance, now)
         spec = SpecInForce(config.spec.model_dump(mode="json", by_alias=True))
         await self._ledger.claim(state.writer, (*claimed.records, spec))
+        self._inputs.claimed(state.writer.number)
         # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.
         await self._decide([await read_stores(self._store, self._weights, state.version)])
         log.info("writer epoch %d at version %d", state.writer.count, state.version)

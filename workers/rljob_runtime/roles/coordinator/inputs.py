@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import groupby
 from typing import Any
@@ -20,21 +19,18 @@ from rljob_core.actions import (
 )
 from rljob_core.config import JobConfig
 from rljob_core.messages import (
-    COORDINATOR_EVENT,
     COORDINATOR_SIGNAL,
-    ENGINE_SIGNAL,
     ENGINE_SIGNALS,
     MARK,
     MARK_HEADER,
 )
 from rljob_core.ports import Channel, Delivery, MessageStore
 from rljob_core.spec import PipelineSpec
-from rljob_runtime.messaging.announce import HEARTBEAT_SECONDS, event_sender
+from rljob_runtime.messaging.announce import HEARTBEAT_SECONDS
 from rljob_runtime.messaging.reward_results import decode_results
 from rljob_runtime.messaging.trajectories import Absence, LocatedSummary, TrajectoryStore
+from rljob_runtime.roles.coordinator.refusals import WorkerMessages
 from rljob_runtime.roles.pipeline_change import apply_changes
-
-log = logging.getLogger(__name__)
 
 #: Observations that are decided on at once, at most.
 _BATCH = 1024
@@ -65,9 +61,14 @@ class CoordinatorInputs:
         self._trajectories = trajectories
         self._instance = instance
         self._changes = changes
+        self._worker_messages = WorkerMessages()
         self._inbox: asyncio.Queue[tuple[Observation, Delivery | None]] = asyncio.Queue()
         self.retry_pipeline = False
         """Whether the stored configuration's `spec.pipeline` had no room at the start and must be tried again."""
+
+    def claimed(self, epoch: int) -> None:
+        """Tell the readers the writer epoch of this coordinator, before they run."""
+        self._worker_messages.epoch = epoch
 
     async def put(self, observation: Observation) -> None:
         """Add an observation that no reader makes, such as the answer to a question of the planner."""
@@ -104,7 +105,7 @@ class CoordinatorInputs:
                 if message.suffix == MARK:
                     instance, _, number = message.headers.get(MARK_HEADER, "").rpartition("/")
                     # Another coordinator's mark completes no check of this one.
-                    check = int(number) if instance == self._instance else 0
+                    check = int(number) if instance == self._instance and number.isdecimal() else 0
                     await self.put(RewardsComplete(check, message.sequence))
                     continue
                 await self.put(RewardsSeen(message.sequence, decode_results(message.data)))
@@ -112,8 +113,9 @@ class CoordinatorInputs:
     async def _read_signals(self) -> None:
         async for key, value in self._store.watch_signals():
             if key.startswith(ENGINE_SIGNALS):
-                signal = ENGINE_SIGNAL.validate_json(value) if value else None
-                await self.put(SignalSeen(key.removeprefix(ENGINE_SIGNALS), signal))
+                signal = self._worker_messages.signal(key, value) if value else None
+                if signal is not None or not value:
+                    await self.put(SignalSeen(key.removeprefix(ENGINE_SIGNALS), signal))
             elif key == COORDINATOR_SIGNAL and value == self._instance.encode():
                 await self.put(OwnHeartbeat())
 
@@ -121,15 +123,10 @@ class CoordinatorInputs:
         queue = await self._store.queue(Channel.EVENTS, ">", name="coordinator")
         while True:
             for delivery in await queue.fetch(messages=256, max_bytes=1 << 20, timeout=5.0):
-                event = COORDINATOR_EVENT.validate_json(delivery.message.data)
-                if delivery.message.suffix == event_sender(event):
+                event = self._worker_messages.event(delivery.message)
+                if event is not None:
                     await self._inbox.put((event, delivery))
-                else:  # the server lets each role publish to its own subject only, so this event is forged
-                    log.warning(
-                        "ignoring an event of %s that was sent by %s",
-                        event_sender(event),
-                        delivery.message.suffix,
-                    )
+                else:
                     await delivery.ack()
 
     async def _send_heartbeats(self) -> None:

@@ -1,0 +1,19 @@
+"""Whatever workers send as events and signals: the coordinator goes on, the job ends, and the proof holds."""
+
+from __future__ import annotations
+
+from hostile import Sent, messages, send
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import simulate
+
+from rljob_core.ports import Channel
+from rljob_runtime.messaging.memory.store import MemoryStore
+
+
+@settings(max_examples=100)
+@given(sent=messages(), seed=st.integers(0, 50))
+def test_nothing_that_workers_send_ends_the_coordinator_or_the_truth(sent: list[Sent], seed: int) -> None:
+    job = simulate(seed, beside=lambda job: send(MemoryStore(job.server, subject=job.config.subject), sent))
+    left = job.server.job(job.config.subject).streams[Channel.LEDGER]
+    assert all(len(message.data) < 200_000 for message in left.since(1))

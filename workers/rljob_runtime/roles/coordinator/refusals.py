@@ -1,0 +1,116 @@
+"""Reads what workers send to the coordinator, and refuses what it cannot take: no message of a worker may end it.
+
+A message that is refused is acknowledged, or left where a newer one replaces it, and has no other effect: an engine
+whose signals are refused loses its lease, an attempt whose end is refused ends with that lease.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from pydantic import ValidationError
+
+from rljob_core.messages import (
+    COORDINATOR_EVENT,
+    ENGINE_SIGNAL,
+    ENGINE_SIGNALS,
+    CoordinatorEvent,
+    EngineSignal,
+    TrainerReady,
+)
+from rljob_core.messages.limits import OutOfBounds, within_limits
+from rljob_core.ports import Message
+from rljob_core.records import EPOCH_STRIDE
+from rljob_core.words import one_line
+from rljob_runtime.messaging.announce import event_sender
+
+log = logging.getLogger(__name__)
+
+CLAIMS_AHEAD = 16
+"""Claims of coordinators that a worker may know of and the ledger not.
+
+A server that loses the ledger's end loses a second of it, and a coordinator takes longer to start. Whoever tells of a
+newer coordinator ends this one, whose successor claims a newer epoch: one forged message may cost so many starts.
+"""
+
+SENDERS = 1000
+"""Senders that are told apart; whoever can write any subject could otherwise fill the memory with its names."""
+
+_FIRST_CHARACTERS = 80
+
+
+class Refusals:
+    """How many messages of each sender were refused; the first, tenth, hundredth, … of each is logged."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, subject: str, data: bytes, why: str) -> None:
+        """Count one refused message.
+
+        Args:
+            subject: of the message, below that of the job.
+            data: its payload, whose first words are logged.
+            why: what is wrong with it.
+        """
+        sender = subject if subject in self.counts or len(self.counts) < SENDERS else "others"
+        self.counts[sender] += 1
+        count = self.counts[sender]
+        if set(str(count)[1:]) <= {"0"} and str(count)[0] == "1":
+            first = one_line(data[:_FIRST_CHARACTERS].decode(errors="replace"))
+            log.warning("refused %d of what %s sent: %s: %s", count, one_line(subject), one_line(why), first)
+
+
+class WorkerMessages:
+    """Decodes events and signals.
+
+    Attributes:
+        epoch: writer epoch of the coordinator that reads, once it has claimed one.
+        refusals: what was refused.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.refusals = Refusals()
+
+    def event(self, message: Message) -> CoordinatorEvent | None:
+        """The event in a message of the coordinator's queue; None if it is refused."""
+        try:
+            event = within_limits(COORDINATOR_EVENT.validate_json(message.data))
+            if event_sender(event) != message.suffix:
+                # The server lets each role publish under its own name only.
+                raise OutOfBounds(f"only {event_sender(event)} sends {event.kind}")
+            if isinstance(event, TrainerReady):
+                self._check_epoch(event.epoch)
+        except (ValidationError, OutOfBounds) as error:
+            self.refusals.add(f"events.{message.suffix}", message.data, _why(error))
+            return None
+        return event
+
+    def signal(self, key: str, value: bytes) -> EngineSignal | None:
+        """The heartbeat that an engine's key holds; None if it is refused."""
+        try:
+            signal = within_limits(ENGINE_SIGNAL.validate_json(value))
+            if ENGINE_SIGNALS + signal.engine != key:
+                raise OutOfBounds(f"engine is {signal.engine}")
+            self._check_epoch(signal.epoch)
+        except (ValidationError, OutOfBounds) as error:
+            self.refusals.add(key, value, _why(error))
+            return None
+        return signal
+
+    def _check_epoch(self, epoch: int) -> None:
+        ahead = epoch // EPOCH_STRIDE - self.epoch // EPOCH_STRIDE
+        if ahead > CLAIMS_AHEAD:
+            raise OutOfBounds(
+                f"epoch is {epoch}, {ahead} coordinators after this one: if the ledger was restored from an old copy, "
+                "restart all workers"
+            )
+
+
+def _why(error: ValidationError | OutOfBounds) -> str:
+    if isinstance(error, OutOfBounds):
+        return str(error)
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
