@@ -20,11 +20,14 @@ LEAST_FREE_BYTES = 64 << 20
 """With less free disk space a job is not started, and a running job is stopped while its state can still be saved."""
 
 
-def check_output(folder: RunFolder, job: RLJob, *, resume: bool, model: str) -> Identity | None:
+def check_output(
+    folder: RunFolder, job: RLJob, *, resume: bool, model: str, from_version: int | None = None
+) -> Identity | None:
     """The job in the folder to resume; None for a new one.
 
     Args:
         model: identity of the job's initial model.
+        from_version: the version that the user goes back to; this needs no ledger.
 
     Raises:
         SpecError: the folder cannot be written, or does not hold what `resume` says.
@@ -64,7 +67,7 @@ def check_output(folder: RunFolder, job: RLJob, *, resume: bool, model: str) -> 
             "--output",
             f"{folder.path} holds a run of this job: add --resume to continue it, or choose another",
         )
-    _check_resumable(folder, job, identity)
+    _check_resumable(folder, job, identity, needs_ledger=from_version is None)
     return identity
 
 
@@ -72,16 +75,15 @@ def _uri(identity: Identity) -> str:
     return str(identity.manifest["spec"]["model"]["uri"])
 
 
-def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity) -> None:
+def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity, *, needs_ledger: bool) -> None:
     nats_url = job.spec.nats.url or ""
     if identity.nats_url != nats_url:
         place = identity.nats_url or "the embedded server: remove it"
         raise SpecError("spec.nats.url", f"the streams of this job are on {place}")
-    if not nats_url and not any((folder.nats / "store").glob("jetstream/*")):
-        raise SpecError(
-            "--resume",
-            f"{folder.path} holds neither a checkpoint nor a ledger: remove that folder and start without --resume",
-        )
+    if needs_ledger and not nats_url and not any((folder.nats / "store").glob("jetstream/*")):
+        from rljob_cli.lost_ledger import way_on
+
+        raise way_on(folder, identity.stamp(job))
     from rljob_runtime.training.checkpoints import CheckpointStore
 
     root = job.spec.trainer.checkpoint.uri or str(folder.checkpoints)

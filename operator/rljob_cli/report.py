@@ -22,7 +22,12 @@ class MetricsFile:
         self._file: TextIOWrapper | None = None
 
     def start(self, lines: list[StepMetrics]) -> None:
-        """Replace the file's content by these lines and open it for `append`."""
+        """Replace the file's content by these lines and open it for `append`.
+
+        If the stream has lost all of them, the lines of earlier runs are kept aside, in `metrics.earlier.jsonl`.
+        """
+        if not lines and self._path.exists() and self._path.stat().st_size:
+            self._path.replace(self._path.with_name("metrics.earlier.jsonl"))
         replace_text(self._path, "".join(map(_text, lines)))
         self._file = self._path.open("a", encoding="utf-8")
 

@@ -103,9 +103,9 @@ def run(
                 job = load_job(file, [*overrides, *kept]) if kept else given
                 model = check(job, folder)
                 check_nats(job, nats_port)
-                check_output(folder, job, resume=resume, model=model)
+                check_output(folder, job, resume=resume, model=model, from_version=from_version)
                 held.enter_context(folder.locked())
-                known = check_output(folder, job, resume=resume, model=model)
+                known = check_output(folder, job, resume=resume, model=model, from_version=from_version)
                 if known is not None and from_version is None and _finished(folder, job):
                     return
                 identity = _identity(job, given, known, kept, model=model, origin=file.resolve().parent)

@@ -565,7 +565,10 @@ def test_resume_without_a_run_or_without_a_checkpoint(tmp_path: Path) -> None:
     assert error == f"--resume: {tmp_path}/out holds no run: remove --resume to start one"
     claimed(file)
     (error,) = refused(file, "--resume")
-    assert error.startswith(f"--resume: {tmp_path}/out holds neither a checkpoint nor a ledger")
+    assert error.startswith(
+        f"--resume: the ledger of this job, {tmp_path}/out/nats/store, is gone, and there are neither"
+    )
+    assert "remove" not in error
 
 
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,12 +48,12 @@ class Runs:
         self._begun.append(LiveRun(manifest, self.folder / "run"))
         return self._begun[-1]
 
-    def next(self, said: str) -> subprocess.CompletedProcess[str]:
-        """Run the newest command that a run has printed, as it stands."""
+    def next(self, said: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the newest command that a run has printed, as it stands, or with further arguments."""
         command = shlex.split(re.findall(r"^to continue: (.*)$", said, re.MULTILINE)[-1])
         assert command[0] == "rljob"
         return subprocess.run(
-            [RLJOB, *command[1:]],
+            [RLJOB, *command[1:], *arguments],
             capture_output=True,
             text=True,
             cwd=self.folder,
@@ -87,3 +89,35 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     assert (summary["exit"], summary["steps"], summary["message"]) == ("Succeeded", STEPS, "")
     verdict = audit(run.output)
     assert verdict.returncode == 0, verdict.stdout
+
+
+def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs):
+    run = runs.start(steps=400)
+    run.until("step 5", lambda: run.steps() >= 5)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130, run.said
+    shutil.rmtree(run.output / "nats" / "store")
+    before = contents(run.output)
+    refused = runs.next(run.said)
+    assert refused.returncode == 2, refused.stderr
+    assert contents(run.output) == before
+    (flag,) = re.findall(r"Add (--from-version \d+) to continue", refused.stderr)
+    newest = int(flag.split()[1])
+    assert f"with optimizer state in {', '.join(checkpoints(run.output))}." in refused.stderr
+    again = runs.next(run.said, *flag.split(), "--set", f"spec.steps={newest + 2}")
+    assert again.returncode == 0, again.stdout + again.stderr + run.logs()
+    assert f"optimizer state: of version {newest}" in again.stdout
+    assert run.summary()["steps"] == newest + 2
+    verdict = audit(run.output)
+    assert verdict.returncode == 0, verdict.stdout
+    assert f"({newest}" in verdict.stdout  # restored
+    # Reports went with the streams: what the folder has of them stays.
+    assert (run.output / "metrics.earlier.jsonl").stat().st_size
+
+
+def checkpoints(output: Path) -> list[str]:
+    return sorted(path.name for path in (output / "checkpoints").glob("step-*"))
+
+
+def contents(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*") if path.is_file()}

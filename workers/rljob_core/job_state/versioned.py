@@ -19,6 +19,10 @@ class VersionedState(JobState):
         self.chain: list[StepCommitted] = []
         self.checkpoints: list[CheckpointSaved] = []
 
+    def is_committed(self, version: int, manifest: str) -> bool:
+        """Whether the version of that number is the one whose manifest has this digest."""
+        return 0 < version <= len(self.chain) and self.chain[version - 1].manifest == manifest
+
     def apply(self, record: Record) -> None:
         """Change the state by one record; see `JobState.apply`."""
         super().apply(record)

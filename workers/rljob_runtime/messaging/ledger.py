@@ -71,6 +71,11 @@ class Ledger:
         """The chain digest of the newest message that this process has read or stored."""
         return self._end.digest
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether this process has neither read nor stored any message."""
+        return not self._end.sequence
+
     async def replay(self, whole: JobState | None = None) -> JobState:
         """The state after all records up to the message that is the last one now.
 

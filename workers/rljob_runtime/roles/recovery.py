@@ -24,11 +24,18 @@ async def read_stores(store: MessageStore, weights: WeightStore, version: int) -
         weights: the job's weight store.
         version: the newest version in the ledger.
     """
-    manifests = await asyncio.to_thread(weights.proposals, version)
-    proposals = tuple(replace(m.proposal, manifest=m.digest) for m in manifests if m.proposal is not None)
+    found = await asyncio.to_thread(proposals_after, weights, version)
     announced = await store.last(Channel.VERSIONS)
+    return replace(
+        found, announced=VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else ""
+    )
+
+
+def proposals_after(weights: WeightStore, version: int) -> StoresRead:
+    """Proposals of commits after `version` in the weight store; nothing is known of announcements."""
+    manifests = weights.proposals(version)
     return StoresRead(
-        proposals, VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else ""
+        tuple(replace(m.proposal, manifest=m.digest) for m in manifests if m.proposal is not None), ""
     )
 
 

@@ -9,7 +9,6 @@ by a rollback to its newest version, which revokes none: only the end of the job
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rljob_core.actions import Announce, PublishMetrics
@@ -22,7 +21,7 @@ from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import CheckpointSaved, StepCommitted
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.roles.recovery import intact_versions, is_intact, read_stores
+from rljob_runtime.roles.recovery import intact_versions, is_intact, proposals_after, read_stores
 from rljob_runtime.training.checkpoints import CheckpointStore
 
 FLAG = "--from-version"
@@ -85,7 +84,10 @@ async def roll_back(
     place = _Place(store, weights, checkpoints)
     charge = await _Charge.take(config, store, instance)
     recovery.restore(charge.planner.context, await read_stores(store, weights, charge.state.version))
-    await asyncio.to_thread(_check, weights, list(charge.state.chain), version)
+    chain = list(charge.state.chain)
+    # Without a ledger, to continue from the newest version is a choice, too.
+    if not (charge.ledger.is_empty and version == len(chain) and _is_intact(weights, chain, version)):
+        await asyncio.to_thread(_check, weights, chain, version)
     return await _go_back(charge, place, version)
 
 
@@ -123,6 +125,14 @@ async def reopen(
     return Reopened(done.version, end.message)
 
 
+def versions_without_ledger(config: JobConfig, weights: WeightStore) -> list[int]:
+    """The versions with intact weights that a job without a ledger can continue from, by the manifests' chain."""
+    state = VersionedState()
+    planner = Planner(config, state=state)
+    recovery.restore(planner.context, proposals_after(weights, 0))
+    return intact_versions(weights, ((c.version, c.key, c.manifest) for c in state.chain))
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where the job's state is."""
@@ -153,7 +163,7 @@ class _Charge:
 async def _go_back(charge: _Charge, place: _Place, version: int) -> RolledBack:
     """Claim the epoch and revoke what came after the version."""
     state, chain = charge.state, list(charge.state.chain)
-    checkpoint = _newest_checkpoint(state.checkpoints, place.checkpoints, version)
+    checkpoint = await asyncio.to_thread(_newest_checkpoint, state, place.checkpoints, version)
     rollback.revoke(charge.planner.context, version, chain=chain, checkpoint=checkpoint)
     decision = charge.planner.context.flush_decision()
     await charge.ledger.claim(state.writer, charge.claim.records)
@@ -183,7 +193,7 @@ def _check(weights: WeightStore, chain: list[StepCommitted], version: int) -> No
         problem = f"{version} is the newest version: to continue from it, omit the flag"
     elif version > newest:
         problem = f"there is no version {version}: the newest is {newest}"
-    elif version == 0 or is_intact(weights, chain[version - 1].key, chain[version - 1].manifest):
+    elif _is_intact(weights, chain, version):
         return
     else:
         problem = f"the weights of version {version} are deleted or damaged"
@@ -194,12 +204,25 @@ def _check(weights: WeightStore, chain: list[StepCommitted], version: int) -> No
     )
 
 
+def _is_intact(weights: WeightStore, chain: list[StepCommitted], version: int) -> bool:
+    return version == 0 or is_intact(weights, chain[version - 1].key, chain[version - 1].manifest)
+
+
 def _newest_checkpoint(
-    saved: Iterable[CheckpointSaved], checkpoints: CheckpointStore, version: int
+    state: VersionedState, checkpoints: CheckpointStore, version: int
 ) -> CheckpointSaved | None:
-    """The newest checkpoint at or before the version that is still stored."""
-    stored = set(checkpoints.keys())
-    found = [one for one in saved if one.version <= version and one.key in stored]
+    """The newest checkpoint at or before the version that is still stored.
+
+    The ledger names it, or has lost its record: a checkpoint names the manifest of the version that it is of.
+    """
+    named = {one.key: one for one in state.checkpoints}
+    found = []
+    for key in checkpoints.keys():  # noqa: SIM118  a method
+        info = checkpoints.info(key)
+        saved = named.get(key, CheckpointSaved(info.version, info.attempt, key))
+        is_known = key in named or state.is_committed(info.version, info.manifest)
+        if is_known and saved.version <= version:
+            found.append(saved)
     return max(found, key=lambda one: one.version, default=None)
 
 
