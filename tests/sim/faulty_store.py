@@ -240,6 +240,9 @@ class FaultyStore:
     async def grow(self, channel: Channel, size: int) -> None:
         await self.line.call(lambda: self._store.grow(channel, size))
 
+    async def limit(self, channel: Channel) -> int:
+        return await self.line.call(lambda: self._store.limit(channel))
+
     async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
         return await self.line.call(lambda: self._store.suffixes(channel, pattern))
 

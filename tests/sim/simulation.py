@@ -94,13 +94,22 @@ class Job:
     """One simulated job."""
 
     def __init__(
-        self, chance: random.Random, config: JobConfig, mishaps: Mishaps, *, engines: int, folder: Path
+        self,
+        chance: random.Random,
+        config: JobConfig,
+        mishaps: Mishaps,
+        *,
+        engines: int,
+        folder: Path,
+        server: MemoryServer | None = None,
+        render: Callable[[int], str] = lambda prompt: f"prompt {prompt}",
     ):
         self.chance, self.config, self.mishaps = chance, config, mishaps
         self.folder = folder
         (folder / "model").mkdir()
         self.checkpoints = CheckpointStore(str(folder / "checkpoints"), model_path=folder / "model")
-        self.server = MemoryServer()
+        self.server = MemoryServer() if server is None else server
+        self.render = render
         self.stored = MemoryTransport()
         self.store = MemoryStore(self.server, subject=config.subject)
         self.tasks: dict[str, asyncio.Task[Any]] = {}
@@ -157,7 +166,7 @@ class Job:
                 self.config,
                 store,
                 self.weights(),
-                lambda prompt, _: f"prompt {prompt}",
+                lambda prompt, _: self.render(prompt),
                 instance=f"c{number}",
                 changes=self._changes(),
             )

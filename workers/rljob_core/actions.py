@@ -138,6 +138,28 @@ class RewardsComplete:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamLimit:
+    """The size of the trajectory stream: at the start, and in answer to `GrowStream`.
+
+    Attributes:
+        bytes: that it may hold.
+        refused: why it does not hold as much as was asked for; empty if it does.
+    """
+
+    bytes: int
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsMeasured:
+    """The answer to `MeasurePrompts`: numbers of tokens, in the order of the prompts."""
+
+    prompts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SignalSeen:
     """An engine's heartbeat; `signal` is None when its key was removed."""
 
@@ -162,6 +184,8 @@ Observation = (
     | OwnHeartbeat
     | PipelineChanged
     | PipelineRefused
+    | StreamLimit
+    | PromptsMeasured
     | CoordinatorEvent
 )
 
@@ -200,6 +224,29 @@ class DeletePayloads:
     """Delete messages of the trajectory stream."""
 
     sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePrompts:
+    """Count the tokens of prompts (held-out ones, if `evaluation`); `PromptsMeasured` follows."""
+
+    prompts: tuple[int, ...]
+    evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GrowStream:
+    """Let the trajectory stream hold so many bytes, or as many as the server has; `StreamLimit` follows.
+
+    Attributes:
+        bytes: that everything planned needs.
+        least: that the current step needs.
+        reason: who waits for what, for people.
+    """
+
+    bytes: int
+    least: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +302,8 @@ Action = (
     | SendToTrainer
     | Announce
     | DeletePayloads
+    | MeasurePrompts
+    | GrowStream
     | FindProgress
     | ListProgress
     | DropProgress

@@ -1,28 +1,38 @@
-"""The size of a job's trajectory stream, large enough that a full stream can never block the protocol.
+"""Bytes of the trajectory stream: what one payload takes at most, and the size with which a job's stream begins.
 
-Every reserved group is counted with its largest possible size. Buffers of η + 1 steps can be open at once; one more
-batch is for results that arrive while the newest consumed batch is being deleted, and the evaluation needs room of its
-own. A wider staleness bound or longer responses need a larger stream: the stream grows before any group is reserved
-under the new values, and never shrinks. See docs/design/streams.md.
+The stream begins with room for all trajectories that can be under way, their prompts taken for `PROMPT_TOKENS` long:
+buffers of η + 1 steps can be open at once; one more batch is for results that arrive while the newest consumed batch is
+being deleted, and the evaluation needs room of its own. It never shrinks. Real prompts are known when their groups are
+planned: the planner then dispatches only what fits (`rljob_core.planner.backpressure`).
 """
 
 from __future__ import annotations
 
 from rljob_core.spec import RLJobSpec
 
-BYTES_PER_TOKEN = 4 + 1 + 4 + 4  # tokens, loss mask, log-probabilities, versions
-HEADER_BYTES = 1024
-PROMPT_TOKENS = 4096  # longest prompt; the real length is known only after the prompt is rendered
+PROMPT_TOKEN_BYTES = 4
+"""A prompt's tokens are stored raw; its loss mask, log-probabilities and versions are one run each."""
+RESPONSE_TOKEN_BYTES = 4 + 4 + 4
+"""Tokens, log-probabilities, and at most one version each; the loss mask is one run."""
+PAYLOAD_BYTES = 2048
+"""What a payload has besides its tokens: its summary in the message's headers, its own header, alignment, and what the
+server adds to a message."""
+CHUNK_BYTES, CHUNK_OVERHEAD = 960 << 10, 1024
+"""A payload is cut into messages of so many bytes at most, each with headers and the server's own bytes."""
+PROMPT_TOKENS = 4096
+"""Longest prompt with which the stream begins."""
 MINIMUM = 256 << 20
 
 
-def trajectory_bytes(spec: RLJobSpec) -> int:
-    """Largest size of one stored trajectory, in bytes."""
-    return HEADER_BYTES + BYTES_PER_TOKEN * (PROMPT_TOKENS + spec.rollout.sampling.max_tokens)
+def payload_bytes(*, prompt_tokens: int, response_tokens: int) -> int:
+    """Bytes of the trajectory stream that one payload takes at most."""
+    size = PROMPT_TOKEN_BYTES * prompt_tokens + RESPONSE_TOKEN_BYTES * response_tokens + PAYLOAD_BYTES
+    return size + CHUNK_OVERHEAD * (size // CHUNK_BYTES)
 
 
 def trajectory_stream_bytes(spec: RLJobSpec) -> int:
-    """Size limit of the trajectory stream, in bytes."""
+    """Size limit with which the trajectory stream begins, in bytes."""
     batch = spec.data.prompts_per_step * spec.data.group_size
     evaluation = 2 * spec.evaluation.samples if spec.evaluation is not None else 0
-    return max(MINIMUM, trajectory_bytes(spec) * (batch * (spec.pipeline.bound + 2) + evaluation))
+    one = payload_bytes(prompt_tokens=PROMPT_TOKENS, response_tokens=spec.rollout.sampling.max_tokens)
+    return max(MINIMUM, one * (batch * (spec.pipeline.bound + 2) + evaluation))

@@ -34,7 +34,7 @@ from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.spec import PipelineSpec
 from rljob_core.words import error_in_words, innermost
-from rljob_runtime.locations import model_folder
+from rljob_runtime.locations import local_path, model_folder
 
 # The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
 _CONNECT_SECONDS = 7.0
@@ -67,6 +67,7 @@ async def _coordinator(
     from rljob_runtime.weights.create import create_weights
 
     training, held_out = open_prompts(config)
+    count_tokens = _token_counter(config)
     instance = f"{os.environ.get(worker_protocol.POD, 'coordinator')}.{secrets.token_hex(4)}"
     log_folder = os.environ.get(worker_protocol.DECISIONS)
 
@@ -86,10 +87,24 @@ async def _coordinator(
             weights,
             render,
             instance=instance,
+            count_tokens=count_tokens,
             changes=_pipeline_changes(config),
             decisions=decisions,
         )
         await _until(stop, role.run(ready))
+
+
+def _token_counter(config: JobConfig) -> Callable[[str], int]:
+    """Counts a prompt's tokens as engines do; their upper bound, if the coordinator cannot read the model."""
+    from rljob_runtime.model.tokenizer import Tokenizer
+    from rljob_runtime.roles.coordinator.actions import count_bytes
+
+    try:
+        tokenizer = Tokenizer(local_path(config.spec.model.uri, field="spec.model.uri"))
+    except SpecError as error:
+        log.info("the lengths of prompts are counted in bytes: %s", error)
+        return count_bytes
+    return lambda text: len(tokenizer.encode(text))
 
 
 async def _rollout(

@@ -17,12 +17,16 @@ from rljob_core import actions, messages, records
 from rljob_core.actions import (
     CheckRewards,
     DropProgress,
+    GrowStream,
     ListProgress,
+    MeasurePrompts,
     PayloadAbsent,
     PipelineChanged,
     PipelineRefused,
     ProgressListed,
+    PromptsMeasured,
     RewardsComplete,
+    StreamLimit,
 )
 from rljob_core.errors import Fenced, SpecError
 from rljob_core.messages import (
@@ -261,6 +265,10 @@ NOT_IN_THAT_JOB = [
     PayloadAbsent(1, "e.x", "g0.0", 1),
     RewardsComplete(1, 2),
     PipelineRefused("no room"),
+    StreamLimit(1 << 28, "no storage"),
+    PromptsMeasured((3, 4), (100_000, 5), evaluation=True),
+    MeasurePrompts((3, 4), evaluation=True),
+    GrowStream(1 << 30, 1 << 29, "long prompts"),
     EngineGone("e.x"),
     EngineDied("e.x", 139, "why"),
     GenerationEnded("e.x", "g0.0", 1, "Stopped", True, "why"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from pydantic import TypeAdapter
 
 from rljob_core.records import PipelineSet
+from rljob_core.records.omitted import OMITTED_IF_EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class StepMetrics:
         epoch: how many coordinators the job has had.
         pipeline: the `spec.pipeline` of the buffers that open now.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
+        room_refused: why the trajectory stream is smaller than everything that may be under way; empty if it is not.
         finished, message: the job's outcome, once it has ended.
         gone_back: the user has gone back to `version`: earlier lines about later versions, or an end, do not count.
     """
@@ -66,6 +69,7 @@ class StepMetrics:
     stats: StepStats | None = None
     pipeline: PipelineSet | None = None
     pipeline_refused: str = ""
+    room_refused: Annotated[str, OMITTED_IF_EMPTY] = ""
     finished: str = ""
     message: str = ""
     gone_back: bool = False

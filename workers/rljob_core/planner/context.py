@@ -15,6 +15,7 @@ from rljob_core.planner.progress_lookups import ProgressLookups
 from rljob_core.planner.running_metrics import RunningMetrics
 from rljob_core.planner.score_checks import ScoreChecks
 from rljob_core.planner.stored_messages import StoredMessages
+from rljob_core.planner.stream_room import StreamRoom
 from rljob_core.planner.trainer_link import TrainerLink
 from rljob_core.records import Record
 
@@ -48,6 +49,7 @@ class PlannerContext:
         evaluation: the evaluation that is running, if any.
         metrics: sums for the job's metrics.
         cohorts: trajectories that may be what kills engines.
+        room: the size of the trajectory stream, and what planned prompts will take of it.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
     """
 
@@ -65,6 +67,7 @@ class PlannerContext:
         self.evaluation: Evaluation | None = None
         self.metrics = RunningMetrics()
         self.cohorts = Cohorts()
+        self.room = StreamRoom()
         self.pipeline_refused = ""
         self._records: list[Record] = []
         self._actions: list[Action] = []

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from rljob_core.actions import PublishMetrics, SendToEngine
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Generate
-from rljob_core.planner import migration, suspects
+from rljob_core.planner import backpressure, migration, suspects
+from rljob_core.planner.backpressure import Allowance
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
@@ -31,11 +32,13 @@ class Outbox:
     """What one round of dispatch sends.
 
     Attributes:
+        allowance: what the trajectory stream still has room for.
         items: work by engine.
         reserved: the part of it that training needs, by engine and `min_version`: one record each.
         siblings: ids of the siblings in it.
     """
 
+    allowance: Allowance
     items: dict[str, list[Generate]] = field(default_factory=dict)
     reserved: dict[tuple[str, int], list[Generate]] = field(default_factory=dict)
     siblings: set[str] = field(default_factory=set)
@@ -44,6 +47,22 @@ class Outbox:
         """Give an engine one trajectory more."""
         engine.assigned += 1
         self.items.setdefault(engine.engine, []).append(item)
+
+    def admits(self, context: PlannerContext, sibling: Sibling, buffer: Buffer) -> bool:
+        """Whether the trajectory stream has room for what a sibling may become."""
+        return self.allowance.admits(buffer.step, backpressure.sibling_bytes(context, group_of(sibling.id)))
+
+    def admits_answer(self, context: PlannerContext, trajectory: str) -> bool:
+        """The same of a held-out answer."""
+        return self.allowance.admits_answer(backpressure.answer_bytes(context, trajectory))
+
+    def send_answer(
+        self, context: PlannerContext, run: Evaluation, trajectory: str, engine: EngineView
+    ) -> None:
+        """Give an engine a held-out answer."""
+        run.dispatch(trajectory, engine.engine)
+        self.add(engine, _answer(context, run, trajectory))
+        self.allowance.spend_answer(backpressure.answer_bytes(context, trajectory))
 
     def send(
         self,
@@ -60,13 +79,15 @@ class Outbox:
         min_version = max(min_version, min(engine.version, context.state.version))
         item = _generate(context, sibling, min_version, inherited)
         self.add(engine, item)
+        step = context.state.buffers.buffer_of(group_of(sibling.id)).step
+        self.allowance.spend(step, backpressure.sibling_bytes(context, group_of(sibling.id)))
         self.siblings.add(sibling.id)
         self.reserved.setdefault((engine.engine, min_version), []).append(item)
 
 
 def dispatch(context: PlannerContext) -> None:
     """Send waiting trajectories to engines with room."""
-    outbox = Outbox()
+    outbox = Outbox(backpressure.allowance(context))
     _fill(context, outbox, trial := suspects.plan_trial(context))
     if trial.yields and not outbox.items:
         _fill(context, outbox, suspects.plan_trial(context))
@@ -105,11 +126,12 @@ def _dispatch_trial(context: PlannerContext, outbox: Outbox, trial: Trial) -> No
     for trajectory in trial.members:
         if (sibling := context.state.sibling(trajectory)) is not None:
             buffer = context.state.buffers.buffer_of(group_of(trajectory))
+            if not outbox.admits(context, sibling, buffer):
+                continue
             if not _resume(context, outbox, sibling, buffer, [engine]):
                 outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
-        elif run is not None:
-            run.dispatch(trajectory, engine.engine)
-            outbox.add(engine, _answer(context, run, trajectory))
+        elif run is not None and outbox.admits_answer(context, trajectory):
+            outbox.send_answer(context, run, trajectory, engine)
 
 
 def _dispatch_evaluation(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
@@ -125,9 +147,9 @@ def _dispatch_evaluation(context: PlannerContext, outbox: Outbox, trial: Trial) 
         engine = _choose(context, trial, run.version)
         if engine is None:
             break
-        trajectory = run.waiting.popleft()
-        run.dispatch(trajectory, engine.engine)
-        outbox.add(engine, _answer(context, run, trajectory))
+        if not outbox.admits_answer(context, run.waiting[0]):
+            break
+        outbox.send_answer(context, run, run.waiting.popleft(), engine)
     if run is not None:
         run.waiting.extendleft(reversed(postponed))
 
@@ -160,6 +182,11 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
         # What is suspected is sent out by trials alone.
         if context.lookups.is_pending(sibling) or group_of(trajectory) in trial.groups:
             postponed.append((step, place, trajectory))
+            continue
+        if not outbox.admits(context, sibling, buffer):
+            postponed.append((step, place, trajectory))
+            if step > context.state.version:
+                break  # what comes after it waits for it
             continue
         if _resume(context, outbox, sibling, buffer, engines):
             continue

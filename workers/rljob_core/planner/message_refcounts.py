@@ -13,32 +13,50 @@ class MessageRefcounts:
 
     Attributes:
         newest: the highest sequence that was read.
+        idle_bytes: what attempts that have ended still take in messages that other attempts need.
     """
 
     def __init__(self) -> None:
         self.newest = 0
-        self._holders: dict[int, set[Key]] = {}
+        self.idle_bytes = 0
+        self._holders: dict[int, dict[Key, int]] = {}
+        self._idle: dict[int, int] = {}
         self._messages: dict[Key, int] = {}
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def add(self, sequence: int, keys: Sequence[Key]) -> None:
-        """Count a message that was read, and the attempts in it."""
+    def add(self, sequence: int, keys: Sequence[Key], sizes: Sequence[int] = ()) -> None:
+        """Count a message that was read, and the attempts in it.
+
+        Args:
+            sequence: of the message.
+            keys: the attempts in it.
+            sizes: bytes that each of them takes; nothing, if `idle_bytes` does not matter.
+        """
         self.newest = max(self.newest, sequence)
-        self._holders[sequence] = set(keys)
+        self._holders[sequence] = dict(zip(keys, sizes or [0] * len(keys), strict=True))
         for key in keys:
             # An attempt may be stored twice, if a publish was repeated after the duplicate window. The first message
             # counts; the second is not needed for it.
             if self._messages.setdefault(key, sequence) != sequence:
-                self._holders[sequence].discard(key)
+                self._end(sequence, key)
 
     def release(self, keys: Iterable[Key]) -> None:
         """These attempts need their messages no longer."""
         for key in keys:
             sequence = self._messages.pop(key, None)
             if sequence is not None:
-                self._holders[sequence].discard(key)
+                self._end(sequence, key)
+
+    def _end(self, sequence: int, key: Key) -> None:
+        holders = self._holders[sequence]
+        size = holders.pop(key, 0)
+        if holders:
+            self._idle[sequence] = self._idle.get(sequence, 0) + size
+            self.idle_bytes += size
+        else:  # it is about to be deleted
+            self.idle_bytes -= self._idle.pop(sequence, 0)
 
     def collect(self) -> list[int]:
         """Sequences of messages that no attempt needs; each is returned once."""

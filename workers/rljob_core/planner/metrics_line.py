@@ -23,4 +23,5 @@ def metrics_line(context: PlannerContext) -> StepMetrics:
         assigned=sum(min(engine.assigned, engine.slots) for engine in engines),
         pipeline=context.state.pipeline,
         pipeline_refused=context.pipeline_refused,
+        room_refused=context.room.refused,
     )

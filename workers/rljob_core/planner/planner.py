@@ -7,13 +7,14 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | module | responsibility |
 |---|---|
 | `context` | what the other modules share: the state, the parts below, the decision being made |
-| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `trainer_link` | parts of the context that are not in the ledger |
+| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `stream_room`, `trainer_link` | parts of the context that are not in the ledger |
 | `engines` | react to signals; declare engines lost and give their work to others |
 | `migration` | which progress a lost engine's trajectories inherit |
 | `results` | which payloads and rewards count; when a group is ready |
 | `training` | micro-batches, commits, the trainer's fence |
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
 | `dispatch`, `engine_choice` | what is generated next, and on which engine |
+| `backpressure` | what has to wait because the trajectory stream has no room for it |
 | `suspects` | which trajectories may be what kills engines, and how they are tried apart |
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
@@ -36,11 +37,13 @@ from rljob_core.actions import (
     PipelineRefused,
     ProgressFound,
     ProgressListed,
+    PromptsMeasured,
     RewardsComplete,
     RewardsSeen,
     SendToTrainer,
     SignalSeen,
     StoresRead,
+    StreamLimit,
 )
 from rljob_core.config import JobConfig
 from rljob_core.job_state import JobState
@@ -56,6 +59,7 @@ from rljob_core.messages import (
     TrainerReady,
 )
 from rljob_core.planner import (
+    backpressure,
     buffers,
     dispatch,
     endings,
@@ -138,6 +142,11 @@ class Planner:
                 case OwnHeartbeat():
                     engines.on_heartbeat(context)
                     results.on_heartbeat(context)
+                    backpressure.on_heartbeat(context)
+                case StreamLimit():
+                    backpressure.on_stream_limit(context, observation)
+                case PromptsMeasured():
+                    backpressure.on_prompts_measured(context, observation)
                 case PipelineChanged():
                     pipeline_change.on_pipeline_changed(context, observation.pipeline)
                 case PipelineRefused():
@@ -194,5 +203,7 @@ def _advance(context: PlannerContext) -> None:
     training.ask_for_last_checkpoint(context)
     migration.look_up_progress(context)
     dispatch.advance_evaluation(context)
+    backpressure.measure_prompts(context)
+    backpressure.make_room(context)
     dispatch.dispatch(context)
     endings.finish_if_due(context)

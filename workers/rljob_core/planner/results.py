@@ -23,6 +23,7 @@ from rljob_core.planner.payload_checks import INVALID, payload_fault
 from rljob_core.planner.reward_checks import failure_of
 from rljob_core.records import Generated, GroupReady, Rewarded
 from rljob_core.staleness import EntryState
+from rljob_core.streams_budget import payload_bytes
 from rljob_core.trajectory import State, group_of, is_evaluation
 
 _UNANSWERED = frozenset({State.RESERVED, State.GENERATING})
@@ -31,7 +32,12 @@ _UNANSWERED = frozenset({State.RESERVED, State.GENERATING})
 
 def on_payload(context: PlannerContext, seen: PayloadSeen) -> None:
     """Headers of one stored message: payloads of current attempts count, the others are released."""
-    context.messages.payloads.add(seen.sequence, [(s.trajectory, s.attempt) for s in seen.summaries])
+    keys = [(s.trajectory, s.attempt) for s in seen.summaries]
+    sizes = [
+        payload_bytes(prompt_tokens=s.tokens - s.response_tokens, response_tokens=s.response_tokens)
+        for s in seen.summaries
+    ]
+    context.messages.payloads.add(seen.sequence, keys, sizes)
     for index, summary in enumerate(seen.summaries):
         if is_evaluation(summary.trajectory):
             _on_answer(context, summary)

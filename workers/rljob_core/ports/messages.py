@@ -191,6 +191,9 @@ class MessageStore(Protocol):
             StoreFull: the server has no room, or this client may not change the limit.
         """
 
+    async def limit(self, channel: Channel) -> int:
+        """Return how many bytes a channel may hold; 0 if it has no limit."""
+
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         """Delete messages; sequences that are not stored are ignored."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
-from rljob_core.errors import Fenced, StoreUnavailable, StreamCut
+from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, NEWEST_ONLY, WORK_QUEUES, Channel, Message, first_sequence
 from rljob_runtime.messaging.memory.changes import matches
 from rljob_runtime.messaging.memory.queue import MemoryQueue
@@ -23,23 +23,26 @@ class MemoryServer:
 
     Args:
         trajectory_bytes: limit of each job's trajectory channel; None for no limit.
+        storage: bytes to which the limit may grow; None for any number.
     """
 
-    def __init__(self, *, trajectory_bytes: int | None = None) -> None:
+    def __init__(self, *, trajectory_bytes: int | None = None, storage: int | None = None) -> None:
         self._trajectory_bytes = trajectory_bytes
+        self._storage = storage
         self._jobs: dict[str, MemoryJob] = {}
 
     def job(self, subject: str) -> MemoryJob:
         """The streams of the job with that subject, made when first asked for."""
         if subject not in self._jobs:
-            self._jobs[subject] = MemoryJob(self._trajectory_bytes)
+            self._jobs[subject] = MemoryJob(self._trajectory_bytes, self._storage)
         return self._jobs[subject]
 
 
 class MemoryJob:
     """One job's streams, and the losses that they suffer when the server's machine dies."""
 
-    def __init__(self, trajectory_bytes: int | None) -> None:
+    def __init__(self, trajectory_bytes: int | None, storage: int | None = None) -> None:
+        self.storage = storage
         self.streams = {
             channel: StoredStream(
                 channel.value,
@@ -136,10 +139,21 @@ class MemoryStore:
         return stream.add(suffix, bytes(data), headers or {}, message_id)
 
     async def grow(self, channel: Channel, size: int) -> None:
-        """Let a channel hold `size` bytes, if its limit is lower now."""
-        stream = self._stream(channel)
-        if stream.limit is not None:
-            stream.limit = max(stream.limit, size)
+        """Let a channel hold `size` bytes, if its limit is lower now.
+
+        Raises:
+            StoreFull: the server does not have the storage.
+        """
+        stream, storage = self._stream(channel), self._job.storage
+        if stream.limit is None or size <= stream.limit:
+            return
+        if storage is not None and size > storage:
+            raise StoreFull("insufficient storage resources available")
+        stream.limit = size
+
+    async def limit(self, channel: Channel) -> int:
+        """How many bytes a channel may hold; 0 if it has no limit."""
+        return self._stream(channel).limit or 0
 
     async def read(
         self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False

@@ -157,6 +157,12 @@ class NatsStore:
 
         await self._connection.retried(attempt)
 
+    async def limit(self, channel: Channel) -> int:
+        """How many bytes a channel may hold; 0 if it has no limit."""
+        subject = f"STREAM.INFO.{self._streams.stream(channel)}"
+        info = await self._connection.retried(lambda: self._connection.call(subject, {}))
+        return max(int(info["config"]["max_bytes"]), 0)
+
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         """Delete messages; those that are gone are passed over."""
         bodies = [b'{"seq":%d,"no_erase":true}' % sequence for sequence in sequences]

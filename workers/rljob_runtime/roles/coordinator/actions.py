@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -14,15 +15,20 @@ from rljob_core.actions import (
     DeleteRewards,
     DropProgress,
     FindProgress,
+    GrowStream,
     ListProgress,
+    MeasurePrompts,
     Observation,
     ProgressFound,
     ProgressListed,
+    PromptsMeasured,
     PublishMetrics,
     RetireEngine,
     SendToEngine,
     SendToTrainer,
+    StreamLimit,
 )
+from rljob_core.errors import StoreFull
 from rljob_core.messages import (
     ENGINE_SIGNALS,
     ENGINE_WORK,
@@ -46,6 +52,15 @@ WORK_BYTES, ITEM_BYTES = 400_000, 300
 
 Render = Callable[[int, bool], str]
 """The text of a prompt by its index; True for held-out prompts."""
+CountTokens = Callable[[str], int]
+"""The number of tokens of a text, or more."""
+
+log = logging.getLogger(__name__)
+
+
+def count_bytes(text: str) -> int:
+    """At least as many as the tokens of a text, of any tokenizer that adds few special ones."""
+    return len(text.encode()) + 16
 
 
 class ActionRunner:
@@ -55,7 +70,8 @@ class ActionRunner:
         store: the job's streams, open.
         trajectories: over `store`; the object whose `summaries` the coordinator reads.
         render: gives the text of a prompt.
-        observe: takes the answers to the planner's questions (progress that was found or listed).
+        count_tokens: measures it.
+        observe: takes the answers to the planner's questions (progress that was found or listed, lengths of prompts).
         instance: name of this coordinator.
     """
 
@@ -66,14 +82,18 @@ class ActionRunner:
         render: Render,
         observe: Callable[[Observation], Awaitable[None]],
         *,
+        count_tokens: CountTokens = count_bytes,
         instance: str,
     ) -> None:
         self._store = store
         self._trajectories = trajectories
         self._progress = ProgressStore(store)
         self._render = render
+        self._count_tokens = count_tokens
         self._observe = observe
         self._instance = instance
+        self._told = (0, 0)
+        """Bytes that were asked for and that there are, when it was last logged that there are too few."""
 
     async def run(self, actions: Sequence[Action], *, epoch: int, ledger: str) -> None:
         """Carry out actions: in order for each receiver, concurrently for different receivers.
@@ -110,6 +130,10 @@ class ActionRunner:
                 await self._trajectories.delete(action.sequences)
             case DeleteRewards():
                 await store.delete(Channel.REWARDS, action.sequences)
+            case MeasurePrompts():
+                await self._measure(action)
+            case GrowStream():
+                await self._grow(action)
             case FindProgress():
                 wanted = zip(action.trajectories, action.attempts, strict=True)
                 await asyncio.gather(*(self._find_progress(*one) for one in wanted))
@@ -127,6 +151,40 @@ class ActionRunner:
 
     async def _find_progress(self, trajectory: str, attempt: int) -> None:
         await self._observe(ProgressFound(trajectory, attempt, await self._progress.newest(trajectory)))
+
+    async def _measure(self, wanted: MeasurePrompts) -> None:
+        tokens = []
+        for prompt in wanted.prompts:
+            tokens.append(self._count_tokens(self._render(prompt, wanted.evaluation)))
+            await asyncio.sleep(0)  # a long prompt takes a tenth of a second
+        await self._observe(PromptsMeasured(wanted.prompts, tuple(tokens), wanted.evaluation))
+
+    async def _grow(self, wanted: GrowStream) -> None:
+        """Enlarge the trajectory stream, and report its limit either way."""
+        refused = ""
+        for size in (wanted.bytes, (wanted.bytes + wanted.least) // 2, wanted.least):
+            try:
+                await self._store.grow(Channel.TRAJECTORIES, size)
+            except StoreFull as error:
+                refused = str(error)
+            else:
+                break
+        limit = await self._store.limit(Channel.TRAJECTORIES)
+        told = (wanted.bytes, limit)
+        if limit >= wanted.bytes:
+            refused = ""  # somebody else may have enlarged it
+            log.info("%s: it was enlarged to %d MB", wanted.reason, limit >> 20)
+        elif self._told != told:
+            self._told = told
+            log.warning(
+                "%s: it holds %.3g MB; this step needs %.3g MB, all of them %.3g MB (%s)",
+                wanted.reason,
+                limit / (1 << 20),
+                wanted.least / (1 << 20),
+                wanted.bytes / (1 << 20),
+                refused,
+            )
+        await self._observe(StreamLimit(limit, refused))
 
     async def _check_rewards(self, number: int) -> None:
         """If the reward workers' queue is empty, put a mark into the rewards stream, behind all their results."""

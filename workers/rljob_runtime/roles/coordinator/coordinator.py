@@ -16,17 +16,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from rljob_core.actions import Observation
+from rljob_core.actions import Observation, StreamLimit
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, StorageRefused
 from rljob_core.job_state import JobState
 from rljob_core.planner import Planner, pipeline_change
-from rljob_core.ports import MessageStore, WeightStore
+from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import SpecInForce
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.trajectories import TrajectoryStore
-from rljob_runtime.roles.coordinator.actions import ActionRunner, Render
+from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, Render, count_bytes
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
 from rljob_runtime.roles.decision_log import DecisionLog
 from rljob_runtime.roles.pipeline_change import make_room
@@ -46,6 +46,7 @@ class Coordinator:
         render: Render,
         *,
         instance: str,
+        count_tokens: CountTokens = count_bytes,
         prefetch: float = 0.25,
         changes: AsyncIterator[PipelineSpec] | None = None,
         decisions: DecisionLog | None = None,
@@ -56,6 +57,7 @@ class Coordinator:
             store: the job's streams, open.
             weights: the weight store, whose manifests name commits that the ledger may have lost.
             render: gives the text of a prompt.
+            count_tokens: gives its length, by which the trajectory stream is shared out.
             instance: name of this coordinator, unique among all that the job ever has.
             prefetch: share of an engine's slots for which it is sent work ahead of time.
             changes: new values of `spec.pipeline` while the job runs.
@@ -71,7 +73,9 @@ class Coordinator:
         self._decisions = decisions
         trajectories = TrajectoryStore(store)
         self._inputs = CoordinatorInputs(config, store, trajectories, instance=instance, changes=changes)
-        self._actions = ActionRunner(store, trajectories, render, self._inputs.put, instance=instance)
+        self._actions = ActionRunner(
+            store, trajectories, render, self._inputs.put, count_tokens=count_tokens, instance=instance
+        )
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Recover from the ledger, claim an epoch, then decide until cancelled.
@@ -108,7 +112,9 @@ class Coordinator:
         await self._ledger.claim(state.writer, (*claimed.records, spec))
         self._inputs.claimed(state.writer.number)
         # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.
-        await self._decide([await read_stores(self._store, self._weights, state.version)])
+        found = await read_stores(self._store, self._weights, state.version)
+        limit = await self._store.limit(Channel.TRAJECTORIES)
+        await self._decide([found, StreamLimit(limit)] if limit else [found])
         log.info("writer epoch %d at version %d", state.writer.count, state.version)
 
     async def _with_room(self, state: JobState) -> JobConfig:

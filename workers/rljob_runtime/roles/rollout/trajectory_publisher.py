@@ -11,7 +11,7 @@ import numpy as np
 
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import Completed, Engine, Stopped
-from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan
+from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan, group_of
 from rljob_runtime.engines.output_checks import output_fault
 from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.trajectories import TrajectoryStore
@@ -104,8 +104,12 @@ class TrajectoryPublisher:
         return f"engine {self._instance} gave a response that cannot be: {fault}" if fault else ""
 
     async def _put(self, trajectories: Sequence[Trajectory], window: asyncio.Semaphore) -> None:
-        stored = await retry_while_full(partial(self._trajectories.put, trajectories))
-        self.newest_sequence = max(self.newest_sequence, stored)
+        # A message holds siblings of one group, which end together: the end of a group frees all that it takes.
+        groups: dict[str, list[Trajectory]] = {}
+        for trajectory in trajectories:
+            groups.setdefault(group_of(trajectory.id), []).append(trajectory)
+        puts = (retry_while_full(partial(self._trajectories.put, group)) for group in groups.values())
+        self.newest_sequence = max(self.newest_sequence, *await asyncio.gather(*puts))
         requests = [request_id(t.id, t.attempt) for t in trajectories]
         self._assignments.storing.difference_update(requests)
         window.release()
