@@ -72,6 +72,7 @@ CHANGES: Mapping[str, Any] = {
     "rollout.engine.name": "Emulated",
     "rollout.engine.options": {"slots": 7},
     "rollout.progressTokens": 7,
+    "rollout.hangSeconds": 7,
     "rollout.sampling.temperature": 0.5,
     "rollout.sampling.topP": 0.5,
     "rollout.sampling.maxTokens": 7,

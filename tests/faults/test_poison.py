@@ -1,4 +1,4 @@
-"""Prompts that kill their engine each time, or that it refuses: only their groups are given up, with the reason."""
+"""Prompts that end, stop or upset an engine or a reward: only their groups are given up, with the reason."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from rljob_core.records import GroupAborted, GroupReserved
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-STEPS, ROWS = 8, 28  # each row is some prompt of the job
-#: By the word of its prompt, how an engine ends, and what it leaves as the reason.
-POISON = {
+STEPS = 6
+HANG_SECONDS = 8
+#: By the word of its prompt, what an engine does with it, and what is left as the reason.
+ENGINE_POISON = {
     "segfault": "exit code 139 (SIGSEGV): Segmentation fault in string_at",
     "raise": "RuntimeError: no kernel for this prompt",
+    "silent": f"exit code 124: no new token for {HANG_SECONDS} s",
 }
+#: The same of a reward function.
+POISON = ENGINE_POISON | {"spin": "RewardTimeout: ", "quit": "SystemExit", "huge": "RewardOutOfRange: "}
 
 
 @pytest.fixture
@@ -29,18 +33,20 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     plugins = install_dying_engine(tmp_path / "plugins")
     path = os.pathsep.join(filter(None, [str(plugins), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
-    words = [*POISON, *["well"] * (ROWS - len(POISON))]
+    # As many rows as the job plans prompts, replacements included: each is some prompt of it, once.
+    words = [*POISON, *["well"] * (STEPS * PROMPTS)]
     rows = [json.dumps({"question": f"{number} {word}", "answer": "1"}) for number, word in enumerate(words)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
     return tmp_path / "prompts.jsonl"
 
 
 def test_only_the_poisoned_groups_are_given_up(start: Callable[..., FaultyRun], prompts: Path) -> None:
-    assert STEPS * PROMPTS >= ROWS
     changes = emulated(step_seconds=0.05)
     engine = changes["rollout"]["engine"]
     engine["name"] = "Dying"
-    engine["options"]["words"] = {word: word for word in POISON}
+    engine["options"]["words"] = {word: word for word in ENGINE_POISON}
+    changes["reward"] = {"functions": ["poisonous:poisonous"], "timeoutSeconds": 2}
+    changes["rollout"]["hangSeconds"] = HANG_SECONDS
     changes["data"] = {"source": "jsonl", "dataset": str(prompts), "options": {}}
     run = start("poison", steps=STEPS, **changes)
     records = [record for message in run.finish() for record in message.records]

@@ -1,4 +1,4 @@
-"""An engine that ends its process, or raises, in the way that a prompt or an option names; installed as a plug-in."""
+"""An engine that ends its process, raises or hangs, as a prompt or an option names it; installed as a plug-in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 from installed import install
 
 CODE = """
-import ctypes, os, sys
+import asyncio, ctypes, os, sys
 from pathlib import Path
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
+from rljob_core.ports import EngineLoad
 from rljob_runtime.model.tokenizer import Tokenizer
 
 class Options(EmulatedEngineOptions):
@@ -27,6 +28,8 @@ def end(how):
             sys.exit(0)
         case "raise":
             raise RuntimeError("no kernel\\nfor this prompt")
+        case "stop":
+            os.kill(os.getpid(), 19)
 
 class Dying(EmulatedEngine):
     options_model = Options
@@ -34,6 +37,19 @@ class Dying(EmulatedEngine):
     def __init__(self, model_path, *, options, decode):
         super().__init__(options)
         self._how, self._tokenizer = options, Tokenizer(model_path)
+
+        self._silent = False
+
+    async def events(self):
+        found = await super().events()
+        while self._silent:  # its heartbeats go on
+            await asyncio.sleep(60)
+        return found
+
+    def load(self):
+        if self._silent:
+            return EngineLoad(self.slots, 0, 0)
+        return super().load()
 
     async def start(self):
         print("started", flush=True)
@@ -46,6 +62,7 @@ class Dying(EmulatedEngine):
             text = self._tokenizer.decode(request.tokens)
             for word, how in self._how.words.items():
                 if word in text:
+                    self._silent = self._silent or how == "silent"
                     end(how)
 """
 

@@ -40,6 +40,8 @@ POOL = "RLJOB_POOL"
 """Name of a rollout worker's pool."""
 NONCE = "RLJOB_NONCE"
 """Second part of a rollout worker's instance name, set by the process that watches the one with the engine."""
+ALIVE_PIPE = "RLJOB_ALIVE_PIPE"
+"""Number of the file descriptor into which a watched process writes for how long it may be silent (`alive`)."""
 ATTEMPT = "RLJOB_ATTEMPT"
 """Number of a trainer's attempt."""
 READY_FILE = "RLJOB_READY_FILE"
@@ -68,6 +70,9 @@ EXIT_FENCED = 3
 EXIT_UNAVAILABLE = 4
 EXIT_STOPPED = 143
 """The code of a process that SIGTERM ended: Kubernetes must not take a stopped trainer's Job for complete."""
+
+EXIT_HUNG = 124
+"""The code of a process that was ended because it hung, as `timeout` gives it; a crash like others."""
 
 _EXPLAINED = {EXIT_USER_ERROR, EXIT_FENCED, EXIT_UNAVAILABLE, EXIT_STOPPED}
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic import ValidationError
+
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
+from rljob_core.spec import RLJobSpec
 
 _PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
 """Sections of the spec on which the audit's claims, or what the scores mean, depend."""
@@ -62,7 +65,7 @@ def specs(case: Case) -> Refuted:
 
 def _in_force(history: History) -> dict[str, Any]:
     """What the ledger says of the newest spec; only parts of it in ledgers of earlier releases."""
-    spec: dict[str, Any] = dict(history.specs[-1]) if history.specs else {}
+    spec: dict[str, Any] = _completed(history.specs[-1]) if history.specs else {}
     if history.pipelines.settings:
         newest = history.pipelines.settings[-1]
         spec["pipeline"] = {field: getattr(newest, name) for field, name in _PIPELINE_FIELDS.items()}
@@ -70,6 +73,14 @@ def _in_force(history: History) -> dict[str, Any]:
         newest_group = next(reversed(history.groups.values()))
         spec["data"] = {"groupSize": len(newest_group.members)}
     return spec
+
+
+def _completed(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with defaults for fields that the release that wrote it did not have."""
+    try:
+        return RLJobSpec.model_validate(spec).model_dump(mode="json", by_alias=True)
+    except ValidationError:
+        return dict(spec)
 
 
 def _unlike(name: str, spec: dict[str, Any], history: History, evidence: Evidence) -> Iterator[Violation]:

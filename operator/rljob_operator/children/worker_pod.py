@@ -35,8 +35,8 @@ READS: Mapping[Role, tuple[str, ...]] = {
     ),
     Role.REWARD: ("model", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "nats"),
     Role.ROLLOUT: (
-        "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.sampling", "pool.engine",
-        "weights", "nats",
+        "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.hangSeconds",
+        "rollout.sampling", "pool.engine", "weights", "nats",
     ),
     Role.TRAINER: (
         "model", "data", "algorithm", "rollout.sampling", "trainer.backend", "trainer.options",

@@ -99,6 +99,28 @@ os._exit(9)
     assert err.count("x") == 300_000
 
 
+@pytest.mark.parametrize("hangs", ["time.sleep(600)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_a_child_that_is_silent_for_longer_than_it_said_is_killed(hangs: str, tmp_path: Path) -> None:
+    child = f"""
+import os, signal, subprocess, sys, time
+from rljob_runtime.process.alive import AliveWriter
+alive = AliveWriter()
+time.sleep(3)  # nothing is expected of it before it has said anything
+alive.say(1)
+alive.say(0)
+time.sleep(3)  # nor when it has said so
+other = subprocess.Popen([sys.executable, "-c", "import os; print(os.environ.get('RLJOB_ALIVE_PIPE'), flush=True)"])
+other.wait()
+alive.say(1)
+{hangs}
+"""
+    watcher = start(child, tmp_path)
+    out, err = watcher.communicate(timeout=PATIENCE)
+    assert out.splitlines() == ["None", "124 True no new token for 1 s: ended by its watcher"], out + err
+    assert watcher.returncode == worker_protocol.EXIT_HUNG
+    assert (tmp_path / "termination").read_text() == "no new token for 1 s: ended by its watcher"
+
+
 def until_up(watcher: subprocess.Popen[str]) -> psutil.Process:
     assert watcher.stdout is not None
     assert watcher.stdout.readline() == "up\n"

@@ -135,6 +135,9 @@ class RolloutSpec(ApiModel):
     progress_tokens: Annotated[int, Field(ge=0, le=1_048_576)] = 512
     """Each time a response has so many tokens more, it is published how far it has come, and when an engine is drained
     all of it: another engine continues from there. 0: what a lost engine was generating starts over."""
+    hang_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    """Seconds without a new token after which an engine that has responses to generate is ended, and counts as one that
+    has died. Longer than the longest prefill, and than weights take to be swapped."""
     pools: Annotated[
         list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})
     ]

@@ -2,7 +2,8 @@
 
 The child gets the signals that ask a process to end. Its standard error passes through this process, which keeps the
 end of it: what native code prints before it aborts is nowhere else. The kernel kills the child when this process ends
-(`lifeline`). As the first process of a container, this process reaps orphans. It imports little, because it lives as
+(`lifeline`). A child that no longer says that it is alive (`alive`) is killed: it may be stopped, or wait for what
+never comes. As the first process of a container, this process reaps orphans. It imports little, because it lives as
 long as the child.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from rljob_core import worker_protocol
 from rljob_core.words import KILLED, last_words
+from rljob_runtime.process.alive import AliveReader
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT}
 _TAIL_BYTES = 64 << 10  # of standard error; the stacks of many threads are printed there
@@ -31,7 +33,7 @@ class End:
     """How the child ended.
 
     Attributes:
-        code: its exit code, 128 + n for signal n.
+        code: its exit code, 128 + n for signal n; `EXIT_HUNG` if this process killed it because it hung.
         crashed: whether nobody asked for this end, and the code is none that explains it.
         words: why, as far as it said so: its termination message, else from its standard error.
     """
@@ -55,6 +57,8 @@ def watch(command: list[str], environment: Mapping[str, str]) -> End:
     waited = {*_FORWARDED, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     reading, writing = os.pipe()
+    listening, saying = os.pipe()
+    os.set_inheritable(saying, True)
     child = os.posix_spawn(
         command[0],
         command,
@@ -62,26 +66,36 @@ def watch(command: list[str], environment: Mapping[str, str]) -> End:
             **os.environ,
             **worker_protocol.dying_with(os.getpid()),
             **environment,
+            worker_protocol.ALIVE_PIPE: str(saying),
         },
         file_actions=[(os.POSIX_SPAWN_DUP2, writing, 2)],
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
     )
     os.close(writing)
+    os.close(saying)
     tail = bytearray()
     passing = threading.Thread(target=_pass_on, args=(reading, tail), daemon=True)
     passing.start()
-    asked, code = False, None
+    alive = AliveReader(listening)
+    asked, hung, code = False, False, None
     while code is None:
-        number = signal.sigwait(waited)
-        if number in _FORWARDED:
+        received = signal.sigtimedwait(waited, 1.0)
+        if received is None:
+            if not hung and alive.tick():
+                hung = True
+                os.kill(child, signal.SIGKILL)  # the only signal that a stopped process takes
+        elif received.si_signo in _FORWARDED:
             asked = True
-            os.kill(child, number)  # it is not reaped yet
+            os.kill(child, received.si_signo)  # it is not reaped yet
         else:
             code = _reaped(child)
     _withdraw_readiness()
     passing.join(_REST_SECONDS)
     message = _termination_message()
+    if hung and code == KILLED:
+        code, message = worker_protocol.EXIT_HUNG, f"no new token for {alive.limit} s: ended by its watcher"
+        _terminate(message)
     words = message or ("" if code == KILLED else last_words(bytes(tail).decode(errors="replace")))
     crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
     if crashed and not message:

@@ -23,7 +23,9 @@ from rljob_runtime.messaging.announce import heartbeat, publish_event
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.roles.rollout.assignments import Assignments
+from rljob_runtime.roles.rollout.hang_watch import say_while_it_generates
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.trajectory_publisher import TrajectoryPublisher
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
@@ -69,6 +71,8 @@ class Rollout:
         self._store = store
         self._engine = engine
         self._pool = pool
+        self._alive = AliveWriter()
+        self._hang_seconds = config.spec.rollout.hang_seconds
         self._stopping = False
         self._status_changed = asyncio.Event()
         trajectories = TrajectoryStore(store)
@@ -137,6 +141,8 @@ class Rollout:
                 group.create_task(self._weights.follow_changes()),
                 group.create_task(self._progress.publish_forever()),
             ]
+            if self._alive.is_read:
+                tasks.append(group.create_task(self._say_alive()))
             results = group.create_task(self._trajectories.publish())
             await queue_ready.wait()
             heartbeats = group.create_task(heartbeat(self._send_heartbeat, self._status_changed))
@@ -153,6 +159,14 @@ class Rollout:
         # The signal stays until the coordinator has handled this event: without the signal, it would take the
         # instance for lost.
         await publish_event(self._store, EngineGone(self.instance, self._trajectories.newest_sequence))
+
+    async def _say_alive(self) -> None:
+        await say_while_it_generates(
+            self._engine,
+            self._alive,
+            hang_seconds=self._hang_seconds,
+            swapping=lambda: self._weights.swapping,
+        )
 
     async def _drain(self, results: asyncio.Task[None]) -> None:
         """Stop generating; store every completed response, and the progress of all others."""

@@ -37,6 +37,7 @@ class WeightUpdates:
 
     Attributes:
         draining: whether the engine takes no new work, because the announced weights do not verify.
+        swapping: whether the engine is taking new weights now.
         stuck: why the announced weights cannot be loaded now; empty if they can.
     """
 
@@ -63,6 +64,7 @@ class WeightUpdates:
         self._served: VersionAnnounced | None = None
         self._retry_seconds = RETRY_SECONDS
         self.draining = False
+        self.swapping = False
         self.stuck = ""
 
     async def load_first(self, stop: asyncio.Event) -> bool:
@@ -136,7 +138,11 @@ class WeightUpdates:
             lineage.expect(newest.version, newest.manifest)
             revoked = self._revoked
             inflight = Inflight.RESTART if revoked else self._inflight
-            await self._engine.swap(newest.version, tensors, inflight)
+            self.swapping = True
+            try:
+                await self._engine.swap(newest.version, tensors, inflight)
+            finally:
+                self.swapping = False
         except (WeightsRejected, StoreUnavailable) as error:
             await self._keep_old(newest.version, error)
             return

@@ -1,0 +1,68 @@
+"""A process says that it is alive, to the one that watches it.
+
+It writes lines into a pipe: each is for how many seconds it may be silent from then on, 0 for without end. Before the
+first line nothing is expected of it: how long it takes to load a model is nobody's knowledge.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from rljob_core import worker_protocol
+
+_PIECE = 1 << 12
+
+
+class AliveWriter:
+    """The end of the pipe in the process that is watched; it does nothing if nobody watches."""
+
+    def __init__(self) -> None:
+        number = os.environ.pop(worker_protocol.ALIVE_PIPE, None)
+        self._pipe = None if number is None else int(number)
+        if self._pipe is not None:
+            os.set_inheritable(self._pipe, False)  # not for processes that this one starts
+            os.set_blocking(self._pipe, False)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether another process watches this one."""
+        return self._pipe is not None
+
+    def say(self, seconds: int) -> None:
+        """Be silent for so many seconds at most; 0 for as long as it likes."""
+        if self._pipe is not None:
+            with suppress(OSError):  # the pipe is full of what nobody has read, or its reader has ended
+                os.write(self._pipe, b"%d\n" % seconds)
+
+
+class AliveReader:
+    """The end of the pipe in the process that watches.
+
+    Silence is counted in calls of `tick`, not by a clock: a process that was stopped together with the one it watches
+    counts nothing meanwhile.
+
+    Args:
+        pipe: file descriptor to read from.
+
+    Attributes:
+        limit: ticks for which the other may be silent now; 0 for without end.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self._pipe = pipe
+        self._silent = 0
+        self.limit = 0
+
+    def tick(self) -> bool:
+        """Count one second; whether the other has been silent for too long."""
+        said = b""
+        with suppress(BlockingIOError):
+            while piece := os.read(self._pipe, _PIECE):
+                said = (said + piece)[-_PIECE:]
+        if lines := said.split(b"\n")[:-1]:
+            self.limit, self._silent = int(lines[-1] or b"0"), 0
+        else:
+            self._silent += 1
+        return 0 < self.limit < self._silent
