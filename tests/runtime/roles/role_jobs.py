@@ -9,7 +9,7 @@ from pathlib import Path
 from role_tasks import Roles
 
 from rljob_core.config import JobConfig
-from rljob_core.ports import Channel
+from rljob_core.ports import Channel, WeightStore
 from rljob_core.records import (
     FED,
     GroupReserved,
@@ -17,6 +17,7 @@ from rljob_core.records import (
     decode_batch,
 )
 from rljob_core.spec import RLJobSpec
+from rljob_runtime.messaging.ledger import CHAIN_DIGEST, CLAIM, RECORDS
 from rljob_runtime.messaging.memory.store import MemoryStore
 from rljob_runtime.weights.create import open_store
 
@@ -81,12 +82,28 @@ async def check(roles: Roles) -> None:
     weights = open_store("Files", uri=roles.config.weights_uri)
     for commit in commits:
         assert weights.manifest(commit.key).digest == commit.manifest
+    await check_testimony(roles.store, weights)
     fed = Counter()
     for log in sorted(Path(roles.config.trainer_log_uri).iterdir()):
         for line in log.read_bytes().splitlines():
             batch = FED.validate_json(line)
             fed[batch.step] += len(batch.items)
     assert all(fed[step] >= 8 for step in range(6))
+
+
+async def check_testimony(store: MemoryStore, weights: WeightStore) -> None:
+    """Each manifest names the ledger as its step's own coordinator had it: after its claim, before the commit."""
+    last, seen, claimed = await store.last_sequence(Channel.LEDGER), {}, 0
+    for message in await store.get(Channel.LEDGER, range(1, last + 1)):
+        assert message is not None
+        if message.suffix == CLAIM:
+            claimed = message.sequence
+        if message.suffix in {CLAIM, RECORDS}:
+            for commit in decode_batch(message.data).records:
+                if isinstance(commit, StepCommitted):
+                    (manifest,) = (m for m in weights.proposals(commit.version - 1) if m.key == commit.key)
+                    assert claimed <= seen[manifest.proposal.ledger] < message.sequence
+        seen[message.headers[CHAIN_DIGEST]] = message.sequence
 
 
 async def finish(roles: Roles) -> None:

@@ -66,6 +66,7 @@ class ConsumedLog:
     def __init__(self, folder: Path, *, attempt: int) -> None:
         create_folder(folder)
         self._path = folder / f"attempt-{attempt}.jsonl"
+        self._is_named = False  # whether the folder durably has the file's name
         self._cut_incomplete_line()
 
     def append(self, work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
@@ -93,7 +94,9 @@ class ConsumedLog:
         Otherwise the step could be committed, and be there after the crash, while the log of it is not.
         """
         sync_file(self._path)
-        sync_folder(self._path.parent)
+        if not self._is_named:
+            sync_folder(self._path.parent)
+            self._is_named = True
 
     def _cut_incomplete_line(self) -> None:
         """Remove a line that a crash of the machine has cut off.
