@@ -1,0 +1,13 @@
+"""What was done to each copy of a finished run, and what the audit must say of it; a module for each thing altered.
+
+The run has 6 steps of 4 groups of 2, maxStaleness 2, and evaluations of versions 0, 3 and 6.
+"""
+
+# Each module registers its own; the order is that of the table in docs/audit.md.
+from doctorings import harmless, ledger_end, fates, gone, spec, prompts, reports  # noqa: F401  # isort: skip
+from doctorings.fates import FATES
+from doctorings.harmless import NOTHING
+from doctorings.prompts import PROMPTS
+from doctorings.registry import DAMAGED, DOCTORINGS, HOLDS, UNFINISHED, VIOLATED
+
+__all__ = ["DAMAGED", "DOCTORINGS", "FATES", "HOLDS", "NOTHING", "PROMPTS", "UNFINISHED", "VIOLATED"]

@@ -1,0 +1,91 @@
+"""Rewards, evaluations, metrics and the summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from doctored_run import DoctoredRun, Json
+
+from doctorings.forging import feed, set_in
+from doctorings.registry import DOCTORINGS, VIOLATED, Doctoring, expect
+
+SCORES = "rewards, evaluations and reports"
+
+
+@expect(VIOLATED, SCORES)
+def a_reward_in_the_ledger(run: DoctoredRun) -> None:
+    run.change("rewarded", lambda r: r["trajectory"] == "g5.0", reward=7.5)
+
+
+@expect(VIOLATED, SCORES)
+def all_rewards_in_the_ledger(run: DoctoredRun) -> None:
+    run.change("rewarded", reward=1.0)
+
+
+@expect(VIOLATED, SCORES)
+def a_reward_that_is_missing(run: DoctoredRun) -> None:
+    run.change_records(lambda r: None if r["kind"] == "rewarded" and r["trajectory"] == "g5.0" else r)
+
+
+@expect(VIOLATED, SCORES)
+def a_reward_in_the_trainers_log(run: DoctoredRun) -> None:
+    feed(run, 1, lambda item: item.update(reward=7.5))
+
+
+@expect(VIOLATED, SCORES)
+def advantages_that_the_rewards_do_not_give(run: DoctoredRun) -> None:
+    feed(run, 1, lambda item: item.update(advantage=3.0))
+
+
+@expect(VIOLATED, SCORES)
+def a_payload_digest_in_the_ledger(run: DoctoredRun) -> None:
+    run.change("generated", lambda r: r["trajectory"] == "g5.0", digest="0" * 32)
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_in_the_ledger(run: DoctoredRun) -> None:
+    run.change("evaluated", lambda r: r["version"] == 6, sampled=0.9)
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_in_the_metrics_file(run: DoctoredRun) -> None:
+    run.change_lines("metrics.jsonl", lambda lines: set_in(lines, "heldout_sampled", 0.9))
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_in_the_metrics_stream(run: DoctoredRun) -> None:
+    run.change_metrics_stream(lambda lines: set_in(lines, "heldout_greedy", 0.9))
+
+
+@expect(VIOLATED, SCORES)
+def mean_rewards_in_the_metrics_file(run: DoctoredRun) -> None:
+    run.change_lines("metrics.jsonl", lambda lines: set_in(lines, "reward_mean", 7.5))
+
+
+@expect(VIOLATED, SCORES)
+def staleness_in_the_metrics_file(run: DoctoredRun) -> None:
+    def hide(lines: list[Json]) -> None:
+        for line in lines:
+            if line["stats"] is not None:
+                line["stats"]["staleness_max"] = 0
+
+    run.change_lines("metrics.jsonl", hide)
+
+
+for field, value in (
+    ("exit", "Failed"),
+    ("steps", 60),
+    ("staleness_max", 0),
+    ("mode", "Synchronous"),
+    ("max_staleness", 1),
+    ("heldout_reward_before", 0.9),
+    ("heldout_reward_after", 0.9),
+    ("heldout_greedy_after", 0.9),
+    ("trajectories", {"planned": 48, "generated": 48, "consumed": 40, "aborted": {}}),
+    ("trajectories", {"planned": 60, "generated": 48, "consumed": 48, "aborted": {}}),
+):
+
+    def lie(run: DoctoredRun, field: str = field, value: Any = value) -> None:
+        run.change_json("summary.json", lambda summary: summary.update({field: value}))
+
+    DOCTORINGS[f"{field} in summary.json: {value}"] = Doctoring(lie, VIOLATED, SCORES)
