@@ -105,3 +105,15 @@ def cut_bytes(folder: Path, count: int) -> None:
             return
         count -= size
     _empty(folder)
+
+
+def damage_descriptions(folder: Path, *, stream: bool, queues: bool) -> None:
+    """Empty the files that describe a stream, or its consumers: they were begun, but never synced.
+
+    Their states stay. A server that starts passes over whatever has no valid description.
+    """
+    if stream:
+        (folder / "meta.sum").write_bytes(b"")
+    if queues:
+        for described in (folder / "obs").glob("*/meta.inf"):
+            described.write_bytes(b"")

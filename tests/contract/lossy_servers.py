@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cut_files import cut_messages, cut_removals, stream_folder
+from cut_files import cut_messages, cut_removals, damage_descriptions, stream_folder
 
 from rljob_core.ports import Channel, MessageStore
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
@@ -27,7 +27,7 @@ class MemoryWorld:
     async def restart(self) -> None:
         self.job.restart()
 
-    async def lose(self, channel: Channel, *, messages: int) -> None:
+    async def lose(self, channel: Channel, *, messages: int, descriptions: str = "") -> None:
         self.job.cut(channel, self.job.streams[channel].last - messages)
 
     async def lose_signals(self, changes: int) -> None:
@@ -57,10 +57,19 @@ class NatsWorld:
         await self.server.kill()
         await self.server.start()
 
-    async def lose(self, channel: Channel, *, messages: int) -> None:
+    async def lose(self, channel: Channel, *, messages: int, descriptions: str = "") -> None:
+        """Kill the server, lose the newest messages and the descriptions of "queues", "stream" or both."""
         await self.server.kill()
         cut_messages(stream_folder(self.folder, channel.value), messages)
+        if descriptions:
+            damage_descriptions(
+                stream_folder(self.folder, channel.value),
+                stream="stream" in descriptions,
+                queues="queues" in descriptions,
+            )
         await self.server.start()
+        if descriptions:
+            await self.connect()  # it creates the streams that are missing
 
     async def lose_signals(self, changes: int) -> None:
         await self.server.kill()

@@ -248,7 +248,7 @@ async def test_another_jobs_streams_are_out_of_reach(site: Site, filled: str, ho
         "STREAM.MSG.DELETE.{ledger}", "STREAM.SNAPSHOT.{ledger}",
         "STREAM.RESTORE.{ledger}", "STREAM.NAMES", "STREAM.LIST", "INFO", "CONSUMER.LIST.{training}",
         "CONSUMER.NAMES.{training}", "CONSUMER.CREATE.{ledger}", "CONSUMER.CREATE.{trajectories}.x",
-        "CONSUMER.DURABLE.CREATE.{trajectories}.x", "CONSUMER.DELETE.{trajectories}.reward",
+        "CONSUMER.DURABLE.CREATE.{trajectories}.x",
         "CONSUMER.PAUSE.{trajectories}.reward",
     ],
 )  # fmt: skip
@@ -258,6 +258,16 @@ async def test_no_role_may_administer(site: Site, uid: str, holder: Holder, requ
     async with site.connection(site.credentials(holder, uid), inbox_of(uid, holder)) as connection:
         with pytest.raises(JetStreamError, match="permissions violation"):
             await connection.request(f"$JS.API.{subject}", b"{}")
+
+
+@pytest.mark.parametrize("holder", [holder for holder in ALLOWED if holder is not Holder.REWARD])
+async def test_only_who_takes_from_a_queue_may_remove_it(site: Site, uid: str, holder: Holder) -> None:
+    queue = (
+        f"{StreamNames.of_job(namespace='default', job='roles', uid=uid).stream(Channel.TRAJECTORIES)}.reward"
+    )
+    async with site.connection(site.credentials(holder, uid), inbox_of(uid, holder)) as connection:
+        with pytest.raises(JetStreamError, match="permissions violation"):
+            await connection.request(f"$JS.API.CONSUMER.DELETE.{queue}", b"{}")
 
 
 async def test_a_role_cannot_listen_to_anothers_answers(site: Site, uid: str) -> None:

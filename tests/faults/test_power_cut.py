@@ -13,8 +13,6 @@ from faulty_run import FaultyRun, emulated
 from tests.draw import draw
 
 pytestmark = [
-    # Not for each commit yet: a queue that is ahead of its stream after a cut can stop the resumed job.
-    pytest.mark.nightly,
     pytest.mark.slow,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(

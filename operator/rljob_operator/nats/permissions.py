@@ -69,9 +69,11 @@ class Operations:
         return _follow(self.names.signal_stream, f"{self.names.signal_subject}>")
 
     def take(self, channel: Channel, suffix: str, queue: str = "*") -> list[str]:
-        """Receive messages of a suffix from its queue, and acknowledge them."""
+        """Receive messages of a suffix from its queue, and acknowledge them; make a damaged queue again."""
         stream = self.names.stream(channel)
         return [
+            f"{_API}.CONSUMER.INFO.{stream}.{queue}",
+            f"{_API}.CONSUMER.DELETE.{stream}.{queue}",
             f"{_API}.CONSUMER.CREATE.{stream}.{queue}.{self.names.subject_of(channel, suffix)}",
             f"{_API}.CONSUMER.MSG.NEXT.{stream}.{queue}",
             f"$JS.ACK.{stream}.{queue}.>",
@@ -98,10 +100,6 @@ class Operations:
     def list_and_get(self, channel: Channel) -> list[str]:
         """List the suffixes, and read messages."""
         return [f"{_API}.STREAM.INFO.{self.names.stream(channel)}", *self.get(channel)]
-
-    def grow(self, channel: Channel) -> list[str]:
-        """Change a stream's limits. The request can change everything else too, so no long-running program gets it."""
-        return [f"{_API}.STREAM.UPDATE.{self.names.stream(channel)}"]
 
     def purge(self, channel: Channel) -> list[str]:
         """Delete a suffix's messages and the queues over it."""
@@ -143,7 +141,8 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     denied: list[str] = []
     match holder:
         case Holder.STREAMS:
-            allowed = [*can.all_streams("CREATE", "INFO"), *can.grow(Channel.TRAJECTORIES)]
+            # An update could change everything about a stream, so no long-running program gets it.
+            allowed = can.all_streams("CREATE", "INFO", "UPDATE")
         case Holder.COORDINATOR:
             allowed = [
                 *can.write(Channel.LEDGER, "claim", "records", "snapshot", "part"),

@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+#: Error code for a request about a consumer that does not exist.
+NO_CONSUMER = 10014
+
 
 class Interrupted(Exception):
     """A request was not answered: the connection was lost, or the server is not ready or too slow. Repeat it."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from nats.js.api import ConsumerConfig
 
 from rljob_core.ports import Message
-from rljob_runtime.messaging.nats.answers import Interrupted
+from rljob_runtime.messaging.nats.answers import NO_CONSUMER, Interrupted, JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import (
     NANOSECONDS,
@@ -173,8 +174,10 @@ class NatsQueue:
 
     async def _recreate(self, deadline: float) -> None:
         """Create the consumer again: its subject was purged, or a starting server does not have it yet."""
+        # Also where the fetch has less time left: otherwise, of readers in a hurry none would ever create it.
+        until = max(deadline, asyncio.get_running_loop().time() + _GRACE_SECONDS)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(until):
                 # Wait until the old consumer is deleted: before that, the server would take the new one for it.
                 await asyncio.sleep(_SETTLE_SECONDS)
                 await self._connection.retried(self._create)
@@ -182,4 +185,22 @@ class NatsQueue:
             return
 
     async def _create(self) -> None:
-        await create_consumer(self._connection, self._stream, self._config.as_dict())
+        """Create the consumer if it does not exist, without what an earlier one of its name had delivered."""
+        absent = await self._ask("INFO") is None
+        info = await create_consumer(self._connection, self._stream, self._config.as_dict())
+        if absent and info["delivered"]["consumer_seq"]:
+            # A server that starts without a consumer's description, which a power cut has damaged, leaves the file
+            # of its state: it is that of the new consumer then. It may be ahead of the stream, whose next messages
+            # would never be delivered. A server that starts with both corrects the state.
+            await self._ask("DELETE")
+            await create_consumer(self._connection, self._stream, self._config.as_dict())
+
+    async def _ask(self, request: str) -> dict[str, Any] | None:
+        """The answer to a request about the consumer; None if it does not exist."""
+        subject = f"CONSUMER.{request}.{self._stream}.{self._config.name}"
+        try:
+            return await self._connection.call(subject, {})
+        except JetStreamError as error:
+            if error.err_code != NO_CONSUMER:
+                raise
+            return None

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.ports import Channel, Message, first_sequence
-from rljob_runtime.messaging.nats.answers import JetStreamError
+from rljob_runtime.messaging.nats.answers import NO_CONSUMER, JetStreamError
 from rljob_runtime.messaging.nats.client import Received, received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
@@ -24,7 +24,6 @@ from rljob_runtime.messaging.nats.window import Window
 #: Limits of the server, of the account, and of one stream of an account.
 _NO_ROOM = (*NO_STORAGE, 10002, 10122)
 _STREAM_EXISTS = 10058
-_NO_CONSUMER = 10014
 _NO_MESSAGE = 10037
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
@@ -85,17 +84,19 @@ class NatsStore:
         """Connect, and create the job's streams and bucket where they do not exist."""
         await self._connection.open()
         for config in self._streams.configurations() if self._create else []:
+            await self._connection.retried(partial(self._create_stream, str(config.name), config.as_dict()))
 
-            async def create(
-                name: str = str(config.name), body: Mapping[str, object] = config.as_dict()
-            ) -> None:
-                try:
-                    await self._connection.call(f"STREAM.CREATE.{name}", body)
-                except JetStreamError as error:
-                    if error.err_code != _STREAM_EXISTS:
-                        raise
-
-            await self._connection.retried(create)
+    async def _create_stream(self, name: str, config: Mapping[str, Any]) -> None:
+        try:
+            info = await self._connection.call(f"STREAM.CREATE.{name}", config)
+        except JetStreamError as error:
+            if error.err_code != _STREAM_EXISTS:
+                raise
+            return
+        if info.get("did_create"):
+            # A server that starts passes over a stream whose description a power cut has damaged. Created again, the
+            # stream has its messages, but only an update writes the whole description again.
+            await self._connection.call(f"STREAM.UPDATE.{name}", info["config"])
 
     async def close(self) -> None:
         """Flush and disconnect."""
@@ -186,7 +187,7 @@ class NatsStore:
                 try:
                     await self._connection.call(f"CONSUMER.DELETE.{stream}.{name}", {})
                 except JetStreamError as error:
-                    if error.err_code != _NO_CONSUMER:
+                    if error.err_code != NO_CONSUMER:
                         raise
 
         await self._connection.retried(attempt)
@@ -298,7 +299,7 @@ class NatsStore:
         """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
 
         subject = f"CONSUMER.INFO.{self._streams.stream(channel)}.{name}"
-        info = await self._call(subject, {}, absent=_NO_CONSUMER)
+        info = await self._call(subject, {}, absent=NO_CONSUMER)
         if info is None:
             return int((await self._state(channel))["messages"])
         # The server counts a message a moment after it has acknowledged it.
