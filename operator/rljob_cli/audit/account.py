@@ -86,11 +86,12 @@ class Committed:
     Attributes:
         restored: the ledger had lost the commit and perhaps records before it; the coordinator restored the commit
             from the version's manifest.
-        scale_by_std: `spec.algorithm.scaleByStd` when it was committed; None if the ledger does not have it.
+        scales: what `spec.algorithm.scaleByStd` was when it was trained; of a restored commit, what it can have been.
+            Empty if the ledger does not have it.
     """
 
     record: StepCommitted
     assigned: tuple[MicroBatchAssigned, ...]
     consumed: tuple[Consumed, ...]
     restored: bool = False
-    scale_by_std: bool | None = None
+    scales: frozenset[bool] = frozenset()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rljob_cli.audit.account import Committed, Consumed, Member, Planned
 from rljob_cli.audit.charge import Charge
@@ -166,9 +167,10 @@ class History(Plan):
                 f"version {record.version} was committed by attempt {record.attempt}, which was not in charge"
             )
             self.out_of_order.append(Violation((f"version {record.version}",), text))
-        scale = self.specs[-1]["algorithm"]["scaleByStd"] if self.specs else None
         assigned = tuple(self._assigned)
-        self._consume(Committed(record, assigned, self._consumed(record), scale_by_std=scale))
+        self._consume(
+            Committed(record, assigned, self._consumed(record), scales=self._scales(self.specs[-1:]))
+        )
 
     def _consumed(self, record: StepCommitted) -> tuple[Consumed, ...]:
         consumed = []
@@ -233,7 +235,13 @@ class History(Plan):
             self.groups[name] = Planned(reserved, step, {i: Member() for i in ids})
             self._restored_prompts.add(reserved.prompt)
         self._pass_restored_prompts()
-        self._consume(Committed(commit, (), self._consumed(commit), restored=True))
+        # The spec of the coordinator that had it trained may be lost with its claim, and is then that of a neighbour.
+        consumed, scales = self._consumed(commit), self._scales(self.specs)
+        self._consume(Committed(commit, (), consumed, restored=True, scales=scales))
+
+    @staticmethod
+    def _scales(specs: Iterable[dict[str, Any]]) -> frozenset[bool]:
+        return frozenset(spec["algorithm"]["scaleByStd"] for spec in specs)
 
     def _revoke(self, record: VersionsRevoked) -> None:
         """Apply a rollback by the user: it revokes later versions and aborts every open group."""

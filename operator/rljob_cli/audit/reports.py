@@ -15,7 +15,8 @@ from rljob_core.trajectory import group_of
 def trained_rewards(case: Case) -> Refuted:
     """Check that the trainer was sent the ledger's rewards and the advantages that follow from them.
 
-    Logs of earlier releases have neither. Of a restored step, the ledger may have lost the rewards.
+    Logs of earlier releases have neither. Of a restored step, the ledger may have lost the rewards; the advantages then
+    still follow from the rewards that the trainer was sent.
     """
     found: list[Violation] = []
     examined = 0
@@ -34,17 +35,23 @@ def trained_rewards(case: Case) -> Refuted:
             if record is not None and record.attempt == item.attempt and record.reward != item.reward:
                 text = f"has the reward {record.reward:g} in the ledger, the trainer was sent {item.reward:g}"
                 found.append(Violation((consumed.trajectory,), text))
-        if commit.scale_by_std is None:
-            continue
         for siblings in groups.values():
-            sent_rewards = [reward for _, reward, _ in siblings]
-            expected = group_advantages(sent_rewards, scale_by_std=commit.scale_by_std)
-            found += [
-                Violation((name,), f"was trained with the advantage {sent:g}, its rewards give {right:g}")
-                for (name, _, sent), right in zip(siblings, expected, strict=True)
-                if sent is not None and not isclose(sent, right, rel_tol=1e-6, abs_tol=1e-9)
-            ]
+            if commit.scales:
+                wrong = [_wrong_advantages(siblings, scale_by_std=scale) for scale in sorted(commit.scales)]
+                found += sorted(wrong, key=len)[0]
     return examined, found
+
+
+def _wrong_advantages(
+    siblings: list[tuple[str, float, float | None]], *, scale_by_std: bool
+) -> list[Violation]:
+    """What the trainer was sent of a group (id, reward, advantage) and does not follow from its rewards."""
+    expected = group_advantages([reward for _, reward, _ in siblings], scale_by_std=scale_by_std)
+    return [
+        Violation((name,), f"was trained with the advantage {sent:g}, its rewards give {right:g}")
+        for (name, _, sent), right in zip(siblings, expected, strict=True)
+        if sent is not None and not isclose(sent, right, rel_tol=1e-6, abs_tol=1e-9)
+    ]
 
 
 def evaluations(case: Case) -> Refuted:

@@ -79,6 +79,18 @@ def cut_and_a_version_under_a_forged_bound(run: DoctoredRun) -> None:
 
 
 @expect(VIOLATED, END)
+def cut_and_advantages_that_the_rewards_do_not_give(run: DoctoredRun) -> None:
+    cut_in_half(run)
+    feed(run, 4, lambda item: item.update(advantage=3.0))
+
+
+@expect(VIOLATED, END)
+def cut_and_an_answer_to_another_prompt(run: DoctoredRun) -> None:
+    cut_in_half(run)
+    feed(run, 5, lambda item: item.update(prompt=0))
+
+
+@expect(VIOLATED, END)
 def cut_and_ended_there(run: DoctoredRun) -> None:
     cut_in_half(run)
     run.insert(len(run.ledger), {"outcome": "Succeeded", "message": "", "kind": "finished"})

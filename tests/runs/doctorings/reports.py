@@ -7,7 +7,7 @@ from typing import Any
 from doctored_run import DoctoredRun, Json
 
 from doctorings.forging import feed, set_in
-from doctorings.registry import DOCTORINGS, VIOLATED, Doctoring, expect
+from doctorings.registry import DOCTORINGS, HOLDS, VIOLATED, Doctoring, expect
 
 SCORES = "rewards, evaluations and reports"
 
@@ -55,6 +55,29 @@ def an_evaluation_in_the_metrics_file(run: DoctoredRun) -> None:
 @expect(VIOLATED, SCORES)
 def an_evaluation_in_the_metrics_stream(run: DoctoredRun) -> None:
     run.change_metrics_stream(lambda lines: set_in(lines, "heldout_greedy", 0.9))
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_everywhere_before_the_newest_manifest(run: DoctoredRun) -> None:
+    forge_evaluation(run, 3)
+
+
+@expect(HOLDS, SCORES)
+def an_evaluation_everywhere_after_the_newest_manifest(run: DoctoredRun) -> None:
+    """What the audit cannot see: only the coordinator knows what held-out answers were scored."""
+    forge_evaluation(run, 6)
+    run.change_json("summary.json", lambda summary: summary.update(heldout_reward_after=0.9))
+
+
+def forge_evaluation(run: DoctoredRun, version: int) -> None:
+    """Change a version's evaluation in the ledger, the metrics and the file of metrics; the chain follows."""
+
+    def forge(lines: list[Json]) -> None:
+        set_in([line for line in lines if line["version"] == version], "heldout_sampled", 0.9)
+
+    run.change("evaluated", lambda r: r["version"] == version, sampled=0.9)
+    run.change_metrics_stream(forge)
+    run.change_lines("metrics.jsonl", forge)
 
 
 @expect(VIOLATED, SCORES)
