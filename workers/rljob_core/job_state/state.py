@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_core.errors import ProtocolViolation
 from rljob_core.job_state.dispatch_order import DispatchOrder
 from rljob_core.job_state.groups import GroupState, Sibling
+from rljob_core.job_state.sibling_index import SiblingIndex
 from rljob_core.records import (
     BufferOpened,
     CheckpointSaved,
@@ -61,9 +62,7 @@ class JobState:
         self.pipeline: PipelineSet | None = None
         self.buffers = StalenessBuffers()
         self.groups: dict[str, GroupState] = {}
-        self.generating: dict[str, dict[str, None]] = {}  # ids of trajectories by engine
-        self.unscored: dict[str, None] = {}  # ids of trajectories that are generated and not rewarded
-        self.suspects: dict[str, None] = {}  # ids of trajectories that may be what kills engines
+        self._index = SiblingIndex()
         self.waiting = DispatchOrder()
         self.next_prompt = 0
         self.restored: set[int] = set()  # prompts after next_prompt that restored steps have consumed
@@ -84,6 +83,21 @@ class JobState:
     def version(self) -> int:
         """The trainer's version: the number of committed steps."""
         return self.buffers.version
+
+    @property
+    def generating(self) -> Mapping[str, Collection[str]]:
+        """Ids of the trajectories that each engine is generating."""
+        return self._index.generating
+
+    @property
+    def unscored(self) -> Collection[str]:
+        """Ids of the trajectories that are generated and not rewarded."""
+        return self._index.unscored
+
+    @property
+    def suspects(self) -> Collection[str]:
+        """Ids of the trajectories that may be what kills engines."""
+        return self._index.suspects
 
     def sibling(self, trajectory: str) -> Sibling | None:
         """The sibling of that id; None if its group has ended, or if no group ever had one of that id."""
@@ -117,13 +131,9 @@ class JobState:
     def index(self) -> None:
         """Rebuild a loaded snapshot's indices: what waits for an engine, is at one, waits for a score, is suspect."""
         for sibling in self.siblings():
-            self._suspect(sibling)
+            self._index.add(sibling)
             if sibling.state is State.RESERVED:
                 self._queue(sibling)
-            elif sibling.state is State.GENERATING:
-                self.generating.setdefault(sibling.engine, {})[sibling.id] = None
-            elif sibling.state is State.GENERATED:
-                self.unscored[sibling.id] = None
 
     def replay(self, batches: Iterable[RecordBatch]) -> None:
         """Fold batches read from the ledger; those of fenced writers are ignored."""
@@ -162,7 +172,7 @@ class JobState:
             case Rewarded():
                 sibling = self._live(record.trajectory, record.attempt)
                 sibling.reward = record.reward
-                self._set(sibling, State.REWARDED)
+                self._index.change(sibling, State.REWARDED)
             case SiblingReset():
                 self._reset(record)
             case GroupReady():
@@ -212,31 +222,7 @@ class JobState:
 
     def _mark(self, group: str, state: State) -> None:
         for sibling in self.groups[group].siblings:
-            self._set(sibling, state)
-
-    def _set(self, sibling: Sibling, state: State, *, engine: str | None = None) -> None:
-        """Change a sibling's state, here and nowhere else, so that the indices follow."""
-        if sibling.state is State.GENERATING:
-            with_engine = self.generating[sibling.engine]
-            del with_engine[sibling.id]
-            if not with_engine:
-                del self.generating[sibling.engine]
-        elif sibling.state is State.GENERATED:
-            del self.unscored[sibling.id]
-        if engine is not None:
-            sibling.engine = engine
-        sibling.state = state
-        if state is State.GENERATING:
-            self.generating.setdefault(sibling.engine, {})[sibling.id] = None
-        elif state is State.GENERATED:
-            self.unscored[sibling.id] = None
-        self._suspect(sibling)
-
-    def _suspect(self, sibling: Sibling) -> None:
-        if sibling.is_suspect:
-            self.suspects[sibling.id] = None
-        else:
-            self.suspects.pop(sibling.id, None)
+            self._index.change(sibling, state)
 
     def _queue(self, sibling: Sibling) -> None:
         group = self.groups[group_of(sibling.id)]
@@ -269,7 +255,7 @@ class JobState:
             sibling = self._live(trajectory, attempt)
             if sibling.state is not State.RESERVED:
                 raise ProtocolViolation(f"{trajectory} is {sibling.state}: it cannot be dispatched")
-            self._set(sibling, State.GENERATING, engine=record.engine)
+            self._index.change(sibling, State.GENERATING, engine=record.engine)
             sibling.min_version = record.min_version
             sibling.inherited = record.inherited.get(trajectory)
             if sibling.inherited is not None:
@@ -281,7 +267,7 @@ class JobState:
     def _generated(self, record: Generated) -> None:
         sibling = self._live(record.trajectory, record.attempt)
         sibling.payload, sibling.deaths = record, 0
-        self._set(sibling, State.GENERATED)
+        self._index.change(sibling, State.GENERATED)
         self.counts["generated"] += 1
         # No engine starts below the minVersion that it was sent. But a dispatch that the ledger has lost may have asked
         # for another one.
@@ -301,7 +287,7 @@ class JobState:
         was_ready = sibling.state is State.READY
         sibling.attempt = record.attempt
         sibling.deaths += record.died
-        self._set(sibling, State.RESERVED, engine="")
+        self._index.change(sibling, State.RESERVED, engine="")
         sibling.payload, sibling.reward, sibling.inherited = None, None, None
         if not record.carries:
             sibling.first = record.attempt
@@ -314,7 +300,7 @@ class JobState:
             self.buffers.reopen(group=group, base=self.groups[group].base(floor))
             for other in self.groups[group].siblings:
                 if other is not sibling:
-                    self._set(other, State.REWARDED)
+                    self._index.change(other, State.REWARDED)
         else:
             self._rebase(group)
 
@@ -322,7 +308,7 @@ class JobState:
         group = self.groups.pop(record.group)
         self.buffers.abort(record.group)
         for sibling in group.siblings:
-            self._set(sibling, State.ABORTED)
+            self._index.change(sibling, State.ABORTED)
             self.aborted[record.causes.get(sibling.id, record.reason)] += 1
         self.replaced[record.reason] += 1
         if record.detail:

@@ -1,0 +1,46 @@
+"""`SiblingIndex`: which siblings of open groups are at an engine, wait for a score, or are suspected."""
+
+from __future__ import annotations
+
+from rljob_core.job_state.groups import Sibling
+from rljob_core.trajectory import State
+
+
+class SiblingIndex:
+    """Ids of siblings by what they wait for; states change through it, and nowhere else, so that it follows.
+
+    Attributes:
+        generating: by engine, those that it is generating.
+        unscored: those that are generated and not rewarded.
+        suspects: those that may be what kills engines.
+    """
+
+    def __init__(self) -> None:
+        self.generating: dict[str, dict[str, None]] = {}
+        self.unscored: dict[str, None] = {}
+        self.suspects: dict[str, None] = {}
+
+    def change(self, sibling: Sibling, state: State, *, engine: str | None = None) -> None:
+        """Change a sibling's state and, if given, its engine."""
+        if sibling.state is State.GENERATING:
+            with_engine = self.generating[sibling.engine]
+            del with_engine[sibling.id]
+            if not with_engine:
+                del self.generating[sibling.engine]
+        elif sibling.state is State.GENERATED:
+            del self.unscored[sibling.id]
+        if engine is not None:
+            sibling.engine = engine
+        sibling.state = state
+        self.add(sibling)
+
+    def add(self, sibling: Sibling) -> None:
+        """Take in a sibling as it is: one that changed, or one of a loaded snapshot."""
+        if sibling.state is State.GENERATING:
+            self.generating.setdefault(sibling.engine, {})[sibling.id] = None
+        elif sibling.state is State.GENERATED:
+            self.unscored[sibling.id] = None
+        if sibling.is_suspect:
+            self.suspects[sibling.id] = None
+        else:
+            self.suspects.pop(sibling.id, None)
