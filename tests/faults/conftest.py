@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from block_device import MAY_MOUNT, Disk
 from boundaries import BOUNDARIES, ROLES
 from faulty_run import FaultyRun, Say
 from kill_locations import PAIR, RANDOM, Landed, table
@@ -43,6 +44,23 @@ def say(pytestconfig: pytest.Config) -> Say:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Disk]]:
+    """Mount a disk on which the run of a name, begun later, keeps its whole folder."""
+    if not MAY_MOUNT:
+        pytest.skip("mounting a file system needs root")
+    disks: list[Disk] = []
+
+    def mount(name: str) -> Disk:
+        folder = tmp_path / name.replace(" ", "-")
+        disks.append(Disk(folder.with_suffix(".img"), folder / "run"))
+        return disks[-1]
+
+    yield mount
+    for disk in disks:
+        disk.unmount()
 
 
 @pytest.fixture

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from block_device import MAY_MOUNT, Disk
+from boundaries import BOUNDARIES
 from dying_engine import install_dying_engine
 from faulty_run import PROMPTS, FaultyRun, emulated
+from kill_locations import Written
+from tests.draw import draw
 
 from rljob_core.records import GroupAborted, GroupReserved
 
@@ -40,7 +45,9 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "prompts.jsonl"
 
 
-def test_only_the_poisoned_groups_are_given_up(start: Callable[..., FaultyRun], prompts: Path) -> None:
+@pytest.fixture
+def job(prompts: Path) -> dict[str, Any]:
+    """The job's sections."""
     changes = emulated(step_seconds=0.05)
     engine = changes["rollout"]["engine"]
     engine["name"] = "Dying"
@@ -48,8 +55,31 @@ def test_only_the_poisoned_groups_are_given_up(start: Callable[..., FaultyRun], 
     changes["reward"] = {"functions": ["poisonous:poisonous"], "timeoutSeconds": 2}
     changes["rollout"]["hangSeconds"] = HANG_SECONDS
     changes["data"] = {"source": "jsonl", "dataset": str(prompts), "options": {}}
-    run = start("poison", steps=STEPS, **changes)
-    records = [record for message in run.finish() for record in message.records]
+    return changes
+
+
+def test_only_the_poisoned_groups_are_given_up(
+    start: Callable[..., FaultyRun], job: dict[str, Any], disk_of: Callable[[str], Disk]
+) -> None:
+    """Also where the power is cut meanwhile, which only root can do."""
+    cuts = draw("power cuts among poison", BOUNDARIES, 1)[:1] if MAY_MOUNT else []
+    disks = [disk_of("poison") for _ in cuts]
+    run = start("poison", steps=STEPS, **job)
+    said = ""
+    for boundary, disk in zip(cuts, disks, strict=True):
+        run.watch(2)
+        run.lose_power(boundary, disk)
+        said += run.said
+        run.resume()
+    check_given_up(run.finish())
+    said += run.said
+    assert "exit code 139 (SIGSEGV): Segmentation fault in string_at" in said, said
+    assert "+----" not in said
+
+
+def check_given_up(ledger: Sequence[Written]) -> None:
+    """The poisoned groups were given up, each with its reason, and no other."""
+    records = [record for message in ledger for record in message.records]
     planned = {record.group: record.prompt for record in records if isinstance(record, GroupReserved)}
     given_up = [
         record for record in records if isinstance(record, GroupAborted) and record.reason != "JobFinished"
@@ -61,6 +91,3 @@ def test_only_the_poisoned_groups_are_given_up(start: Callable[..., FaultyRun], 
         assert f"prompt {planned[record.group]} " in record.detail
         found.add(why)
     assert found == set(POISON)
-    log = run.said
-    assert "exit code 139 (SIGSEGV): Segmentation fault in string_at" in log, log
-    assert "+----" not in log
