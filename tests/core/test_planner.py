@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from rljob_core.messages import (
     EngineSignal,
     Fence,
     GenerationEnded,
+    OptimizerReset,
     PayloadMissing,
     RewardResult,
     RoleFailed,
@@ -33,10 +36,12 @@ from rljob_core.messages import (
 )
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.engines import REJECTED_HEARTBEATS
+from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import (
     BufferOpened,
     CheckpointSaved,
     EpochClaimed,
+    Evaluated,
     Generated,
     GroupAborted,
     GroupReady,
@@ -412,6 +417,49 @@ def test_evaluation_is_outside_the_buffers_and_scores_both_kinds_of_answer():
     steps = [m.step for m in seen if m.reward_mean is not None]
     assert steps == [1, 2, 3, 4]
     check_history(world)
+
+
+@pytest.mark.parametrize("rewards_first", [False, True])
+def test_an_evaluation_counts_the_answers_that_are_not_of_its_version_alone(rewards_first: bool):
+    """Some answers take longer than steps: their engines take newer weights meanwhile."""
+    config = job_config(steps=6, evaluation={"everySteps": 3, "samples": 6})
+    world = World(config, slots=3, length=lambda work: 90 if "-0." in work.trajectory else 2)
+    world.rewards_first = rewards_first
+    world.start()
+    world.run()
+    assert world.finished == "Succeeded"
+    newest: dict[str, int] = {}
+    for message in world.streams:
+        for summary in message.summaries if isinstance(message, PayloadSeen) else ():
+            newest[summary.trajectory] = summary.span.max
+    found = {r.version: (r.newest, r.mixed) for r in records(world) if isinstance(r, Evaluated)}
+    assert {0, 6} <= set(found)
+    for version, told in found.items():
+        later = [v for t, v in newest.items() if t.startswith(f"e{version}-") and v > version]
+        assert told == (max(later, default=0), len(later))
+    assert found[0][1] > 0
+    assert found[6] == (0, 0)
+    assert not set(world.stored) - world.deleted - unread(world)
+
+
+def unread(world: World) -> set[int]:
+    """Stored payloads of groups that are open at the end."""
+    return {s for s, (t, _) in world.stored.items() if world.planner.state.sibling(t) is not None}
+
+
+def test_a_checkpoint_that_the_trainer_misses_is_told_in_every_line():
+    world = World(job_config())
+    world.start()
+    while world.planner.state.trainer is None:
+        assert world.step()
+    lost = OptimizerReset(1, 3, "step-000002", None)
+    told = "the checkpoint step-000002 is gone: the optimizer continues from version 3 with fresh moments"
+    for event, expected in ((replace(lost, attempt=7), ""), (lost, told)):
+        actions = world.planner.decide([event], 0.0).actions
+        assert [a.metrics.optimizer_reset for a in actions if isinstance(a, PublishMetrics)] == (
+            [expected] if expected else []
+        )
+    assert metrics_line(world.planner.context).optimizer_reset == told
 
 
 def test_a_role_that_cannot_continue_fails_the_job_with_its_words():

@@ -209,6 +209,21 @@ async def test_transition_times_change_with_the_status_only(run: Run, make_job: 
     assert run.server.log.count("status") == written, "nothing has changed, so nothing is written"
 
 
+async def test_a_lost_checkpoint_is_a_condition_that_stays(run: Run, make_job: MakeJob) -> None:
+    job, told = make_job(), "the optimizer continues from version 3 with fresh moments"
+    run.server.pods_ready()
+    await run.step(job)
+    assert "OptimizerReset" not in run.conditions()
+    for reset in (told, ""):  # the next coordinator does not know of it
+        run.metrics = JobMetrics(step=4, optimizer_reset=reset)
+        run.server.now += timedelta(seconds=RESYNC_SECONDS)
+        await run.step(job)
+        found = condition(run.server.stored, "OptimizerReset")
+        assert found is not None
+        assert (found.status, found.reason, found.message) == ("True", "CheckpointLost", told)
+    assert run.server.events.count(("Warning", "CheckpointLost")) == 1
+
+
 async def test_metrics_are_written_now_and_then_and_at_the_end(run: Run, make_job: MakeJob) -> None:
     job = make_job()
     run.metrics = JobMetrics(step=1)

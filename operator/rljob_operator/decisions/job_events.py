@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from rljob_core.spec import ConditionStatus, RLJob, RLJobStatus, ineffective_fields
 from rljob_operator.cluster.port import Event
@@ -10,6 +11,7 @@ from rljob_operator.decisions.status import condition
 from rljob_operator.names import Role
 
 _ANNOUNCED = {"Suspended", "Succeeded", "Failed", "Stalled"}
+_WARNINGS = {"Failed", "Stalled", "OptimizerReset"}
 # Reasons for not being Ready that need no event: a job that starts, stops or trains.
 _ROUTINE = {"Training", "SuspendedByUser", *(f"{role.value.capitalize()}NotReady" for role in Role)}
 
@@ -41,9 +43,9 @@ def _conditions(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
     for new in after.conditions:
         old = condition(before, new.type)
         became_true = new.status == "True" and (old is None or old.status != "True")
-        if new.type in _ANNOUNCED and became_true and not _repeats(after, new.type):
-            bad = new.type in {"Failed", "Stalled"}
-            yield Event("Warning" if bad else "Normal", new.reason, new.message or new.type)
+        if new.type in _ANNOUNCED | _WARNINGS and became_true and not _repeats(after, new.type):
+            kind: Literal["Normal", "Warning"] = "Warning" if new.type in _WARNINGS else "Normal"
+            yield Event(kind, new.reason, new.message or new.type)
         if new.type != "Ready":
             continue
         if became_true:

@@ -61,9 +61,7 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
     deadline = _deadline(observed)
     verdict = _finished(observed.status) or _user_error(observed)
     if verdict is None and attempt.complete:
-        verdict = _Verdict(
-            Phase.SUCCEEDED, "TrainingComplete", f"all {observed.job.spec.steps} steps are trained"
-        )
+        verdict = _Verdict(Phase.SUCCEEDED, "TrainingComplete", f"all {_steps(observed)} steps are trained")
     if verdict is None and attempt.failed:
         verdict = _Verdict(Phase.FAILED, attempt.failed, attempt.message)
     if verdict is None and deadline is not None and observed.now >= deadline:
@@ -105,6 +103,12 @@ def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
 
 
 # ---------------------------------------------------------------------------------------------- verdicts
+
+
+def _steps(observed: Observed) -> int:
+    """Steps of a job that is complete: more than `spec.steps`, if that was lowered below what had begun."""
+    trained = observed.metrics.step if observed.metrics is not None else 0
+    return max(observed.job.spec.steps, trained)
 
 
 def _finished(status: RLJobStatus) -> _Verdict | None:
@@ -217,6 +221,8 @@ def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, metr
     elif metrics_due and observed.metrics is not None:
         held = frozenset(c.type for c in observed.status.conditions if c.status == "True")
         values |= starvation(observed.metrics, held)
+    if observed.metrics is not None and observed.metrics.optimizer_reset:  # it stays true: nothing undoes it
+        values["OptimizerReset"] = (True, "CheckpointLost", observed.metrics.optimizer_reset)
     rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,

@@ -66,7 +66,12 @@ class MetricsFeed:
 
 def merged(before: JobMetrics | None, line: StepMetrics) -> JobMetrics:
     """A job's metrics after a line of its metrics stream; what the line does not contain stays as before."""
-    before = replace(before or JobMetrics(), writer_epoch=line.epoch, pipeline=pipeline_in_force(line))
+    before = replace(
+        before or JobMetrics(),
+        writer_epoch=line.epoch,
+        pipeline=pipeline_in_force(line),
+        optimizer_reset=line.optimizer_reset,
+    )
     if line.reward_mean is None or line.stats is None:
         step, version = max(before.step, line.step), max(before.policy_version, line.version)
         return replace(before, step=step, policy_version=version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -128,8 +129,8 @@ async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_t
     assert slow.keys()
 
 
-async def test_a_trainer_continues_from_the_newest_state_where_the_named_one_is_gone(tmp_path, model, caplog):
-    """A ledger that lost its end names an older checkpoint than there are, which was removed for newer ones."""
+@pytest.mark.parametrize("lost", ["the newest", "all"])
+async def test_a_trainer_continues_without_a_checkpoint_and_the_user_is_told(tmp_path, model, lost):
     config = job(tmp_path, model, every_steps=1, mode="Streaming")
     async with Roles(config, model) as roles:
         await asyncio.wait_for(roles.until(lambda m: m.version >= 3), SECONDS)
@@ -137,11 +138,18 @@ async def test_a_trainer_continues_from_the_newest_state_where_the_named_one_is_
         while await roles.store.unacknowledged(Channel.EVENTS, "coordinator"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # what it had told of a newer one is in the ledger then
         named = [r for r in await ledger(roles.store) if isinstance(r, CheckpointSaved)][-1]
-        shutil.rmtree(roles.checkpoints.folder(named.key))
+        for key in roles.checkpoints.keys() if lost == "all" else [named.key]:
+            shutil.rmtree(roles.checkpoints.folder(key))
+        left = roles.checkpoints.newest(named.version)
+        assert (left is None) == (lost == "all")
         roles.trainer()
         await finish(roles)
+        told = (await roles.until(lambda m: m.optimizer_reset)).optimizer_reset
     await check(roles)
-    assert f"the checkpoint {named.key} is gone: continuing with step-0000" in caplog.text
+    state = "fresh moments" if left is None else f"the moments of version {left[0]}"
+    assert re.fullmatch(
+        rf"the checkpoint {named.key} is gone: the optimizer continues from version \d+ with {state}", told
+    )
 
 
 async def test_a_coordinator_that_dies_while_it_evaluates_is_followed_by_one_that_does_so_again(

@@ -111,6 +111,30 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizerReset:
+    """The trainer continues with another optimizer state than the one that the newest checkpoint had; for people.
+
+    Attributes:
+        version: of the weights from which it continues.
+        checkpoint: the newest checkpoint, by the ledger, which is gone; empty if the ledger has none.
+        used: the version after which the state was saved that it continues with; None for a fresh one.
+    """
+
+    attempt: int
+    version: int
+    checkpoint: str
+    used: int | None
+    kind: Literal["optimizer_reset"] = "optimizer_reset"
+
+    @property
+    def message(self) -> str:
+        """What it means, as one sentence."""
+        why = f"the checkpoint {self.checkpoint} is gone" if self.checkpoint else "no checkpoint was saved"
+        state = "fresh moments" if self.used is None else f"the moments of version {self.used}"
+        return f"{why}: the optimizer continues from version {self.version} with {state}"
+
+
+@dataclass(frozen=True, slots=True)
 class RoleFailed:
     """A role cannot continue: the job fails with this message for the user.
 
@@ -143,6 +167,7 @@ CoordinatorEvent = (
     | StepProposed
     | CheckpointWritten
     | PayloadMissing
+    | OptimizerReset
     | RoleFailed
 )
 COORDINATOR_EVENT: TypeAdapter[CoordinatorEvent] = TypeAdapter(

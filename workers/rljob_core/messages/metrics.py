@@ -35,6 +35,11 @@ class StepMetrics:
 
     Attributes:
         step, version: committed steps; of an evaluation, the version that was evaluated.
+        last_version: the version that ends the job, if it is a later one than `spec.steps`; else 0.
+        heldout_mixed: answers of the evaluation, of two for each prompt, that hold tokens of later versions, of which
+            `heldout_newest` is the newest; 0 if none does.
+        optimizer_reset: why the optimizer continued with another state than the one that the newest steps left, and
+            since which version; empty if it did not, as far as this coordinator knows.
         seconds, tokens_generated: since this coordinator started.
         trajectories, aborted, attempts_failed: counts over the whole job, by outcome or reason.
         queues: open trajectories by state.
@@ -54,6 +59,8 @@ class StepMetrics:
     reward_std: float | None = None
     heldout_sampled: float | None = None
     heldout_greedy: float | None = None
+    heldout_newest: Annotated[int, OMITTED_IF_EMPTY] = 0
+    heldout_mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
     response_tokens_mean: float | None = None
     tokens_generated: int = 0
     tokens_per_second: float = 0.0
@@ -73,6 +80,8 @@ class StepMetrics:
     finished: str = ""
     message: str = ""
     gone_back: bool = False
+    last_version: Annotated[int, OMITTED_IF_EMPTY] = 0
+    optimizer_reset: Annotated[str, OMITTED_IF_EMPTY] = ""
 
 
 STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

@@ -51,6 +51,7 @@ class PlannerContext:
         cohorts: trajectories that may be what kills engines.
         room: the size of the trajectory stream, and what planned prompts will take of it.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
+        optimizer_reset: what the trainer last said about a checkpoint that it missed; empty if it missed none.
     """
 
     def __init__(self, config: JobConfig, *, prefetch: float, state: JobState) -> None:
@@ -69,6 +70,7 @@ class PlannerContext:
         self.cohorts = Cohorts()
         self.room = StreamRoom()
         self.pipeline_refused = ""
+        self.optimizer_reset = ""
         self._records: list[Record] = []
         self._actions: list[Action] = []
 

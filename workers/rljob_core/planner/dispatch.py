@@ -262,8 +262,15 @@ def advance_evaluation(context: PlannerContext) -> None:
         return
     run = context.evaluation
     if run is not None and run.done:
+        later = run.later()
         record = Evaluated(
-            run.version, run.mean("sampled"), run.mean("greedy"), run.samples, tuple(run.killers)
+            version=run.version,
+            sampled=run.mean("sampled"),
+            greedy=run.mean("greedy"),
+            samples=run.samples,
+            killers=tuple(run.killers),
+            newest=max(later, default=0),
+            mixed=len(later),
         )
         context.emit(record)
         context.evaluation = run = None

@@ -3,6 +3,11 @@
 Only its result goes into the ledger, so a coordinator that restarts runs it again. An answer that is given up counts as
 0, so that the scores of all versions are means over the same prompts. A prompt whose answers kill engines is not asked
 by later evaluations: each would cost as many engines.
+
+Training goes on meanwhile, and an engine that has taken the next version answers with it, wholly or from some token on.
+Answers are not pinned to the version: each engine would have to finish all of its own before it takes the next weights,
+and what it generates for training would be as much staler. Instead the result says how many answers are not of the
+version alone. The last evaluation is, as no version follows.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ class Evaluation:
         attempts: current attempt of each answer that is neither scored nor given up.
         engines: the engine of each answer that is being generated.
         unscored: ids of answers whose payload was read, in that order.
+        newest: the newest version of each answer's tokens, once its payload was read.
         scores: rewards of the scored answers.
         failures: failed attempts of each answer.
         deaths: engines that died while they were generating each answer.
@@ -56,6 +62,7 @@ class Evaluation:
     attempts: dict[str, int] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
     unscored: dict[str, None] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)
@@ -79,9 +86,14 @@ class Evaluation:
         """Note the engine that generates an answer."""
         self.engines[trajectory] = engine
 
-    def arrived(self, trajectory: str) -> str:
-        """Note that an answer's payload was read; returns the engine that had it, empty if none had."""
+    def arrived(self, trajectory: str, *, newest: int) -> str:
+        """Note that an answer's payload was read; returns the engine that had it, empty if none had.
+
+        Args:
+            newest: the newest version of its tokens.
+        """
         self.unscored[trajectory] = None
+        self.newest[trajectory] = newest
         self.deaths.pop(trajectory, None)
         return self.engines.pop(trajectory, "")
 
@@ -137,6 +149,10 @@ class Evaluation:
     def done(self) -> bool:
         """Whether every answer is scored or given up."""
         return not self.attempts
+
+    def later(self) -> list[int]:
+        """The newest version of each scored answer that holds tokens of later versions than the evaluated one."""
+        return [self.newest[t] for t in self.scores if self.newest[t] > self.version]
 
     def mean(self, sample: str) -> float:
         """Mean reward of the `sampled` or the `greedy` answers; an answer that was given up counts as 0."""

@@ -53,6 +53,7 @@ from rljob_core.messages import (
     EngineGone,
     GenerationEnded,
     Hello,
+    OptimizerReset,
     PayloadMissing,
     RoleFailed,
     StepProposed,
@@ -165,6 +166,8 @@ class Planner:
                     training.on_checkpoint_written(context, observation)
                 case PayloadMissing():
                     training.on_payload_missing(context, observation)
+                case OptimizerReset():
+                    training.on_optimizer_reset(context, observation)
                 case RoleFailed():
                     _on_role_failed(context, observation)
         _advance(context)

@@ -49,14 +49,16 @@ def _on_answer(context: PlannerContext, summary: Summary) -> None:
     key = (summary.trajectory, summary.attempt)
     run = context.evaluation
     if run is None or not run.holds(*key):
-        context.messages.payloads.release([key])
+        context.messages.release(key)
         return
-    engine = run.arrived(summary.trajectory)
+    engine = run.arrived(summary.trajectory, newest=summary.span.max)
     context.liveness.free_slot(engine)
     if payload_fault(summary, committed=context.state.version):
         context.messages.payloads.release([key])
         attempts = context.spec.pipeline.max_attempts
         run.retry(summary.trajectory, max_attempts=attempts, failure=not _is_ahead(context, engine))
+    elif early := context.messages.pop_early(key, summary.digest):
+        _on_score(context, early)
 
 
 def _on_trajectory(context: PlannerContext, summary: Summary, *, sequence: int, index: int) -> None:
@@ -158,8 +160,9 @@ def on_rewards(context: PlannerContext, seen: RewardsSeen) -> None:
 def _on_score(context: PlannerContext, result: RewardResult) -> None:
     run, key = context.evaluation, (result.trajectory, result.attempt)
     if run is not None and run.holds(*key):
-        # The score may come before the payload's header: the engine then still counts it.
-        context.liveness.free_slot(run.arrived(result.trajectory))
+        if result.trajectory not in run.unscored:  # the score came before the payload's header
+            context.messages.keep_early(result)
+            return
         if failure_of(result, functions=context.spec.reward.functions):
             run.retry(result.trajectory, max_attempts=context.spec.pipeline.max_attempts, failure=True)
         else:

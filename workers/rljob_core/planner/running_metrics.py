@@ -99,4 +99,6 @@ class RunningMetrics:
             version=record.version,
             heldout_sampled=record.sampled,
             heldout_greedy=record.greedy,
+            heldout_newest=record.newest,
+            heldout_mixed=record.mixed,
         )

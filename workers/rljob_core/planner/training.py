@@ -16,6 +16,7 @@ from rljob_core.messages import (
     Fence,
     Hello,
     MicroBatch,
+    OptimizerReset,
     PayloadMissing,
     Resume,
     StepProposed,
@@ -165,6 +166,14 @@ def on_checkpoint_written(context: PlannerContext, event: CheckpointWritten) -> 
     committed = context.state.lineage.get(event.version) == event.manifest
     if committed and (newest is None or event.version > newest.version):
         context.emit(CheckpointSaved(event.version, event.attempt, event.key))
+
+
+def on_optimizer_reset(context: PlannerContext, event: OptimizerReset) -> None:
+    """The trainer in charge misses optimizer state: say so where the user looks; nothing else follows."""
+    trainer = context.state.trainer
+    if trainer is not None and event.attempt == trainer.attempt:
+        context.optimizer_reset = event.message
+        context.act(PublishMetrics(metrics_line(context)))
 
 
 def on_payload_missing(context: PlannerContext, event: PayloadMissing) -> None:

@@ -125,6 +125,8 @@ class Evaluated:
     """Mean scores on the held-out prompts under `version`.
 
     Attributes:
+        newest, mixed: how many answers hold tokens of later versions, and the newest of these; both 0 if none does, or
+            if an earlier release wrote this, which did not look.
         killers: prompts whose answers killed their engines: they count as 0, and are not asked again.
     """
 
@@ -133,6 +135,8 @@ class Evaluated:
     greedy: float
     samples: int
     killers: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
+    newest: Annotated[int, OMITTED_IF_EMPTY] = 0
+    mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
     kind: Literal["evaluated"] = "evaluated"
 
 

@@ -85,9 +85,7 @@ async def roll_back(
     charge = await _Charge.take(config, store, instance)
     recovery.restore(charge.planner.context, await read_stores(store, weights, charge.state.version))
     chain = list(charge.state.chain)
-    # Without a ledger, to continue from the newest version is a choice, too.
-    if not (charge.ledger.is_empty and version == len(chain) and _is_intact(weights, chain, version)):
-        await asyncio.to_thread(_check, weights, chain, version)
+    await asyncio.to_thread(_check, weights, chain, version, with_newest=charge.ledger.is_empty)
     return await _go_back(charge, place, version)
 
 
@@ -187,9 +185,10 @@ async def _go_back(charge: _Charge, place: _Place, version: int) -> RolledBack:
     )
 
 
-def _check(weights: WeightStore, chain: list[StepCommitted], version: int) -> None:
+def _check(weights: WeightStore, chain: list[StepCommitted], version: int, *, with_newest: bool) -> None:
+    """Check that the job can go back to a version; without a ledger, to continue from the newest is a choice, too."""
     newest = len(chain)
-    if version == newest:
+    if version == newest and not (with_newest and newest):
         problem = f"{version} is the newest version: to continue from it, omit the flag"
     elif version > newest:
         problem = f"there is no version {version}: the newest is {newest}"
@@ -197,7 +196,12 @@ def _check(weights: WeightStore, chain: list[StepCommitted], version: int) -> No
         return
     else:
         problem = f"the weights of version {version} are deleted or damaged"
-    intact = [0, *intact_versions(weights, ((c.version, c.key, c.manifest) for c in chain[:-1]))]
+    intact = [
+        0,
+        *intact_versions(
+            weights, ((c.version, c.key, c.manifest) for c in chain[: newest - 1 + with_newest])
+        ),
+    ]
     choice = f"{problem}. Versions that can be gone back to: {', '.join(map(str, intact))}"
     raise SpecError(
         FLAG, f"{choice} (0 is the initial model)" if newest else f"{problem}: nothing was trained"

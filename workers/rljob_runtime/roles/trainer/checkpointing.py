@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
-from rljob_core.messages import CheckpointWritten, Resume
+from rljob_core.messages import CheckpointWritten, OptimizerReset, Resume
 from rljob_core.ports import MessageStore, TrainerBackend
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.roles.trainer.policy_weights import PolicyWeights
 from rljob_runtime.training.checkpoints import CheckpointStore
-
-log = logging.getLogger(__name__)
 
 
 class Checkpointing:
@@ -46,12 +43,19 @@ class Checkpointing:
         """Key of the newest checkpoint that was saved or restored."""
         return None if self._newest is None else self._newest[1]
 
-    def restore(self, work: Resume) -> None:
-        """Load the state that training continues with into the backend; blocks."""
+    def restore(self, work: Resume) -> OptimizerReset | None:
+        """Load the state that training continues with into the backend; blocks.
+
+        Returns what is missing of it, if anything is.
+        """
         self._newest = self._checkpoint_for(work)
         self._backend.load_state(
             None if self._newest is None else str(self._checkpoints.folder(self._newest[1]))
         )
+        used = None if self._newest is None else self._newest[0]
+        if not work.version or (used is not None and used >= (work.checkpoint_version or 0)):
+            return None
+        return OptimizerReset(self._attempt, work.version, work.checkpoint or "", used)
 
     def _checkpoint_for(self, work: Resume) -> tuple[int, str] | None:
         """Version and key of the checkpoint to continue from; None for a fresh optimizer."""
@@ -60,10 +64,7 @@ class Checkpointing:
         if work.checkpoint in self._checkpoints.keys():  # noqa: SIM118  a method
             return work.checkpoint_version, work.checkpoint
         # A ledger that lost its end names a checkpoint that a newer one has replaced since.
-        newest = self._checkpoints.newest(work.version)
-        instead = "a fresh optimizer" if newest is None else newest[1]
-        log.warning("the checkpoint %s is gone: continuing with %s", work.checkpoint, instead)
-        return newest
+        return self._checkpoints.newest(work.version)
 
     async def save(self) -> None:
         """Save the state after the newest finished step, unless it is saved already, and announce it."""

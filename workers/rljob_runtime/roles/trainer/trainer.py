@@ -27,6 +27,7 @@ from rljob_core.messages import (
     Finish,
     Hello,
     MicroBatch,
+    OptimizerReset,
     PayloadMissing,
     Resume,
     StepProposed,
@@ -195,7 +196,9 @@ class Trainer:
         self._resumed = work.number
         self._missing = None
         if self._policy.version != work.version or self._policy.manifest != work.manifest:
-            await asyncio.to_thread(self._load, work)
+            if (reset := await asyncio.to_thread(self._load, work)) is not None:
+                log.warning("%s", reset.message)
+                await publish_event(self._store, reset)
             if self._checkpoints.key is not None and self._checkpoints.key != work.checkpoint:
                 await self._checkpoints.announce()
         elif self._proposal is not None:
@@ -207,9 +210,9 @@ class Trainer:
         await self._begin_step(work.version)
         log.info("attempt %d trains from version %d (epoch %d)", work.attempt, work.version, work.epoch)
 
-    def _load(self, work: Resume) -> None:
+    def _load(self, work: Resume) -> OptimizerReset | None:
         self._policy.load(work)
-        self._checkpoints.restore(work)
+        return self._checkpoints.restore(work)
 
     async def _begin_step(self, version: int) -> None:
         await asyncio.to_thread(self._backend.begin_step, version)
