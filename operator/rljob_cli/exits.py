@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import sys
 import tempfile
@@ -22,6 +23,10 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 T = TypeVar("T")
+_REFUSALS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ESTALE
+}  # fmt: skip
+"""What a file system answers that takes or gives no more."""
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -40,8 +45,27 @@ def exit_codes() -> Iterator[None]:
     except RLJobError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from error
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {place}{error.strerror}: nothing that was there is lost", err=True)
+        typer.echo("at fault: the disk of this machine", err=True)
+        typer.echo("to do: free space on it, or repair it, then give the same command again", err=True)
+        raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Let an OSError of a write to a file that is open, which names none, name the folder that was written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(folder)
+        raise
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_store
 
 
-def way_on(folder: RunFolder, job: RLJob) -> SpecError:
+def way_on(folder: RunFolder, job: RLJob) -> SpecError | None:
     """The refusal to resume a job whose ledger is gone: what is left of the job, and what continues it.
+
+    None if there is no trace of training: the run ended before its streams were made, and can just start.
 
     Nothing is changed. Manifests of the weights say what the lost commits were, so that `--from-version` can make the
     ledger again; the user has to ask for it, as it cannot say what was planned and not trained.
@@ -43,11 +45,13 @@ def way_on(folder: RunFolder, job: RLJob) -> SpecError:
             f"from it, with --output {folder.path}-2 --set spec.model.uri={checkpoints.folder(saved[-1])} instead of "
             "--resume"
         )
-    else:
+    elif any(folder.trainer.glob("*.jsonl")):
         words = (
             f"{gone}, and there are neither versions of the weights nor checkpoints: there is nothing to continue. "
             f"Start the job again with --output {folder.path}-2 instead of --resume"
         )
+    else:
+        return None
     return SpecError("--resume", words)
 
 

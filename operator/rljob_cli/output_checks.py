@@ -83,7 +83,8 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity, *, needs
     if needs_ledger and not nats_url and not any((folder.nats / "store").glob("jetstream/*")):
         from rljob_cli.lost_ledger import way_on
 
-        raise way_on(folder, identity.stamp(job))
+        if (refusal := way_on(folder, identity.stamp(job))) is not None:
+            raise refusal
     from rljob_runtime.training.checkpoints import CheckpointStore
 
     root = job.spec.trainer.checkpoint.uri or str(folder.checkpoints)

@@ -63,6 +63,7 @@ class RunProgress:
     Attributes:
         lines: metrics lines in order, without duplicates: one per commit, per evaluation and for the end.
         latest: the newest metrics line; None before the first.
+        optimizer_resets: why the optimizer continued with an older or a fresh state, each time that it did.
         engines: the newest heartbeat of each engine.
         rollout: rate of generated tokens, from the engines' own counters.
     """
@@ -70,6 +71,7 @@ class RunProgress:
     def __init__(self) -> None:
         self.lines: list[StepMetrics] = []
         self.latest: StepMetrics | None = None
+        self.optimizer_resets: list[str] = []
         self.engines: dict[str, EngineSignal] = {}
         self.rollout = Rate()
         self._seen: set[tuple[Kind, int]] = set()
@@ -83,6 +85,8 @@ class RunProgress:
         self._generated[line.epoch] = max(self._generated.get(line.epoch, 0), line.tokens_generated)
         if self.latest is None or line.epoch >= self.latest.epoch:
             self.latest = line
+        if line.optimizer_reset and line.optimizer_reset not in self.optimizer_resets:
+            self.optimizer_resets.append(line.optimizer_reset)
         if line.gone_back:
             self._go_back(line.version)
             return False
@@ -127,6 +131,10 @@ class RunProgress:
     def step(self) -> int:
         """The number of committed steps."""
         return max((line.version for line in self.lines), default=0)
+
+    def planned(self, steps: int) -> int:
+        """The step that ends the job: `spec.steps`, but no less than the steps that had begun when it was changed."""
+        return max(steps, self.step, self.latest.last_version if self.latest is not None else 0)
 
     @property
     def tokens_generated(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from rljob_cli.progress import RunProgress
 from rljob_cli.run_folder import RunFolder
+from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.local.replace_text import replace_text
@@ -55,6 +57,7 @@ def summarize(
     peak_bytes: int,
     outcome: str,
     message: str = "",
+    ledger: JobState | None = None,
 ) -> dict[str, Any]:
     """The content of `summary.json`.
 
@@ -63,39 +66,73 @@ def summarize(
         peak_bytes: largest sum of all processes' memory, shared pages counted once.
         outcome: `Running`, `Succeeded`, `Failed` or `Interrupted`.
         message: why the run has this outcome; "" if there is nothing to add.
+        ledger: the fold of the ledger, from which the run's last summary counts: a coordinator that is stopped may have
+            published less than it recorded. None while the job runs: counts are those of its newest metrics line.
     """
-    evaluations = progress.evaluations
-    before, after = (evaluations[0], evaluations[-1]) if evaluations else (None, None)
     staleness_max, staleness_mean = progress.staleness
-    counts = progress.latest.trajectories if progress.latest else {}
     tokens = progress.tokens_generated
+    counts = _counts_of_lines(progress) if ledger is None else _counts_of_ledger(ledger)
     return {
         "job": job.metadata.name,
         "mode": str(job.spec.pipeline.mode),
         "max_staleness": job.spec.pipeline.bound,
-        "steps": progress.step,
-        "steps_planned": job.spec.steps,
+        "steps_planned": max(progress.planned(job.spec.steps), counts["steps"]),
         "wall_seconds": round(wall_seconds, 2),
         "tokens_generated": tokens,
         "tokens_per_second": round(tokens / wall_seconds, 1) if wall_seconds > 0 else 0.0,
-        "heldout_reward_before": before and before.heldout_sampled,
-        "heldout_reward_after": after and after.heldout_sampled,
-        "heldout_greedy_before": before and before.heldout_greedy,
-        "heldout_greedy_after": after and after.heldout_greedy,
         "staleness_max": staleness_max,
         "staleness_mean": staleness_mean,
-        "trajectories": {
-            "planned": counts.get("planned", 0),
-            "generated": counts.get("generated", 0),
-            "consumed": counts.get("consumed", 0),
-            "aborted": dict(progress.latest.aborted) if progress.latest else {},
-        },
-        "attempts_failed": dict(progress.latest.attempts_failed) if progress.latest else {},
-        "trainer_attempts": progress.latest.trainer_attempt if progress.latest else 0,
-        "coordinator_epochs": progress.latest.epoch if progress.latest else 0,
+        "optimizer_resets": progress.optimizer_resets,
         "peak_memory_bytes": peak_bytes,
         "exit": outcome,
         "message": message,
+        **counts,
+    }
+
+
+def _counts_of_lines(progress: RunProgress) -> dict[str, Any]:
+    evaluations, latest = progress.evaluations, progress.latest
+    return {
+        "steps": progress.step,
+        **_evaluated(
+            [
+                (e.heldout_sampled, e.heldout_greedy, e.heldout_mixed)
+                for e in (*evaluations[:1], *evaluations[-1:])
+            ]
+        ),
+        "trajectories": _trajectories(latest.trajectories, latest.aborted)
+        if latest
+        else _trajectories({}, {}),
+        "attempts_failed": dict(latest.attempts_failed) if latest else {},
+        "trainer_attempts": latest.trainer_attempt if latest else 0,
+        "coordinator_epochs": latest.epoch if latest else 0,
+    }
+
+
+def _counts_of_ledger(state: JobState) -> dict[str, Any]:
+    evaluated = [state.evaluated[choose(state.evaluated)] for choose in (min, max) if state.evaluated]
+    return {
+        "steps": state.version,
+        **_evaluated([(e.sampled, e.greedy, e.mixed) for e in evaluated]),
+        "trajectories": _trajectories(state.counts, state.aborted),
+        "attempts_failed": dict(state.attempts_failed),
+        "trainer_attempts": state.trainer.attempt if state.trainer else 0,
+        "coordinator_epochs": state.writer.count,
+    }
+
+
+def _trajectories(counts: Mapping[str, int], aborted: Mapping[str, int]) -> dict[str, Any]:
+    numbers = {name: counts.get(name, 0) for name in ("planned", "generated", "consumed")}
+    return {**numbers, "aborted": dict(aborted)}
+
+
+def _evaluated(scores: Sequence[tuple[float | None, float | None, int]]) -> dict[str, Any]:
+    """The first and the last evaluation: mean rewards, and how many answers hold tokens of later versions."""
+    found = scores or [(None, None, 0)] * 2
+    return {
+        f"heldout_{name}_{when}": score[number]
+        for when, score in zip(("before", "after"), found, strict=True)
+        for number, name in enumerate(("reward", "greedy", "mixed"))
     }
 
 

@@ -11,13 +11,16 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
-from rljob_cli import report
+from rljob_cli import ends, report
 from rljob_cli.checks import check_pods
 from rljob_cli.embedded_nats import start_nats
+from rljob_cli.ends import Fault, fault_of_words
 from rljob_cli.memory import resident_bytes
 from rljob_cli.output_checks import LEAST_FREE_BYTES
 from rljob_cli.patch import changes, stored_job
@@ -27,7 +30,9 @@ from rljob_cli.run_folder import RunFolder
 from rljob_cli.stream_follower import StreamFollower, opened_store
 from rljob_cli.view import View
 from rljob_core.errors import RLJobError, SpecError
+from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob
+from rljob_core.words import innermost
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
@@ -36,11 +41,14 @@ from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions.observe import JobMetrics, pipeline_in_force
 from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.reconcile import Reconciler
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.nats.store import NatsStore
 
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
 _LAST_LINES_SECONDS = 5.0
 _UNFINISHED_SECONDS = 30.0
+_LEDGER_SECONDS = 5.0
 _STOP_SECONDS = 8.0
 """Seconds in which all processes end, so that this process ends within 10 s of the signal."""
 
@@ -55,10 +63,16 @@ class RunExit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended, and a message about it."""
+    """How a run ended, a message about it, and what was at fault if it failed."""
 
     exit: RunExit
     message: str = ""
+    fault: Fault | None = None
+
+    @classmethod
+    def failed(cls, message: str, fault: Fault | None = None) -> End:
+        """A failure; if the fault is not given, it is what the message says."""
+        return cls(RunExit.FAILED, message, fault or fault_of_words(message))
 
 
 class _OutputLost(Exception):
@@ -107,6 +121,8 @@ class Run:
         self._peak = int(self._earlier.get("peak_memory_bytes", 0))
         self.progress = RunProgress()
         self._follower = StreamFollower(self.progress, self._metrics, view)
+        self._streams: Callable[[], AbstractAsyncContextManager[NatsStore]] | None = None
+        self._ledger: JobState | None = None
 
     async def run(self) -> End:
         """Run until the job is finished, a signal comes or the folder is lost, and end all processes."""
@@ -119,7 +135,7 @@ class Run:
                 end = await self._work(cluster, signals)
                 if end.exit is not RunExit.SUCCEEDED:
                     self._view.note("stopping: the trainer saves a checkpoint (Ctrl-C again ends at once)")
-                    await cluster.shutdown(within=_STOP_SECONDS)
+                await cluster.shutdown(within=_STOP_SECONDS, roles_ended=self._read_ledger)
         except asyncio.CancelledError:
             await cluster.shutdown(within=0.0)
         finally:
@@ -139,13 +155,12 @@ class Run:
                 await asyncio.wait({work})
         if work.cancelled():
             return End(RunExit.INTERRUPTED)
-        error = work.exception()
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
+        raised = work.exception()
+        error = innermost(raised) if raised is not None else None
         if isinstance(error, _OutputLost | OSError):
-            return End(RunExit.FAILED, f"{self._folder.path} cannot be written any more: {_reason(error)}")
+            return End.failed(f"{self._folder.path} cannot be written any more: {_reason(error)}", ends.DISK)
         if isinstance(error, RLJobError):
-            return End(RunExit.FAILED, str(error))
+            return End.failed(str(error), ends.fault_of_error(error))
         return work.result()
 
     async def _until_finished(self, cluster: LocalCluster) -> End:
@@ -155,6 +170,7 @@ class Run:
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
         config = resolve_job(self._job, defaults).config
+        self._streams = partial(opened_store, config, url)
         async with opened_store(config, url) as store, asyncio.TaskGroup() as beside:
             if (reopened := await reopen_failed(config, url, store)) is not None:
                 self._view.note(
@@ -188,9 +204,9 @@ class Run:
             await asyncio.wait({reconcile, said})
         end = self.progress.end
         if end is not None and end.finished != "Succeeded":
-            return End(RunExit.FAILED, end.message)
+            return End.failed(end.message)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
-            return End(RunExit.FAILED, outcome.message or outcome.reason)
+            return End.failed(outcome.message or outcome.reason)
         return End(RunExit.SUCCEEDED)
 
     # ------------------------------------------------------------------------------------------ while it runs
@@ -228,10 +244,25 @@ class Run:
                 self._summarize("Running", "")
             await asyncio.sleep(_SAMPLE_SECONDS)
 
+    async def _read_ledger(self) -> None:
+        """Read what the roles have recorded and published until they ended: nobody else writes any more."""
+        if self._streams is None:
+            return
+        try:
+            async with asyncio.timeout(_LEDGER_SECONDS), self._streams() as store:
+                await self._follower.catch_up(store)
+                uid = self._job.metadata.uid or ""
+                self._ledger = await Ledger(store, job=uid, instance="rljob-run").replay()
+        except (RLJobError, OSError, TimeoutError) as error:
+            why = str(error) or "it did not answer in time"
+            self._view.note(f"summary.json counts by the last metrics: the ledger was not read ({why})")
+
     def _job_metrics(self) -> JobMetrics | None:
-        line = self.progress.commits[-1] if self.progress.commits else None
-        if line is None:
+        latest, line = self.progress.latest, self.progress.commits[-1] if self.progress.commits else None
+        if latest is None:
             return None
+        if line is None:
+            return JobMetrics(optimizer_reset=latest.optimizer_reset)
         largest, mean = self.progress.staleness
         return JobMetrics(
             step=self.progress.step,
@@ -241,9 +272,15 @@ class Run:
             staleness_mean=mean,
             tokens_per_second=line.tokens_per_second,
             pipeline=pipeline_in_force(line),
+            optimizer_reset=latest.optimizer_reset,
         )
 
     # ------------------------------------------------------------------------------------------ the end
+
+    @property
+    def step(self) -> int:
+        """The number of committed steps: by the ledger, once the run has ended."""
+        return self.progress.step if self._ledger is None else self._ledger.version
 
     @property
     def _wall_seconds(self) -> float:
@@ -257,19 +294,26 @@ class Run:
             peak_bytes=self._peak,
             outcome=outcome,
             message=message,
+            ledger=self._ledger,
         )
         report.write_summary(self._folder, summary)
 
     def _finish(self, end: End) -> End:
         """Write the results; a full disk turns the end into a failure."""
+        finished = self._ledger.finished if self._ledger is not None else None
+        if end.exit is RunExit.INTERRUPTED and finished is not None:  # it was over before the signal
+            succeeded = finished.outcome == "Succeeded"
+            end = End(RunExit.SUCCEEDED) if succeeded else End.failed(finished.message)
         try:
             self._summarize(end.exit, end.message)
             report.plot(self._folder.plot, self._job, self.progress)
         except OSError as error:
             lost = f"its results cannot be written to {self._folder.path}: {_reason(error)}"
-            return End(RunExit.FAILED, "; ".join(filter(None, [end.message, lost])))
+            return End.failed("; ".join(filter(None, [end.message, lost])), end.fault or ends.DISK)
         return end
 
 
 def _reason(error: BaseException) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror} ({error.filename})" if error.filename else error.strerror

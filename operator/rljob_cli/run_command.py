@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes
+from rljob_cli import ends
+from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes, naming
 from rljob_cli.manifest import load_job
 from rljob_cli.patch import kept_patches
 from rljob_cli.run_folder import Identity, RunFolder
@@ -97,6 +98,7 @@ def run(
         python_path = allow_modules_beside(file)
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
         with ExitStack() as held:
+            held.enter_context(naming(folder.path))
             with folder.changing():
                 before = folder.identity() if resume else None
                 kept = kept_patches(before, given) if before is not None else []
@@ -181,33 +183,38 @@ def _finished(folder: RunFolder, job: RLJob) -> bool:
 def _run(
     job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
 ) -> int:
-    from rljob_cli.run import Run, RunExit
+    from rljob_cli.run import End, Run, RunExit
     from rljob_cli.view import open_view
 
     job = identity.stamp(job)
     console = Console()
     with open_view(console, job) as view:
 
-        async def to_the_end() -> tuple[RunExit, str, int]:
+        async def to_the_end() -> tuple[End, int]:
             here = Run(job, folder, view, nats_port=nats_port, environment=environment)
-            end = await here.run()
-            return end.exit, end.message, here.progress.step
+            return await here.run(), here.step
 
-        outcome, message, step = asyncio.run(to_the_end())
-    if outcome is RunExit.SUCCEEDED:
+        end, step = asyncio.run(to_the_end())
+    if end.exit is RunExit.SUCCEEDED:
         typer.echo(f"finished: {step} steps; results in {folder.path}")
+        typer.echo(f"to check it: {shlex.join(['rljob', 'audit', str(folder.path)])}")
         return 0
-    typer.echo(f"to continue: {_resume_command()}", err=True)
-    if outcome is RunExit.INTERRUPTED:
-        typer.echo(f"interrupted at step {step}", err=True)
-        return EXIT_INTERRUPTED
-    typer.echo(f"error: {job.metadata.name} failed at step {step}: {message}", err=True)
-    typer.echo(f"what each process said: {folder.path / 'logs'}", err=True)
-    return EXIT_FAILED
+    log, flags = folder.path / "logs", list[str]()
+    if end.exit is RunExit.INTERRUPTED:
+        typer.echo(f"interrupted at step {step}, by a signal from outside", err=True)
+    else:
+        fault = end.fault or ends.UNKNOWN
+        log, flags = ends.log_of(fault, job.metadata.name, log), ends.flags_to_continue(end.message)
+        typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.message}", err=True)
+        typer.echo(f"at fault: {fault.who}", err=True)
+        typer.echo(f"to do: {fault.remedy}", err=True)
+    typer.echo(f"log: {log}", err=True)
+    typer.echo(f"to continue: {resume_command(*flags)}", err=True)
+    return EXIT_INTERRUPTED if end.exit is RunExit.INTERRUPTED else EXIT_FAILED
 
 
-def _resume_command() -> str:
-    """The command that was given, to continue, without the flag: the rollback is done."""
+def resume_command(*flags: str) -> str:
+    """The command that was given, to continue; without its flags of that kind: a rollback is done."""
     arguments = iter(sys.argv[1:])
     kept = []
     for argument in arguments:
@@ -215,4 +222,4 @@ def _resume_command() -> str:
             next(arguments, None)
         elif argument != "--resume" and not argument.startswith("--from-version="):
             kept.append(argument)
-    return shlex.join(["rljob", *kept, "--resume"])
+    return shlex.join(["rljob", *kept, "--resume", *flags])

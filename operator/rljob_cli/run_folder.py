@@ -116,11 +116,11 @@ class RunFolder:
     def claim(self, identity: Identity) -> None:
         """Create the folder and write the identity of its job."""
         create_folder(self.path)
+        self.write(identity)  # first: if a later write fails, the folder is a run to resume
         for folder in (self.nats, self.weights, self.checkpoints, self.trainer):
             folder.mkdir(exist_ok=True)
         if not self.checkpoint.is_symlink():
             self.checkpoint.symlink_to(Path(self.checkpoints.name) / "latest")
-        self.write(identity)
 
     def write(self, identity: Identity) -> None:
         """Write the identity of its job durably: it survives a crash of the machine."""

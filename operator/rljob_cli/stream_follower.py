@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,7 +17,7 @@ from rljob_cli.view import View
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreUnavailable
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
-from rljob_core.ports import Channel
+from rljob_core.ports import Channel, Message
 from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -98,17 +98,29 @@ class StreamFollower:
             if not self._known:
                 self._metrics.start([])
         async for batch in store.read(Channel.METRICS, start=self._read + 1):
-            for message in batch:
-                self._add_line(
-                    STEP_METRICS.validate_json(message.data), before=message.sequence <= self._known
-                )
-                if message.sequence == self._known:
-                    self._metrics.start(self._progress.lines)
-                self._read = message.sequence
+            self._take(batch)
             # A later line may revoke the end of an earlier run.
             if self._progress.end is not None and batch[-1].sequence >= self._known:
                 self.ended.set()
             self._view.refresh(self._progress)
+
+    async def catch_up(self, store: NatsStore) -> None:
+        """Read the metrics that were published and not read yet, when no role runs any more and `follow` has ended."""
+        newest = await store.last_sequence(Channel.METRICS)
+        if self._known is None or newest <= self._read:
+            return
+        async for batch in store.read(Channel.METRICS, start=self._read + 1):
+            self._take(batch)
+            if self._read >= newest:
+                return
+
+    def _take(self, batch: Sequence[Message]) -> None:
+        for message in batch:
+            before = message.sequence <= (self._known or 0)
+            self._add_line(STEP_METRICS.validate_json(message.data), before=before)
+            if message.sequence == self._known:
+                self._metrics.start(self._progress.lines)
+            self._read = message.sequence
 
     def _add_line(self, line: StepMetrics, *, before: bool) -> None:
         """Add a line of the metrics stream; `before`: it was stored when this run started."""

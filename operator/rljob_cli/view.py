@@ -54,6 +54,13 @@ def _decimal(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
+def _mixed(line: StepMetrics) -> str:
+    """How many answers of an evaluation hold tokens of later versions, in brackets; empty if none does."""
+    if not line.heldout_mixed:
+        return ""
+    return f" ({line.heldout_mixed} answers with tokens of later versions, up to {line.heldout_newest})"
+
+
 def _event_text(event: Event) -> str:
     about = f" {event.about}" if event.about else ""
     return f"{event.reason}{about}: {event.message}"
@@ -103,7 +110,7 @@ class PlainView:
             self._flush()
             self._print(
                 f"held-out at version {line.version}: {_decimal(line.heldout_sampled)} sampled, "
-                f"{_decimal(line.heldout_greedy)} greedy"
+                f"{_decimal(line.heldout_greedy)} greedy{_mixed(line)}"
             )
 
     def refresh(self, progress: RunProgress) -> None:  # noqa: ARG002  the protocol's
@@ -133,9 +140,10 @@ class PlainView:
         self._next = time.monotonic() + _PLAIN_SECONDS
         stats = line.stats
         staleness = "–" if stats is None else f"{stats.staleness_mean:.2f} (max {stats.staleness_max})"
+        rate = progress.rollout.per_second or line.tokens_per_second
         self._print(
-            f"step {line.step}/{self._steps}  reward {_decimal(line.reward_mean)}  staleness {staleness}  "
-            f"{progress.rollout.per_second or line.tokens_per_second:,.0f} tokens/s  engines {line.engines}"
+            f"step {line.step}/{progress.planned(self._steps)}  reward {_decimal(line.reward_mean)}  "
+            f"staleness {staleness}  {rate:,.0f} tokens/s  engines {line.engines}"
         )
 
     def _print(self, text: str) -> None:
@@ -164,6 +172,7 @@ class LiveView:
 
     def __init__(self, console: Console, job: RLJob) -> None:
         self._title = _title(job)
+        self._steps = job.spec.steps
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._trainer_rate = _TrainerRate()
         self._progress = RunProgress()
@@ -197,7 +206,7 @@ class LiveView:
     def refresh(self, progress: RunProgress) -> None:
         """Display this progress from the next redraw on."""
         self._progress = progress
-        self._bar.update(self._task, completed=progress.step)
+        self._bar.update(self._task, completed=progress.step, total=progress.planned(self._steps))
 
     def event(self, event: Event) -> None:
         """Add the event to the recent events."""
@@ -206,7 +215,7 @@ class LiveView:
     def changed(self, job: RLJob) -> None:
         """Update the title and the bar, and report the change among the recent events."""
         self._title = _title(job)
-        self._bar.update(self._task, total=job.spec.steps)
+        self._steps = job.spec.steps
         self.note(_changed_text(job))
 
     def note(self, text: str) -> None:

@@ -563,7 +563,7 @@ def test_resume_without_a_run_or_without_a_checkpoint(tmp_path: Path) -> None:
     file = write_job(tmp_path)
     (error,) = refused(file, "--resume")
     assert error == f"--resume: {tmp_path}/out holds no run: remove --resume to start one"
-    claimed(file)
+    (claimed(file).trainer / "attempt-1.jsonl").touch()  # it has trained
     (error,) = refused(file, "--resume")
     assert error.startswith(
         f"--resume: the ledger of this job, {tmp_path}/out/nats/store, is gone, and there are neither"

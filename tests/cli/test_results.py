@@ -16,7 +16,9 @@ from rljob_cli.progress import Rate, RunProgress
 from rljob_cli.report import MetricsFile, earlier, plot, summarize, write_summary
 from rljob_cli.run_folder import RunFolder
 from rljob_cli.view import LiveView, PlainView, open_view
+from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, EngineSignal, StepMetrics, StepStats
+from rljob_core.records import EpochClaimed, Evaluated
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Event
 
@@ -76,6 +78,9 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
         "heldout_reward_after": 0.9,
         "heldout_greedy_before": 0.8,
         "heldout_greedy_after": 0.95,
+        "heldout_mixed_before": 0,
+        "heldout_mixed_after": 0,
+        "optimizer_resets": [],
         "staleness_max": 2,
         "staleness_mean": 0.75,
         "trajectories": {"planned": 12, "generated": 10, "consumed": 8, "aborted": {"RewardFailed": 2}},
@@ -101,6 +106,50 @@ def test_revoked_versions_are_forgotten_and_announced_again() -> None:
     assert progress.step == 1
     assert progress.add(commit(2, epoch=4))
     assert progress.step == 2
+
+
+def test_the_last_summary_counts_by_the_ledger(job: RLJob) -> None:
+    state = JobState()
+    state.apply(EpochClaimed(5_000_003, "c", "uid"))
+    state.apply(Evaluated(0, 0.3, 0.8, 4))
+    state.apply(Evaluated(2, 0.5, 0.75, 4, newest=3, mixed=2))
+    state.counts.update(planned=16, generated=12, consumed=8)
+    state.aborted["PayloadLost"] = 4
+    summary = summarize(job, story(), wall_seconds=1.0, peak_bytes=0, outcome="Interrupted", ledger=state)
+    assert summary["trajectories"] == {
+        "planned": 16,
+        "generated": 12,
+        "consumed": 8,
+        "aborted": {"PayloadLost": 4},
+    }
+    assert (summary["steps"], summary["coordinator_epochs"]) == (0, 5)
+    assert (summary["heldout_reward_before"], summary["heldout_reward_after"]) == (0.3, 0.5)
+    assert (summary["heldout_mixed_before"], summary["heldout_mixed_after"]) == (0, 2)
+
+
+def test_no_step_is_past_the_last_one(job: RLJob) -> None:
+    """`spec.steps` was lowered to 2 when steps up to 8 had begun."""
+    lowered = job.model_copy(update={"spec": job.spec.model_copy(update={"steps": 2})})
+    progress = RunProgress()
+    progress.add(replace(commit(6), last_version=8))
+    console = Console(file=StringIO(), width=200)
+    with PlainView(console, lowered) as view:
+        view.line(progress.lines[-1], progress)
+    assert console.file.getvalue().startswith("step 6/8  ")  # type: ignore[attr-defined]
+    summary = summarize(lowered, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")
+    assert (summary["steps"], summary["steps_planned"]) == (6, 8)
+
+
+def test_an_evaluation_says_which_answers_are_not_of_its_version_alone(job: RLJob) -> None:
+    console = Console(file=StringIO(), width=200)
+    with PlainView(console, job) as view:
+        view.line(replace(evaluation(12, 0.5, 0.75), heldout_newest=13, heldout_mixed=26), RunProgress())
+        view.line(evaluation(13, 0.5, 0.75), RunProgress())
+    first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first == (
+        "held-out at version 12: 0.500 sampled, 0.750 greedy (26 answers with tokens of later versions, up to 13)"
+    )
+    assert second == "held-out at version 13: 0.500 sampled, 0.750 greedy"
 
 
 def test_summary_before_anything_happened(job: RLJob) -> None:
@@ -165,7 +214,7 @@ def test_plain_lines_do_not_flood(job: RLJob) -> None:
     assert lines[0].startswith("step 1/4  reward 0.100  staleness 0.50 (max 1)")
     assert "BackOff sums-rollout-cpu-0: ended with code 137; starts again in 1 s" in lines
     assert "held-out at version 199: 0.500 sampled, 0.750 greedy" in lines
-    assert lines[-1].startswith("step 200/4")
+    assert lines[-1].startswith("step 200/200  ")
     assert len(lines) < 10
 
 

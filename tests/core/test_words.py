@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from rljob_core.words import LONGEST_LINE, end_in_words, error_in_words, exit_in_words, last_words
+from rljob_core.words import (
+    LONGEST_LINE,
+    end_in_words,
+    error_in_words,
+    exit_in_words,
+    last_words,
+    place_in_words,
+)
 
 GROUP = """\
   + Exception Group Traceback (most recent call last):
@@ -92,9 +101,20 @@ class Mute(Exception):
     [
         (ValueError("two\nlines"), "ValueError: two lines"),
         (KeyError(), "KeyError"),
-        (Mute(), "Mute"),
+        (Mute(), "Mute: (its __str__ raised ValueError)"),
         (ExceptionGroup("a", [ExceptionGroup("b", [OSError("x")]), ValueError("y")]), "OSError: x"),
     ],
 )
 def test_an_error_is_one_line(error: BaseException, words: str) -> None:
     assert error_in_words(error) == words
+
+
+def test_the_place_of_an_error_is_the_innermost_line_of_the_file() -> None:
+    def fails() -> None:
+        json.loads("{")
+
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        fails()
+    here = f"test_words.py:{fails.__code__.co_firstlineno + 1}"
+    assert place_in_words(raised.value, __file__) == here
+    assert place_in_words(raised.value, "elsewhere.py") == ""

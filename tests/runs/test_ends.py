@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from full_disk import files_of_at_most
 
 from rljob_contract.tiny_models import tiny_model
 from runs import PATIENCE, RLJOB, LiveRun, audit, write_job
@@ -43,9 +45,11 @@ class Runs:
         self.model = model
         self._begun: list[LiveRun] = []
 
+    def manifest(self, **changes: object) -> Path:
+        return write_job(self.folder, self.model, **{"steps": STEPS, **EMULATED, **changes})
+
     def start(self, **changes: object) -> LiveRun:
-        manifest = write_job(self.folder, self.model, **{"steps": STEPS, **EMULATED, **changes})
-        self._begun.append(LiveRun(manifest, self.folder / "run"))
+        self._begun.append(LiveRun(self.manifest(**changes), self.folder / "run"))
         return self._begun[-1]
 
     def next(self, said: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +82,12 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     code.write_text(MISTAKEN)
     run = runs.start(reward={"functions": ["mine:score"]})
     assert run.wait() == 1, run.said
-    assert "mine:score raised KeyError: 'anser'" in run.said
+    assert "mine:score raised KeyError: 'anser' (mine.py:3)" in run.said
+    assert told(run.said) == {
+        "at fault": "your reward function",
+        "to do": "mend it where the message says",
+        "log": str(run.output / "logs" / "job-reward-0.log"),
+    }
     code.write_text(MISTAKEN.replace("anser", "answer"))
     again = runs.next(run.said)
     assert again.returncode == 0, again.stdout + again.stderr + run.logs()
@@ -96,6 +105,8 @@ def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs)
     run.until("step 5", lambda: run.steps() >= 5)
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130, run.said
+    assert told(run.said) == {"log": str(run.output / "logs")}
+    check_summary(run)
     shutil.rmtree(run.output / "nats" / "store")
     before = contents(run.output)
     refused = runs.next(run.said)
@@ -115,9 +126,43 @@ def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs)
     assert (run.output / "metrics.earlier.jsonl").stat().st_size
 
 
+def told(said: str) -> dict[str, str]:
+    """What the end of a run says about itself, besides the command to continue."""
+    return dict(re.findall(r"^(at fault|to do|log): (.*)$", said, re.MULTILINE))
+
+
+def check_summary(run: LiveRun) -> None:
+    """The summary of an interrupted run says what its ledger and its weights say."""
+    counts = json.loads(audit(run.output, "--json").stdout)["counts"]
+    summary = run.summary()
+    newest = counts["versions"]
+    assert (summary["exit"], summary["steps"]) == ("Interrupted", newest)
+    assert f"interrupted at step {newest}" in run.said
+    assert run.steps() == newest  # metrics.jsonl
+    trajectories = summary["trajectories"]
+    assert (trajectories["planned"], trajectories["consumed"]) == (counts["planned"], counts["consumed"])
+
+
 def checkpoints(output: Path) -> list[str]:
     return sorted(path.name for path in (output / "checkpoints").glob("step-*"))
 
 
 def contents(folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("room", [2000, 6000])
+def test_a_disk_that_takes_no_more_ends_a_run_in_plain_words(runs: Runs, room: int):
+    """Where the folder is claimed, and where it has been."""
+    manifest = runs.manifest()
+    command = [RLJOB, "run", str(manifest), "--output", str(runs.folder / "run")]
+    with files_of_at_most(room):
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 1, ended
+    said = ended.stdout + ended.stderr
+    assert "Traceback" not in said
+    assert re.search(rf"error: .*{runs.folder}/run.*File too large", said)
+    assert told(said)["at fault"] == "the disk of this machine"
+    again = [*command, "--resume"] if (runs.folder / "run" / "job.json").exists() else command
+    done = subprocess.run(again, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done

@@ -51,10 +51,20 @@ def error_in_words(error: BaseException) -> str:
     error = innermost(error)
     try:
         message = one_line(str(error))
-    except Exception:  # an error of user code may be unable to say what it is
-        message = ""
+    except BaseException as other:  # an error of user code may be unable to say what it is
+        message = f"(its __str__ raised {type(other).__name__})"
     name = type(error).__name__
     return f"{name}: {message}" if message else name
+
+
+def place_in_words(error: BaseException, file: str) -> str:
+    """`rewards.py:12`, the innermost line of a file at which an error was raised; empty if it was raised elsewhere."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{file.rpartition('/')[2]}:{line}" if line else ""
 
 
 def innermost(error: BaseException) -> BaseException:

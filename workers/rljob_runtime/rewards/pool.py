@@ -14,7 +14,6 @@ import contextlib
 import math
 import multiprocessing
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.words import exit_in_words
 from rljob_runtime.rewards import process as reward_worker
 from rljob_runtime.rewards.process import CallInProgress, ScoringJob, ScoringOutcome
 
@@ -196,7 +196,8 @@ class RewardPool:
             return
         culprit = chunk[call.answer]
         if culprit.crashes:
-            self._fail(chunk, call.answer, f"RewardCrashed: the process ended {_manner(code)}")
+            name = self._config.spec.reward.functions[call.function]
+            self._fail(chunk, call.answer, f"RewardCrashed: {name} ended its process: {_end_in_words(code)}")
             return
         culprit.crashes += 1
         self._queue.suspects.append(culprit)
@@ -268,11 +269,8 @@ def _kill(process: int) -> None:
                 each.kill()
 
 
-def _manner(code: int | None) -> str:
-    """An exit code in words."""
-    if code is None or code >= 0:
-        return f"with code {code}"
-    try:
-        return f"by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal
-        return f"by signal {-code}"
+def _end_in_words(code: int | None) -> str:
+    """How a process ended, by the exit code of `multiprocessing`: minus the number of the signal, if one ended it."""
+    if code is None:
+        return "its exit code is not known"
+    return exit_in_words(code if code >= 0 else 128 - code)

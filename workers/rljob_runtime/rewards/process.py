@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
+from rljob_core.words import error_in_words
 from rljob_runtime.data.prompts import PromptSource, open_prompts
 from rljob_runtime.process.lifeline import die_with_parent
-from rljob_runtime.rewards.registry import NamedReward, described, resolve, score
+from rljob_runtime.rewards.registry import NamedReward, raised_in_words, resolve, score
 
 #: Seconds after which a chunk returns with what is done; the rest goes into other chunks.
 SLICE = 0.1
@@ -129,7 +130,7 @@ def _score(data: _Data, job: ScoringJob, call: CallInProgress) -> ScoringOutcome
     try:
         item = data.prompts.item(job.prompt)
     except Exception as error:  # the data's own code may raise anything
-        return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {described(error)}")
+        return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
     for position, (name, function) in enumerate(data.functions):
         call.function, call.began = position, time.monotonic()
         try:
@@ -138,8 +139,8 @@ def _score(data: _Data, job: ScoringJob, call: CallInProgress) -> ScoringOutcome
             return ScoringOutcome(error=f"RewardOutOfRange: {error}")
         except RewardFailed as error:
             return ScoringOutcome(error=f"RewardRaised: {error}")
-        except KeyboardInterrupt:  # the function's own: this process ignores SIGINT
-            return ScoringOutcome(error=f"RewardRaised: {name} raised KeyboardInterrupt")
+        except KeyboardInterrupt as error:  # the function's own: this process ignores SIGINT
+            return ScoringOutcome(error=f"RewardRaised: {name} raised {raised_in_words(function, error)}")
         finally:
             if os.getpid() != call.process:  # a child that the function forked: only its parent answers
                 os._exit(0)

@@ -21,13 +21,14 @@ from typing import Any
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.ports import LARGEST_SCORE, Reward
+from rljob_core.words import error_in_words, place_in_words
 from rljob_runtime.data.prompts import PromptSource
 from rljob_runtime.plugins import Registry
 
 NamedReward = tuple[str, Reward]
 
-ERROR_CHARACTERS = 500
-"""Length to which the text of an error is cut where it enters."""
+ERROR_CHARACTERS = 400
+"""Length to which the text of an error is cut where it enters, so that the whole of a failure's detail is kept."""
 
 
 def exact_match(*, completion: str, item: Mapping[str, Any]) -> float:
@@ -67,13 +68,13 @@ def score(name: str, function: Reward, *, completion: str, item: Mapping[str, An
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise RewardFailed(f"{name} raised {described(error)}") from error
+        raise RewardFailed(f"{name} raised {raised_in_words(function, error)}") from error
     try:
         number = float(value) if isinstance(value, Real) else None
     except OverflowError:
         number = math.inf
     except Exception as error:
-        raise RewardFailed(f"{name} returned what is no number: {described(error)}") from error
+        raise RewardFailed(f"{name} returned what is no number: {error_in_words(error)}") from error
     if number is None:
         raise RewardFailed(f"{name} returned {type(value).__name__}, not a number")
     if not abs(number) <= LARGEST_SCORE:
@@ -83,14 +84,12 @@ def score(name: str, function: Reward, *, completion: str, item: Mapping[str, An
     return number
 
 
-def described(error: BaseException) -> str:
-    """An error's class and message, as text of limited length that any encoding has, whatever its `__str__` does."""
-    try:
-        message = str(error)
-    except BaseException as other:
-        message = f"(its __str__ raised {type(other).__name__})"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return text[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()
+def raised_in_words(function: Reward, error: BaseException) -> str:
+    """An error that a function raised, and where in the function's file."""
+    words = error_in_words(error)[:ERROR_CHARACTERS]
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    place = place_in_words(error, code.co_filename) if code is not None else ""
+    return f"{words} ({place})" if place else words
 
 
 def _exact_match(source: PromptSource, path: str) -> Reward:
@@ -155,7 +154,7 @@ def _imported(name: str, path: str) -> Reward:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and call sys.exit
-        raise SpecError(path, f"{module_name} does not import: {described(error)}") from error
+        raise SpecError(path, f"{module_name} does not import: {error_in_words(error)}") from error
     if not hasattr(module, attribute):
         raise SpecError(path, f"{module_name} has no function {attribute!r}")
     try:

@@ -17,7 +17,7 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -194,12 +194,17 @@ class LocalCluster:
 
     # ------------------------------------------------------------------------------------------ shutting down
 
-    async def shutdown(self, order: Sequence[str] = tuple(Role), within: float = SHUTDOWN_SECONDS) -> None:
+    async def shutdown(
+        self,
+        order: Sequence[str] = tuple(Role),
+        within: float = SHUTDOWN_SECONDS,
+        roles_ended: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """End all processes: role by role in `order`, then the rest (nats-server).
 
         A role starts to end when the role before it has ended. It gets SIGTERM, and SIGKILL when the time is up: the
-        rest of the `within` seconds, less a little for each later role. If this call is cancelled, it kills all
-        processes at once.
+        rest of the `within` seconds, less a little for each later role. `roles_ended` is called when all of
+        `order` have ended and the rest still runs. If this call is cancelled, it kills all processes at once.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
@@ -207,10 +212,12 @@ class LocalCluster:
             stages: list[list[Ref]] = [
                 [r for r in self._workloads if self._role(r) == role] for role in order
             ]
-            stages.append([r for r in self._workloads if self._role(r) not in order])
+            rest = [r for r in self._workloads if self._role(r) not in order]
             stages = [stage for stage in stages if stage]
-            for index, stage in enumerate(stages):
-                grace = deadline - loop.time() - _LEAST_GRACE * (len(stages) - index)
+            for index, stage in enumerate([*stages, rest]):
+                if stage is rest and roles_ended is not None:
+                    await roles_ended()
+                grace = deadline - loop.time() - _LEAST_GRACE * (len(stages) + 1 - index)
                 pods = []
                 # A workload that an earlier shutdown was ending may be gone by now.
                 for ref in (r for r in stage if r in self._workloads):

@@ -1,0 +1,105 @@
+"""How runs end, for people: who was at fault, what to do, where the log is. `docs/troubleshooting.md` has the table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_core.errors import CorruptLedger, SpecError, StorageRefused, StoreUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a run ended of.
+
+    Attributes:
+        who: at fault.
+        remedy: what to do before the run is continued.
+        log: beginning of the names of the logs that say more, without the job's name; empty for all of them.
+    """
+
+    who: str
+    remedy: str
+    log: str = ""
+
+
+REWARD = Fault("your reward function", "mend it where the message says", "reward-")
+ENGINE = Fault(
+    "the engine, or the prompts that it cannot answer",
+    "read what the engine said last, then change spec.rollout.engine or take those prompts out of the data",
+    "rollout-",
+)
+TRAINING = Fault(
+    "what was trained on, or how",
+    "look at the trajectories that the message names, or lower spec.algorithm.learningRate, kl or microBatchTokens",
+    "trainer-",
+)
+TRAINER = Fault(
+    "the trainer's process, which crashes", "read what it said last: options, memory, devices", "trainer-"
+)
+WEIGHTS = Fault(
+    "the storage of the weights, which has lost or altered what it held",
+    "look after the disk; the command below goes back to the newest version that verifies",
+    "trainer-",
+)
+INPUT = Fault("your manifest, or what it names", "correct the field that the message names")
+DEADLINE = Fault("your manifest, by its time limit", "raise spec.activeDeadlineSeconds, or remove it")
+DISK = Fault(
+    "the disk of this machine", "free space on it, or repair it; what the folder held is still there"
+)
+SERVER = Fault("the NATS server, or its disk", "start or repair it; its log says why", "nats-server")
+LEDGER = Fault(
+    "whoever wrote or damaged the ledger",
+    "restore the folder nats from a copy; `rljob audit` says what is left",
+)
+UNKNOWN = Fault(
+    "not clear: perhaps rljob itself", "read the logs; if it is a mistake of rljob, report it with them"
+)
+
+#: By the words of the job's end, in this order. The names of reasons are those of the ledger.
+_BY_WORDS = [
+    (re.compile(r"\): Reward(Raised|OutOfRange|Timeout|Crashed)\b"), REWARD),
+    (re.compile(r"prompts of step \d+ were given up"), ENGINE),
+    (re.compile(r"Versions that do verify"), WEIGHTS),
+    (re.compile(r"is not finite|out of memory \("), TRAINING),
+    (re.compile(r"payloads of \d+ groups were not there"), SERVER),
+    (re.compile(r"trainer attempts failed, spec\.backoffLimit"), TRAINER),
+    (re.compile(r"activeDeadlineSeconds"), DEADLINE),
+    (re.compile(r"\bof the ledger\b"), LEDGER),
+    (re.compile(r"\bspec\.\w+"), INPUT),
+]
+_GO_BACK = re.compile(r"--from-version (\d+)$")
+
+
+def fault_of_error(error: BaseException) -> Fault:
+    """What an error of `rljob run` itself means."""
+    match error:
+        case StoreUnavailable():
+            return SERVER
+        case CorruptLedger():
+            return LEDGER
+        case OSError() | StorageRefused():
+            return DISK
+        case SpecError():
+            return INPUT
+        case _:
+            return fault_of_words(str(error))
+
+
+def fault_of_words(message: str) -> Fault:
+    """What the message with which a job has failed means."""
+    return next((fault for pattern, fault in _BY_WORDS if pattern.search(message)), UNKNOWN)
+
+
+def flags_to_continue(message: str) -> list[str]:
+    """Flags that the next run needs, by the message with which this one failed."""
+    found = _GO_BACK.search(message)
+    return ["--from-version", found[1]] if found is not None else []
+
+
+def log_of(fault: Fault, job: str, logs: Path) -> Path:
+    """The log that says more about a fault: the one that was written last, or the folder of all of them."""
+    names = (f"{job}-{fault.log}*.log", f"{fault.log}*.log") if fault.log else ()
+    found = [path for name in names for path in logs.glob(name)]
+    return max(found, key=lambda path: path.stat().st_mtime, default=logs)

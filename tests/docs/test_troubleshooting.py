@@ -1,0 +1,116 @@
+"""`docs/troubleshooting.md` names every fault that `rljob run` can tell; each end of a job is told as the right one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from world import World, job_config
+
+from rljob_cli import ends
+from rljob_cli.ends import Fault, fault_of_error, fault_of_words, flags_to_continue, log_of
+from rljob_core.actions import RewardsSeen
+from rljob_core.errors import CorruptLedger, JobFailed, NotFinite, SpecError, StoreUnavailable
+from rljob_core.messages import RewardResult
+from rljob_core.ports import Message
+from rljob_core.records import JobFinished
+from rljob_runtime.messaging.ledger import read_batch
+from rljob_runtime.roles.trainer.poison import in_micro_batch, in_step
+
+PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+FAULTS = [value for value in vars(ends).values() if isinstance(value, Fault)]
+
+
+def test_the_table_has_every_fault() -> None:
+    section = PAGE.partition("## Who was at fault")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \| (?:`(.+)`|all) \|$", section, re.MULTILINE)
+    assert rows == [(fault.who, fault.remedy, fault.log) for fault in FAULTS]
+
+
+def failure(world: World) -> str:
+    """The message with which the coordinator ends a job."""
+    world.start()
+    world.run()
+    end = world.planner.state.finished
+    assert isinstance(end, JobFinished)
+    assert end.outcome == "Failed"
+    return end.message
+
+
+class UnderMistakenReward(World):
+    """A world whose reward function raises."""
+
+    def observe(self, *observations: object) -> None:
+        super().observe(*(_failed(o) for o in observations))
+
+
+def _failed(observation: object) -> object:
+    if not isinstance(observation, RewardsSeen):
+        return observation
+    words = "RewardRaised: mine:score raised KeyError: 'anser' (mine.py:3)"
+    failed: tuple[RewardResult, ...] = tuple(replace(r, error=words) for r in observation.results)
+    return replace(observation, results=failed)
+
+
+def test_a_reward_that_raises_is_the_user_s() -> None:
+    assert fault_of_words(failure(UnderMistakenReward(job_config()))) is ends.REWARD
+
+
+def test_prompts_that_kill_engines_are_the_engine_s() -> None:
+    assert fault_of_words(failure(World(job_config(), poison=lambda work: True))) is ends.ENGINE
+
+
+def test_training_that_is_not_finite_is_of_what_was_trained_on() -> None:
+    error = in_step(NotFinite("the loss (nan)"), step=3, fed=[["g0.0"]])
+    assert fault_of_words(f"trainer: {error}") is ends.TRAINING
+    memory = in_micro_batch(MemoryError("4 GB"), step=3, number=0, samples=[])
+    assert fault_of_words(f"trainer: {memory}") is ends.TRAINING
+
+
+def test_a_ledger_that_does_not_decode() -> None:
+    with pytest.raises(CorruptLedger) as damaged:
+        read_batch(Message(7, "records", b"\x00", {}))
+    assert fault_of_error(damaged.value) is ends.LEDGER
+    # As a role's last words, which the reconciler repeats.
+    assert fault_of_words(f"coordinator: {damaged.value}") is ends.LEDGER
+
+
+def test_weights_that_do_not_verify_are_continued_from_an_earlier_version() -> None:
+    message = (
+        "trainer: v00000047-a1-e1493032-r1: tensor x does not match its digest. Versions that do verify: 0, 45, 46 "
+        "(0 is the initial model). Going back gives up what came after: rljob run … --resume --from-version 46"
+    )
+    assert fault_of_words(message) is ends.WEIGHTS
+    assert flags_to_continue(message) == ["--from-version", "46"]
+    assert flags_to_continue("the loss is not finite") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (StoreUnavailable("nats-server did not start"), ends.SERVER),
+        (OSError(28, "No space left on device"), ends.DISK),
+        (SpecError("spec.model.uri", "there is no folder"), ends.INPUT),
+        (JobFailed("reward: spec.reward.functions[0]: mine does not import"), ends.INPUT),
+        (JobFailed("4 trainer attempts failed, spec.backoffLimit allows 3; the last one: …"), ends.TRAINER),
+        (JobFailed("it ran for longer than activeDeadlineSeconds, 60"), ends.DEADLINE),
+        (
+            JobFailed("the payloads of 801 groups were not there when step 3 was to train on them"),
+            ends.SERVER,
+        ),
+        (JobFailed("what nobody has thought of"), ends.UNKNOWN),
+    ],
+)
+def test_other_ends(error: Exception, fault: Fault) -> None:
+    assert fault_of_error(error) is fault
+
+
+def test_the_log_is_the_newest_of_the_role_or_the_folder(tmp_path: Path) -> None:
+    assert log_of(ends.REWARD, "sums", tmp_path) == tmp_path
+    for name in ("sums-reward-0.log", "sums-trainer-1-0.log", "nats-server-0.log"):
+        (tmp_path / name).touch()
+    assert log_of(ends.REWARD, "sums", tmp_path).name == "sums-reward-0.log"
+    assert log_of(ends.SERVER, "sums", tmp_path).name == "nats-server-0.log"
+    assert log_of(ends.DISK, "sums", tmp_path) == tmp_path
