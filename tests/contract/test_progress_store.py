@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from rljob_core.actions import StoredProgress
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.messaging import wire
-from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
+from rljob_runtime.messaging.progress import PROGRESS_HEADER, PartialTrajectory, ProgressStore
 
 CUT, WHOLE = 2_000, 1 << 20
 """Payloads of one message: what is stored below takes several of the former."""
@@ -45,6 +46,36 @@ async def test_what_was_put_last_is_found_by_anybody(
     assert (found.inherited.tokens, found.inherited.sequence, found.weights) == (1000, second, ((3, "m3"),))
     assert same(await reader.get("g7.1", found.inherited), made(1000))
     assert await reader.trajectories() == ("g7.1",)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"tokens": 10**400},
+        {"tokens": 499},
+        {"attempt": 2},
+        {"span": {"min": 0, "max": 0}},
+        {"seed": 2**31},
+        {"seed": -1},
+    ],
+    ids=str,
+)
+async def test_a_header_that_says_something_else_than_the_payload_is_no_progress(
+    store: MessageStore, lie: dict[str, object]
+) -> None:
+    progress = ProgressStore(store, payload_bytes=WHOLE)
+    await progress.put(made(500), seed=1)
+    (message,) = await store.get(Channel.PROGRESS, [(await newest(progress)).inherited.sequence])
+    assert message is not None
+    header = json.loads(message.headers[PROGRESS_HEADER])
+    header["inherited"] |= lie
+    altered = {PROGRESS_HEADER: json.dumps(header)}
+    await store.publish(Channel.PROGRESS, "g7.1", message.data, headers=altered)
+    assert await progress.newest("g7.1") is None
+    await store.publish(
+        Channel.PROGRESS, "g8.1", message.data, headers=dict(message.headers), message_id="other"
+    )
+    assert await progress.newest("g8.1") is None, "it is of another trajectory"
 
 
 async def test_progress_that_is_cut_leaves_nothing_when_it_is_replaced_deleted_or_dropped(

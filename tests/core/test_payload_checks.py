@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from ledger_history import check_history, records
 from world import SimulatedEngine, World, job_config
@@ -54,8 +56,10 @@ def test_tokens_of_weights_that_do_not_exist_are_not_trained_on() -> None:
         ((3, 2), 9, 5, "its tokens are of versions 3 to 2"),
         ((3, 3), 9, 0, "0 of 9 tokens are its response"),
         ((3, 3), 9, 10, "10 of 9 tokens are its response"),
+        ((3, 3), 10**400, 10**400, f"more than {2**40} tokens cannot be"),
     ],
 )
 def test_what_cannot_be_true_is_named(span: tuple[int, int], tokens: int, response: int, fault: str) -> None:
     summary = Summary("g0.0", 1, VersionSpan(*span), tokens, response, "digest")
     assert payload_fault(summary, committed=3) == fault
+    assert payload_fault(replace(summary, digest="d" * 65), committed=3) == "its digest has 65 characters"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from ledger_history import check_history, records
@@ -95,11 +96,16 @@ def test_scores_up_to_the_bound_count(good: RewardResult) -> None:
             "RewardInvalid",
             "a reward worker sent parts that are no function of the job: " + "x" * 64,
         ),
+        (
+            replace(result(), digest="d" * 65),
+            "RewardInvalid",
+            "a reward worker sent a digest of 65 characters",
+        ),
         (result(error="RewardRaised: f raised KeyError: 1"), "RewardRaised", "f raised KeyError: 1"),
         (result(error="x" * 5_000_000), "RewardInvalid", "x" * 5_000_000),
         (result(error="two words: detail"), "RewardInvalid", "two words: detail"),
     ],
-    ids=["sum", "nan", "part", "name", "raised", "long", "no-word"],
+    ids=["sum", "nan", "part", "name", "digest", "raised", "long", "no-word"],
 )
 def test_what_cannot_count_is_named(bad: RewardResult, reason: str, detail: str) -> None:
     assert failure_of(bad, functions=FUNCTIONS) == (reason, detail)

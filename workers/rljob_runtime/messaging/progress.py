@@ -26,6 +26,8 @@ PROGRESS_HEADER = "Rljob-Progress"
 #: Messages read at once: each may be as large as a payload.
 _LOOKUPS = 32
 _STORED = TypeAdapter(StoredProgress)
+#: Seeds of samples are below this number.
+_SEEDS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class ProgressStore:
         async with self._reading:
             message = await self._store.last(Channel.PROGRESS, trajectory)
         found = None if message is None else await self._read(message)
-        return None if found is None else found[0]
+        return None if found is None or found[1].id != trajectory else found[0]
 
     async def get(self, trajectory: str, inherited: Inherited) -> PartialTrajectory | None:
         """The progress that an assignment continues; None if it is no longer stored."""
@@ -133,7 +135,10 @@ class ProgressStore:
             )
         except (ValidationError, ValueError, CorruptPayload):
             return None
-        if digest != header.inherited.digest:
+        said = header.inherited
+        made = (trajectory.attempt, trajectory.response_tokens, trajectory.span, digest)
+        # What the header says would be in the ledger, and the seed is an engine's to use.
+        if (said.attempt, said.tokens, said.span, said.digest) != made or not 0 <= said.seed < _SEEDS:
             return None
         return replace(header, inherited=replace(header.inherited, sequence=message.sequence)), trajectory
 
