@@ -29,12 +29,17 @@ def store_at(url: str, *, create: bool = False) -> NatsStore:
     return NatsStore(url, subject="rljob.j", stream_prefix="RLJOB_j", replicas=SIZE, create=create, attempt=2)
 
 
-async def test_a_replica_that_is_behind_does_not_say_that_messages_are_gone(cluster: NatsCluster) -> None:
-    writer = store_at(cluster.urls[0], create=True)
+@pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
+async def test_a_server_that_is_behind_does_not_say_that_messages_are_gone(
+    cluster: NatsCluster, leads: bool
+) -> None:
+    first = store_at(cluster.urls[0], create=True)
+    await first.open()
+    leader = await cluster.leader(first._streams.stream(Channel.TRAJECTORIES))
+    followers = [number for number in range(SIZE) if number != leader]
+    behind = leader if leads else followers[0]
+    writer, reader = store_at(cluster.urls[followers[1]]), store_at(cluster.urls[behind])
     await writer.open()
-    leader = await cluster.leader(writer._streams.stream(Channel.TRAJECTORIES))
-    behind = next(number for number in range(SIZE) if number not in {0, leader})
-    reader = store_at(cluster.urls[behind])
     await reader.open()
     cluster.stop(behind)
     writes = (
@@ -49,5 +54,5 @@ async def test_a_replica_that_is_behind_does_not_say_that_messages_are_gone(clus
         assert all(m is not None and (m.data, m.headers["Digest"]) == (DATA, "d") for m in found)
     (gone,) = await reader.get(Channel.TRAJECTORIES, [newest[-1] + 1])
     assert gone is None
-    await writer.close()
-    await reader.close()
+    for store in (first, writer, reader):
+        await store.close()
