@@ -18,6 +18,7 @@ class Mutant:
             longer.
         slow: whether that walk delays one trajectory.
         poison: whether one of its groups kills engines.
+        store: whether a store that is small for the job detects the mutant.
     """
 
     module: str
@@ -27,6 +28,7 @@ class Mutant:
     walk: int | None = None
     slow: bool = False
     poison: bool = False
+    store: bool = False
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -286,5 +288,62 @@ MUTANTS: dict[str, Mutant] = {
         "            expected_sequence=self._end.sequence,\n",
         "            expected_sequence=None,\n",
         by=("simulation",),
+    ),
+    "a trajectory is dispatched without room for it": Mutant(
+        "rljob_core.planner.backpressure",
+        "        return size <= self.free - earlier - (self.answers if step > self.current else 0.0)\n",
+        "        return True\n",
+        store=True,
+    ),
+    "later steps take the room of earlier ones": Mutant(
+        "rljob_core.planner.backpressure",
+        "earlier = sum(waiting for other, waiting in self.waiting.items() if other < step)",
+        "earlier = 0.0",
+        store=True,
+    ),
+    "a held-out answer is dispatched without room for it": Mutant(
+        "rljob_core.planner.backpressure",
+        "        return size <= self.free - self.waiting.get(self.current, 0.0)\n",
+        "        return True\n",
+        store=True,
+    ),
+    "what one round dispatches takes no room": Mutant(
+        "rljob_core.planner.dispatch",
+        "        self.allowance.spend(step, backpressure.sibling_bytes(context, group_of(sibling.id)))\n",
+        "        self.allowance.spend(step, 0)\n",
+        store=True,
+    ),
+    "what is being generated takes no room": Mutant(
+        "rljob_core.planner.backpressure",
+        "            elif sibling.state is State.GENERATING:\n                found.free -= size\n",
+        "            elif sibling.state is State.GENERATING:\n",
+        store=True,
+    ),
+    "what is stored takes no room": Mutant(
+        "rljob_core.planner.backpressure",
+        "                found.free -= _stored_bytes(sibling)\n",
+        "                pass\n",
+        store=True,
+    ),
+    "answers that are being generated take no room": Mutant(
+        "rljob_core.planner.backpressure",
+        "trajectory in run.unscored):\n            found.free -= size\n",
+        "trajectory in run.unscored):\n",
+        store=True,
+    ),
+    "a prompt that is not measured is taken for empty": Mutant(
+        "rljob_core.planner.backpressure",
+        "    if tokens is None:\n        return math.inf\n",
+        "    if tokens is None:\n        return 0\n",
+        store=True,
+    ),
+    "no stored group of a later step gives way": Mutant(
+        "rljob_core.planner.backpressure",
+        "    elif not _generate_later(context, short):\n        _give_up(context, found, short)\n",
+        "",
+        store=True,
+    ),
+    "a step that does not fit waits for ever": Mutant(
+        "rljob_core.planner.backpressure", "if room.heartbeats > STUCK_HEARTBEATS:", "if False:", store=True
     ),
 }

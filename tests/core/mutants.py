@@ -66,7 +66,17 @@ def caught_by_model(mutant: Mutant) -> str:
             walk(chance, slow=f"g{seed % 4}.0" if slow else "", poison=f"g{seed % 3}" if poison else "")
 
     streaming = {"mode": "Streaming", "maxStaleness": 0}
+
+    def bounded(seeds: int) -> None:
+        from bounded_store import walk, walk_without_room
+
+        for seed in range(seeds):
+            walk(seed, steady=seed % 2 == 0)
+            if seed < 5:
+                walk_without_room(seed)
+
     searches: list[Callable[[], Any]] = [
+        lambda: bounded(300 if mutant.store else 0),
         lambda: walks(
             *([] if mutant.walk is None else [mutant.walk]), slow=mutant.slow, poison=mutant.poison
         ),

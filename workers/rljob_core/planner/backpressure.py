@@ -176,7 +176,9 @@ def make_room(context: PlannerContext) -> None:
         context.act(GrowStream(room.wanted, math.ceil(taken + current), _waiting_in_words(context)))
         return
     short = current - found.free
-    if short <= 0 or room.asking or not room.refused:
+    if room.asking:
+        return
+    if short <= 0 or not room.refused:
         room.heartbeats = 0
     elif not _generate_later(context, short):
         _give_up(context, found, short)
