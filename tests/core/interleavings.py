@@ -442,11 +442,11 @@ class Model:
         require(len(tried_at) < 2 or self.lossy, "[apart] two cohorts are tried at once")
         if state.finished is not None:
             return
-        held = {group_of(t) for t in state.suspects}
+        bound = {group_of(t) for t in state.survivors}  # their siblings stay together
         waiting = [
             s
             for s in state.siblings()
-            if s.state is State.RESERVED and group_of(s.id) not in held and not context.lookups.is_pending(s)
+            if s.state is State.RESERVED and group_of(s.id) not in bound and not context.lookups.is_pending(s)
         ]
         idle = [v for v in context.liveness.engines.values() if v.room(context.prefetch) > 0]
         kept = len([t for t in state.suspects if t not in state.generating])

@@ -131,7 +131,7 @@ MUTANTS: dict[str, Mutant] = {
     "a lost engine's work is forgotten": Mutant(
         "rljob_core.planner.engines",
         """        endings.reset_sibling(
-            context, sibling, "EngineLost", failure=False, detail=cause, carries=carries, died=True
+            context, sibling, ENGINE_LOST, failure=False, detail=cause, carries=carries, died=True
         )
 """,
         "",
@@ -204,30 +204,30 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "suspects are sent out beside other work": Mutant(
         "rljob_core.planner.dispatch",
-        " or group_of(trajectory) in trial.groups:\n",
-        ":\n",
-        walk=1,
+        "group.id in trial.groups or ",
+        "",
+        walk=7,
         poison=True,
     ),
     "an engine that tries suspects takes other work": Mutant(
         "rljob_core.planner.suspects",
         "        return Trial(apart=tried_at, groups=groups)\n",
         "        return Trial(groups=groups)\n",
-        walk=3,
+        walk=10,
         poison=True,
     ),
     "a cohort that killed its engine is tried again as it was": Mutant(
         "rljob_core.planner.suspects",
-        "    cohorts.insert(*_halves(context, accused))\n",
-        "    cohorts.insert(accused)\n",
-        walk=4,
+        "        cohorts.insert(*_halves(accused))\n",
+        "        cohorts.insert(accused)\n",
+        walk=8,
         poison=True,
     ),
     "the death of a cohort counts as a failure of each": Mutant(
         "rljob_core.planner.engines",
         "        if alone and sibling.is_suspect:\n",
         "        if sibling.is_suspect:\n",
-        walk=186,
+        walk=1303,
         poison=True,
     ),
     "a death with one suspect alone is nobody's failure": Mutant(
@@ -241,7 +241,7 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.suspects",
         "apart=frozenset() if waits else frozenset({engine.engine}), groups",
         "apart=frozenset(context.liveness.engines), groups",
-        walk=21,
+        walk=16,
         poison=True,
     ),
     # What only the roles' own code guards.

@@ -13,6 +13,7 @@ from world import job_config
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import PipelineSpec
+from rljob_core.trajectory import group_of
 
 SYNCHRONOUS = PipelineSpec.model_validate({"mode": "Synchronous"})
 WIDER = PipelineSpec.model_validate({"mode": "BoundedAsync", "maxStaleness": 2})
@@ -126,7 +127,7 @@ def _way(step: tuple[Any, ...] | None) -> Iterator[Choice]:
 
 def any_job(chance: random.Random, *, poison: str = "") -> Model:
     """A job of any shape, to which anything may happen; with poison, engines hold several trajectories."""
-    most = 3 if poison else 2
+    most = 4 if poison else 2
     bound = chance.randrange(4)
     mode = (
         {"mode": "BoundedAsync", "maxStaleness": bound} if bound else {"mode": "Streaming", "maxStaleness": 0}
@@ -139,7 +140,8 @@ def any_job(chance: random.Random, *, poison: str = "") -> Model:
         trainer={"microBatchTokens": chance.randint(1, 3)},
     )
     change = chance.choice([None, SYNCHRONOUS, WIDER])
-    engines, deaths, losses = chance.randint(1, 3), chance.randint(0, 3), chance.randint(0, 3)
+    engines = chance.choice([1, 1, 2, 3]) if poison else chance.randint(1, 3)
+    deaths, losses = chance.choice([0, 0, 1, 3]) if poison else chance.randint(0, 3), chance.randint(0, 3)
     restless, progress = chance.random() < 0.3, chance.choice([0, 2, 8])
     return Model(
         config,
@@ -150,7 +152,7 @@ def any_job(chance: random.Random, *, poison: str = "") -> Model:
         progress=progress,
         restless=restless,
         poison=poison,
-        slots=chance.randint(2, 5) if poison else 1,
+        slots=chance.randint(2, 7) if poison else 1,
     )
 
 
@@ -171,6 +173,7 @@ def walk(chance: random.Random, *, steps: int = 400, slow: str = "", poison: str
         model.deaths, model.publishing = model.deaths + 2, 8
         model.innocent_deaths = model.deaths
     mishap_rate = chance.choice([0.02, 0.1, 0.3])
+    deadly = bool(poison) and chance.random() < 0.5
     way: tuple[Any, ...] | None = None
     for number in range(10_000):
         if number > steps:
@@ -181,9 +184,17 @@ def walk(chance: random.Random, *, steps: int = 400, slow: str = "", poison: str
             break
         if slow and number <= steps:
             choices = _before(slow, choices, chance)
+        if deadly:  # at once: so others die beside it again and again
+            choices = (
+                [c for c in choices if c[0] == "succumb"]
+                or [c for c in choices if c[0] != "finish"]
+                or choices
+            )
         mishaps = model.mishaps()
         if slow in model.progress:
             mishaps = _upon(slow, model) or mishaps
+        if deadly and (unlucky := _upon_trial(poison, model)) and chance.random() < 0.5:
+            choices, mishaps = unlucky, []
         choice = chance.choice(mishaps if mishaps and chance.random() < mishap_rate else choices)
         if choice == LATE and chance.random() < 0.5:
             model.late = []  # never
@@ -207,6 +218,18 @@ def _upon(slow: str, model: Model) -> list[Choice]:
     """What may go wrong with the engine that has a trajectory."""
     holders = [name for name, engine in model.engines.items() if any(t == slow for t, _ in engine.running)]
     return [c for c in model.mishaps() if c[0] in {"die", "drain"} and c[1] in holders]
+
+
+def _upon_trial(poison: str, model: Model) -> list[Choice]:
+    """Deaths of engines that try an innocent group alone."""
+    state = model.planner.state
+    tried = {
+        name: set(map(group_of, ids))
+        for name, ids in state.generating.items()
+        if ids.keys() & set(state.suspects)
+    }
+    unlucky = {name for name, groups in tried.items() if len(groups) == 1 and poison not in groups}
+    return [c for c in model.mishaps() if c[0] == "die" and c[1] in unlucky] if unlucky else []
 
 
 def _before(slow: str, choices: list[Choice], chance: random.Random) -> list[Choice]:

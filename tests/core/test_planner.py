@@ -581,6 +581,16 @@ def test_a_stuck_engine_is_given_only_what_its_weights_admit():
         assert choose(engines, min_version=version, waits=True, prefetch=0.0) is expected
 
 
+def test_an_engine_takes_a_group_whole_or_as_much_as_it_may_hold_beyond_its_slots():
+    engine = EngineView("a", "pool", slots=64, version=0, assigned=73)
+    assert not engine.takes(8, 0.25)
+    assert engine.takes(7, 0.25)
+    engine.assigned = 64
+    assert engine.takes(100, 0.25)
+    small = EngineView("b", "pool", slots=2, version=0, assigned=1)
+    assert small.takes(8, 0.25)
+
+
 def test_keep_engines_are_given_only_what_their_weights_admit():
     world = World(job_config(pipeline={"mode": "Streaming", "inflight": "Keep"}, steps=3), engines=1)
     swap, held = world.swap, []

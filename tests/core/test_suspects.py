@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from ledger_history import check_history, records
+from poison_cost import LONG, SHORT, Poison, chance, one_sibling, prompt, run
+from test_migration import RecordedPlanner
 from world import World, job_config
 
+from rljob_core.actions import PayloadSeen, Summary
 from rljob_core.messages import Generate
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset
-from rljob_core.trajectory import group_of
+from rljob_core.trajectory import VersionSpan, group_of
 
 SHAPES: list[dict[str, Any]] = [
     {"pipeline": {"mode": "Synchronous"}},
@@ -56,7 +59,7 @@ def test_several_such_prompts_at_once_are_found_one_after_the_other(engines: int
     assert {a.group for a in aborted(world)} == {"g1", "g6", "g9", "g20"}
 
 
-def test_what_is_innocent_dies_no_more_than_twice_beside_it() -> None:
+def test_what_dies_beside_it_is_not_given_up() -> None:
     world = World(job_config(steps=6, data={"promptsPerStep": 8, "groupSize": 4}), poison=of_prompts(5))
     world.start()
     world.run()
@@ -64,7 +67,21 @@ def test_what_is_innocent_dies_no_more_than_twice_beside_it() -> None:
     for trajectory in {t for held in together for t in held if group_of(t) != "g5"}:
         beside = [r for r in records(world) if isinstance(r, SiblingReset) and r.trajectory == trajectory]
         assert not any(r.failure for r in beside)
-    assert sum(len(held) == 1 for held in world.deaths) == 3  # maxAttempts
+    assert len(set(map(group_of, world.deaths[-1]))) == 1
+
+
+@pytest.mark.parametrize("step_seconds", [SHORT, LONG])
+@pytest.mark.parametrize("poison", [prompt(100), one_sibling(100)], ids=["prompt", "sibling"])
+def test_a_large_engine_that_dies_of_it_accuses_few(poison: Poison, step_seconds: float) -> None:
+    found = run(1, poison, step_seconds=step_seconds, steps=8)
+    assert found.given_up == ("g100",)
+    assert found.deaths <= 5
+
+
+def test_of_what_outlives_engines_by_chance_nothing_is_given_up() -> None:
+    found = run(2, chance(2, one_in=250), step_seconds=SHORT, steps=8)
+    assert found.deaths > 5
+    assert found.given_up == ()
 
 
 def test_a_held_out_prompt_that_kills_engines_counts_as_nothing_and_is_asked_once() -> None:
@@ -104,3 +121,61 @@ def test_a_coordinator_that_dies_meanwhile_is_succeeded_by_one_that_finds_it_too
     assert world.finished == "Succeeded"
     check_history(world)
     assert [a.group for a in aborted(world)] == ["g9"]
+
+
+class TwoPrompts:
+    """A job of two open prompts of one sibling, on one engine at a time."""
+
+    def __init__(self) -> None:
+        self.job = RecordedPlanner(rollout={"progressTokens": 0})
+        self.state = self.job.planner.state
+        self.engines = 0
+        self.start()
+
+    def start(self) -> None:
+        self.job.engine(f"e{self.engines}.x")
+
+    def die(self) -> set[str]:
+        """The engine dies, and another one comes; what the dead one was generating."""
+        held = set(self.state.generating[f"e{self.engines}.x"])
+        self.job.lose(f"e{self.engines}.x")
+        self.engines += 1
+        self.start()
+        return held
+
+    def deaths(self) -> dict[str, int]:
+        return {sibling.id: sibling.deaths for sibling in self.state.siblings()}
+
+
+@pytest.fixture
+def suspects() -> TwoPrompts:
+    """Both were held by three engines that died, and are suspected."""
+    two = TwoPrompts()
+    for _ in range(3):
+        assert two.die() == {"g0.0", "g1.0"}
+    assert set(two.state.suspects) == {"g0.0", "g1.0"}
+    return two
+
+
+def test_a_death_alone_counts_once_while_another_prompt_explains_the_earlier_ones(
+    suspects: TwoPrompts,
+) -> None:
+    assert suspects.die() == {"g0.0"}
+    assert suspects.deaths() == {"g0.0": 4, "g1.0": 3}
+    assert suspects.die() == {"g1.0"}
+    assert suspects.job.last(GroupAborted) is None
+
+
+def test_earlier_deaths_count_once_nothing_else_explains_them(suspects: TwoPrompts) -> None:
+    suspects.job.see(PayloadSeen(1, (Summary("g0.0", 4, VersionSpan(0, 0), 1, 1, "digest"),)))
+    assert suspects.die() == {"g1.0"}
+    assert suspects.job.last(GroupAborted).group == "g1"
+
+
+def test_what_is_given_up_explains_the_deaths_of_the_others(suspects: TwoPrompts) -> None:
+    while suspects.job.last(GroupAborted) is None:
+        assert len(suspects.die()) == 1
+    assert suspects.job.last(GroupAborted).group == "g0"
+    assert set(suspects.deaths().values()) == {0}
+    assert not suspects.state.suspects
+    assert not suspects.state.survivors

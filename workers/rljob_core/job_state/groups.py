@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from rljob_core.records import Generated, Inherited
 from rljob_core.trajectory import State
 
-SUSPECT_DEATHS = 2
+SUSPECT_DEATHS = 3
 """Deaths of engines after which what all of these engines held is suspected of killing them.
 
-One death accuses everything that one engine held, and most engines die of other causes. What a second engine held as
-well is little, unless it is the cause.
+One death accuses everything that one engine held, and most engines die of other causes. Each further one accuses what
+both engines held. As prompts that outlived the same engine are spread (`planner.placement`), the third accuses one or
+two.
 """
 
 
@@ -41,9 +42,14 @@ class Sibling:
     deaths: int = 0
 
     @property
+    def is_survivor(self) -> bool:
+        """Whether it outlived an engine and is not generated yet."""
+        return self.deaths > 0 and self.state in {State.RESERVED, State.GENERATING}
+
+    @property
     def is_suspect(self) -> bool:
-        """Whether it may be what kills engines: it was held through two deaths and is not generated yet."""
-        return self.deaths >= SUSPECT_DEATHS and self.state in {State.RESERVED, State.GENERATING}
+        """Whether it may be what kills engines: it was held through enough deaths and is not generated yet."""
+        return self.deaths >= SUSPECT_DEATHS and self.is_survivor
 
 
 @dataclass(slots=True)
@@ -53,6 +59,11 @@ class GroupState:
     id: str
     prompt: int
     siblings: list[Sibling]
+
+    @property
+    def deaths(self) -> int:
+        """The most engines that one of its siblings has outlived, since that was generated last."""
+        return max(sibling.deaths for sibling in self.siblings)
 
     def base(self, floor: int) -> int:
         """A version than which no token of the siblings is older; a sibling not dispatched counts as `floor`."""

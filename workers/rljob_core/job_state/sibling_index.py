@@ -12,12 +12,14 @@ class SiblingIndex:
     Attributes:
         generating: by engine, those that it is generating.
         unscored: those that are generated and not rewarded.
+        survivors: those that outlived an engine and are unfinished.
         suspects: those that may be what kills engines.
     """
 
     def __init__(self) -> None:
         self.generating: dict[str, dict[str, None]] = {}
         self.unscored: dict[str, None] = {}
+        self.survivors: dict[str, None] = {}
         self.suspects: dict[str, None] = {}
 
     def change(self, sibling: Sibling, state: State, *, engine: str | None = None) -> None:
@@ -40,7 +42,8 @@ class SiblingIndex:
             self.generating.setdefault(sibling.engine, {})[sibling.id] = None
         elif sibling.state is State.GENERATED:
             self.unscored[sibling.id] = None
-        if sibling.is_suspect:
-            self.suspects[sibling.id] = None
-        else:
-            self.suspects.pop(sibling.id, None)
+        for ids, belongs in ((self.survivors, sibling.is_survivor), (self.suspects, sibling.is_suspect)):
+            if belongs:
+                ids[sibling.id] = None
+            else:
+                ids.pop(sibling.id, None)

@@ -37,6 +37,9 @@ from rljob_core.records import (
 from rljob_core.staleness import StalenessBuffers
 from rljob_core.trajectory import State, group_of, prompt_of_group, sibling_of, trajectory_id
 
+ENGINE_LOST = "EngineLost"
+"""Why a sibling is generated again whose engine died, and why its group ends if it killed that engine."""
+
 LINEAGE_VERSIONS = 65
 """Newest versions whose manifests are kept: `spec.pipeline.maxStaleness` admits no older one."""
 
@@ -93,6 +96,11 @@ class JobState:
     def unscored(self) -> Collection[str]:
         """Ids of the trajectories that are generated and not rewarded."""
         return self._index.unscored
+
+    @property
+    def survivors(self) -> Collection[str]:
+        """Ids of the trajectories that outlived an engine and are unfinished."""
+        return self._index.survivors
 
     @property
     def suspects(self) -> Collection[str]:
@@ -311,6 +319,10 @@ class JobState:
             self._index.change(sibling, State.ABORTED)
             self.aborted[record.causes.get(sibling.id, record.reason)] += 1
         self.replaced[record.reason] += 1
+        if ENGINE_LOST in record.causes.values():  # it explains the deaths that the others outlived
+            for sibling in filter(None, map(self.sibling, list(self.survivors))):
+                sibling.deaths = 0
+                self._index.add(sibling)
         if record.detail:
             self.given_up = [*self.given_up, record.detail][-GIVEN_UP:]
 

@@ -32,14 +32,15 @@ class Cohorts:
         others = [tuple(t for t in cohort if t not in moved) for cohort in self.waiting]
         self.waiting = [cohort for cohort in (*map(tuple, cohorts), *others) if cohort]
 
+    def postpone(self, cohort: Sequence[str]) -> None:
+        """Try this one after all others."""
+        self.insert(cohort)
+        self.waiting = [*self.waiting[1:], *self.waiting[:1]]
+
     def keep(self, suspected: Mapping[str, str]) -> None:
         """Forget everything that is not suspected any more."""
         kept = (tuple(t for t in cohort if t in suspected) for cohort in self.waiting)
         self.waiting = [cohort for cohort in kept if cohort]
-
-    def merge(self) -> None:
-        """Try all that are left at once: what killed their engines is found, and it was most likely the only one."""
-        self.waiting = [tuple(t for cohort in self.waiting for t in cohort)]
 
     def awaits_successor(self, heartbeats: int) -> bool:
         """Whether an engine may soon come that holds nothing: the successor of one that died."""

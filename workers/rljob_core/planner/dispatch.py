@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rljob_core.actions import PublishMetrics, SendToEngine
-from rljob_core.job_state import Sibling
+from rljob_core.job_state import GroupState, Sibling
 from rljob_core.messages import Generate
 from rljob_core.planner import backpressure, migration, suspects
 from rljob_core.planner.backpressure import Allowance
@@ -14,6 +14,7 @@ from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.planner.metrics_line import metrics_line
+from rljob_core.planner.placement import Placement
 from rljob_core.planner.suspects import Trial
 from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.spec import Inflight
@@ -128,7 +129,7 @@ def _dispatch_trial(context: PlannerContext, outbox: Outbox, trial: Trial) -> No
             buffer = context.state.buffers.buffer_of(group_of(trajectory))
             if not outbox.admits(context, sibling, buffer):
                 continue
-            if not _resume(context, outbox, sibling, buffer, [engine]):
+            if _resume(context, outbox, sibling, buffer, [engine]) is None:
                 outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
         elif run is not None and outbox.admits_answer(context, trajectory):
             outbox.send_answer(context, run, trajectory, engine)
@@ -168,9 +169,8 @@ def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Genera
 
 
 def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
-    queue, group, engine = context.state.waiting, "", None
+    queue, placement = context.state.waiting, Placement(context, _open_engines(context, trial))
     postponed: list[tuple[int, tuple[int, int], str]] = []
-    engines = _open_engines(context, trial)
     while queue:
         step, place, trajectory = queue.pop()
         sibling = context.state.sibling(trajectory)
@@ -179,8 +179,9 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
         buffer = context.state.buffers.buffer_of(group_of(trajectory))
         if buffer.step != step:  # the group has moved, and was queued for that buffer
             continue
+        group = context.state.groups[group_of(trajectory)]
         # What is suspected is sent out by trials alone.
-        if context.lookups.is_pending(sibling) or group_of(trajectory) in trial.groups:
+        if group.id in trial.groups or _awaits_lookup(context, group, sibling):
             postponed.append((step, place, trajectory))
             continue
         if not outbox.admits(context, sibling, buffer):
@@ -188,15 +189,18 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
             if step > context.state.version:
                 break  # what comes after it waits for it
             continue
-        if _resume(context, outbox, sibling, buffer, engines):
+        placement.begin(group)
+        resumed = _resume(context, outbox, sibling, buffer, placement.able)
+        if resumed is not None:
+            placement.place(resumed)
             continue
-        # Siblings go to one engine while it has room: they share a prompt.
-        if engine is None or group_of(trajectory) != group or engine.room(context.prefetch) <= 0:
-            group, engine = group_of(trajectory), _choose(context, trial, buffer.min_version)
-        if engine is None:
-            postponed.append((step, place, trajectory))
+        engine = placement.choose(buffer.min_version)
+        if engine is not None:
+            outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
+            continue
+        postponed.append((step, place, trajectory))
+        if not placement.is_survivor or placement.is_over:
             break
-        outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
     for entry in postponed:
         queue.push(*entry)
 
@@ -207,14 +211,20 @@ def _resume(
     sibling: Sibling,
     buffer: Buffer,
     engines: Collection[EngineView],
-) -> bool:
-    """Send a sibling to one of these engines with its progress; False if there is none that it may inherit there."""
+) -> EngineView | None:
+    """Send a sibling to one of these engines with its progress; None if there is none that it may inherit there."""
     found = migration.choose_to_resume(context, sibling, buffer, engines)
     if found is None:
-        return False
+        return None
     engine, made = found
     outbox.send(context, sibling, engine, made, min_version=max(buffer.min_version, made.span.max))
-    return True
+    return engine
+
+
+def _awaits_lookup(context: PlannerContext, group: GroupState, sibling: Sibling) -> bool:
+    """Whether the progress is looked up of a sibling, or of one that is to go with it to the same engine."""
+    together = group.siblings if group.deaths else (sibling,)
+    return any(map(context.lookups.is_pending, together))
 
 
 def _generate(

@@ -47,10 +47,22 @@ def reset_sibling(
 
 
 def fail_sibling(
-    context: PlannerContext, sibling: Sibling, reason: str, *, detail: str, died: bool = False
+    context: PlannerContext,
+    sibling: Sibling,
+    reason: str,
+    *,
+    detail: str,
+    died: bool = False,
+    earlier: int | None = None,
 ) -> bool:
-    """Generate the sibling again after a failure; after `maxAttempts` failures, abort its group and return True."""
-    if sibling.failures + 1 < context.spec.pipeline.max_attempts:
+    """Generate the sibling again after a failure; after `maxAttempts` failures, abort its group and return True.
+
+    Args:
+        died: whether its engine has died.
+        earlier: earlier failures to count, if these are not the ones that the ledger counts as such.
+    """
+    earlier = sibling.failures if earlier is None else earlier
+    if earlier + 1 < context.spec.pipeline.max_attempts:
         reset_sibling(context, sibling, reason, failure=True, detail=detail, died=died)
         return False
     group = group_of(sibling.id)

@@ -40,13 +40,22 @@ class EngineView:
         """Trajectories that it can still be given."""
         return 0 if self.draining else self.slots + int(self.slots * prefetch) - self.assigned
 
+    def takes(self, trajectories: int, prefetch: float) -> bool:
+        """Whether it can be given so many at once, or as many as it may hold beyond its slots if that is less."""
+        return self.room(prefetch) >= min(trajectories, max(1, int(self.slots * prefetch)))
+
     def admits(self, min_version: int, *, waits: bool) -> bool:
         """Whether it can generate what needs weights of `min_version` or newer; for `waits` see `choose`."""
         return self.version >= min_version or (waits and not self.stuck)
 
 
 def choose(
-    engines: Iterable[EngineView], *, min_version: int, waits: bool, prefetch: float
+    engines: Iterable[EngineView],
+    *,
+    min_version: int,
+    waits: bool,
+    prefetch: float,
+    together: int = 1,
 ) -> EngineView | None:
     """The engine with the lowest load for its size; None if no engine has room.
 
@@ -55,13 +64,7 @@ def choose(
         waits: whether an engine below `min_version` may hold the trajectory until it swaps weights on its own. An
             engine under `inflight: Keep` may not, nor may one that is stuck.
         prefetch: see `PlannerContext`.
+        together: how many trajectories the engine is to take at once; see `EngineView.takes`.
     """
-    best: EngineView | None = None
-    best_load = 0.0
-    for engine in engines:
-        if engine.room(prefetch) <= 0 or not engine.admits(min_version, waits=waits):
-            continue
-        load = engine.assigned / engine.slots
-        if best is None or (load, engine.engine) < (best_load, best.engine):
-            best, best_load = engine, load
-    return best
+    able = (e for e in engines if e.takes(together, prefetch) and e.admits(min_version, waits=waits))
+    return min(able, key=lambda e: (e.assigned / e.slots, e.engine), default=None)

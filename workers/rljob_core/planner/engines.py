@@ -8,6 +8,7 @@ entries and are generated again, or resume from their progress, on other engines
 from __future__ import annotations
 
 from rljob_core.actions import RetireEngine, SignalSeen
+from rljob_core.job_state import ENGINE_LOST
 from rljob_core.messages import EngineDied, EngineGone, EngineSignal, GenerationEnded
 from rljob_core.planner import dispatch, endings, migration, suspects, training
 from rljob_core.planner.context import PlannerContext
@@ -15,7 +16,7 @@ from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.evaluation import prompt_of
 from rljob_core.planner.message_refcounts import Key
 from rljob_core.records import JobFinished
-from rljob_core.trajectory import State, is_evaluation
+from rljob_core.trajectory import State, group_of, is_evaluation
 from rljob_core.words import is_word
 
 RESEND_HEARTBEATS = 5
@@ -169,16 +170,21 @@ def lose_engine(context: PlannerContext, engine: str, cause: str) -> None:
     siblings, run = context.state.generating_at(engine), context.evaluation
     answers = run.answers_at(engine) if run is not None else []
     had, held = [(s.id, s.attempt) for s in siblings], [*(s.id for s in siblings), *answers]
-    alone, convicted = len(held) == 1, False
+    alone, convicted = len(set(map(group_of, held))) == 1, False
     for sibling in siblings:
         if alone and sibling.is_suspect:
-            convicted = endings.fail_sibling(context, sibling, "EngineLost", detail=cause, died=True)
+            earlier = suspects.earlier_failures(context, sibling)
+            convicted = endings.fail_sibling(
+                context, sibling, ENGINE_LOST, detail=cause, died=True, earlier=earlier
+            )
+            if convicted:
+                break
             continue
         carries = migration.carries(context)
         endings.reset_sibling(
-            context, sibling, "EngineLost", failure=False, detail=cause, carries=carries, died=True
+            context, sibling, ENGINE_LOST, failure=False, detail=cause, carries=carries, died=True
         )
-    for answer in answers:
+    for answer in (answer for answer in answers if run is not None and answer in run.attempts):
         convicted = _lose_answer(context, answer, failure=alone) or convicted
     suspects.on_engine_lost(context, held, convicted=convicted)
     _retire(context, engine, had)

@@ -15,6 +15,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
 | `dispatch`, `engine_choice` | what is generated next, and on which engine |
 | `backpressure` | what has to wait because the trajectory stream has no room for it |
+| `placement` | which engine takes the siblings of a group |
 | `suspects` | which trajectories may be what kills engines, and how they are tried apart |
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |

@@ -1,14 +1,14 @@
 """Which trajectories may be what kills engines, and how they are tried apart.
 
 A process that dies says nothing about which of its trajectories killed it, so what it held is generated again at once,
-like after any death. What was held through `SUSPECT_DEATHS` of them is suspected, and is not generated beside other
-work any more: so no trajectory takes innocent ones with it more often than that.
+like after any death (`placement` says on which engines). What was held through `SUSPECT_DEATHS` of them is suspected,
+and is not generated beside other work any more: so no trajectory takes innocent ones with it more often than that.
 
 Suspects are tried in cohorts: one cohort at a time, on an engine that holds nothing else. A cohort that is generated
 is acquitted: its members are ordinary trajectories again. If the engine dies, the cohort is split in halves, which are
-tried one after the other. Siblings stay together while there are others, as they share a prompt; then one of them
-stands for all, as the prompt is the likeliest cause. A suspect that was alone on an engine that died has *failed* an
-attempt: `maxAttempts` such deaths end its group (`endings.fail_sibling`).
+tried one after the other; siblings stay together. A prompt that was alone on an engine that died has *failed* an
+attempt. `maxAttempts` of these, or of its deaths that nothing else explains (`earlier_failures`), end its group. The
+others then start anew: it explains their deaths.
 
 While a sibling is a suspect, siblings of its group that wait for an engine go on waiting: they may be as deadly.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rljob_core.job_state import Sibling
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.spec import Inflight
@@ -81,14 +82,39 @@ def on_engine_lost(context: PlannerContext, held: Sequence[str], *, convicted: b
         held: everything that the engine was generating.
         convicted: whether this death has ended a group.
     """
+    if convicted and context.evaluation is not None:
+        context.evaluation.deaths.clear()
     cohorts, suspected = context.cohorts, _suspected(context)
     accused = [t for t in held if t in suspected]
-    cohorts.insert(*_halves(context, accused))
-    if convicted:
-        cohorts.keep(suspected)
-        cohorts.merge()
-    if accused or convicted:
+    if len(set(map(group_of, accused))) == 1:
+        cohorts.postpone(accused)
+    else:
+        cohorts.insert(*_halves(accused))
+    if accused:
         cohorts.awaited_since = context.liveness.heartbeats
+
+
+def earlier_failures(context: PlannerContext, sibling: Sibling) -> int:
+    """How many failures a suspect has had that was now alone on an engine that died.
+
+    Instead, its earlier deaths count, if that is more: all but those that something else can explain. What can explain
+    some of them was held through these and has not been generated since, so it has been through as many at least. (What
+    was convicted has taken its deaths with it, but for those of held-out prompts.)
+    """
+    if context.evaluation is not None and context.evaluation.killers:
+        return sibling.failures
+    return max(sibling.failures, sibling.deaths - _most_deaths_beside(context, group_of(sibling.id)))
+
+
+def _most_deaths_beside(context: PlannerContext, group: str) -> int:
+    """The most deaths that a trajectory of another group has been through."""
+    run = context.evaluation
+    others = [
+        t
+        for t in (*context.state.survivors, *(run.deaths if run is not None else ()))
+        if group_of(t) != group
+    ]
+    return max((_deaths(context, other) for other in others), default=0)
 
 
 def _suspected(context: PlannerContext) -> dict[str, str]:
@@ -112,7 +138,7 @@ def _form_cohorts(context: PlannerContext, suspected: Mapping[str, str]) -> None
         deaths = _deaths(context, trajectory)
         alike.setdefault((deaths, suspected[trajectory]), []).append(trajectory)
     for (_, engine), members in sorted(alike.items()):  # those of the most deaths come to be the first
-        context.cohorts.insert(*([members] if engine else _halves(context, members)))
+        context.cohorts.insert(*([members] if engine else _halves(members)))
 
 
 def _deaths(context: PlannerContext, trajectory: str) -> int:
@@ -122,21 +148,14 @@ def _deaths(context: PlannerContext, trajectory: str) -> int:
     return context.evaluation.deaths[trajectory] if context.evaluation is not None else 0
 
 
-def _halves(context: PlannerContext, members: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Two cohorts: siblings stay together; of the siblings of one prompt that was never generated, one is tried."""
+def _halves(members: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Two cohorts; siblings stay together: what kills engines ends its group."""
     groups: dict[str, list[str]] = {}
     for trajectory in members:
         groups.setdefault(group_of(trajectory), []).append(trajectory)
     parts = list(groups.values())
-    if len(parts) == 1:
-        group = context.state.groups.get(group_of(parts[0][0]))
-        answered = group is not None and any(s.payload is not None for s in group.siblings)
-        parts = [[trajectory] for trajectory in parts[0]]
-        middle = (len(parts) + 1) // 2 if answered else 1
-    else:
-        middle = (len(parts) + 1) // 2
-    first, second = parts[:middle], parts[middle:]
-    return [t for part in first for t in part], [t for part in second for t in part]
+    middle = (len(parts) + 1) // 2
+    return [t for part in parts[:middle] for t in part], [t for part in parts[middle:] for t in part]
 
 
 def _choose(context: PlannerContext) -> tuple[EngineView, tuple[str, ...]] | None:

@@ -1,0 +1,126 @@
+"""What one prompt in 1,024 that kills its engines costs a job, in virtual time.
+
+    python tests/core/poison_cost.py [SEED ...]
+
+The planner is the real one; engines, rewards and the trainer are those of `world`. Four engines of 64 slots generate
+32 steps of 32 prompts x 8 siblings. A response has 20 to 150 tokens; an engine takes as many steps for it, of 0.1 s in
+the *short* jobs and of 1 s in the *long* ones. No progress is stored, so everything that a dying engine held starts
+over; its successor comes 12 s later.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from world import World, job_config
+
+from rljob_core.messages import Generate
+from rljob_core.records import GroupAborted
+from rljob_core.trajectory import group_of
+
+SHORT, LONG = 0.1, 1.0
+"""Seconds for a token."""
+RESTART_SECONDS = 12.0
+TOKENS = range(20, 151)
+
+Poison = Callable[[Generate], bool]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a simulated job went.
+
+    Attributes:
+        seconds: its length.
+        deaths: how many engines died.
+        given_up: the groups that were given up.
+    """
+
+    seconds: float
+    deaths: int
+    given_up: tuple[str, ...]
+
+    def against(self, sound: Outcome) -> float:
+        """By what share of it this job was longer than a job in which no engine died."""
+        return self.seconds / sound.seconds - 1
+
+
+def nothing(_: Generate) -> bool:
+    """No engine dies."""
+    return False
+
+
+def prompt(number: int) -> Poison:
+    """All siblings of a prompt kill their engine as soon as they are generated."""
+    return lambda work: group_of(work.trajectory) == f"g{number}"
+
+
+def one_sibling(number: int) -> Poison:
+    """One sibling of a prompt does."""
+    return lambda work: work.trajectory == f"g{number}.3"
+
+
+def chance(seed: int, *, one_in: int = 1000) -> Poison:
+    """Any trajectory may be there when an engine dies of something else."""
+    drawn = random.Random(seed)
+    return lambda _: drawn.random() < 1 / one_in
+
+
+def run(seed: int, poison: Poison, *, step_seconds: float, steps: int = 32) -> Outcome:
+    """Simulate one job.
+
+    Raises:
+        AssertionError: the job did not succeed.
+    """
+    config = job_config(
+        steps=steps,
+        data={"promptsPerStep": 32, "groupSize": 8, "seed": seed},
+        trainer={"microBatchTokens": 4000},
+    )
+    world = World(
+        config,
+        engines=4,
+        slots=64,
+        length=lambda work: TOKENS[work.seed % len(TOKENS)],
+        reward=lambda trajectory: float(sum(trajectory.encode()) % 2),
+        step_seconds=step_seconds,
+        train_seconds=lambda tokens: 0.0002 * tokens,
+        restart_seconds=RESTART_SECONDS,
+        poison=poison,
+    )
+    world.start()
+    world.run()
+    assert world.finished == "Succeeded", world.finished
+    records = (record for batch in world.ledger for record in batch.records)
+    given_up = tuple(r.group for r in records if isinstance(r, GroupAborted) and r.reason != "JobFinished")
+    return Outcome(world.now, len(world.deaths), given_up)
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a row for each kind of job and seed."""
+    for step_seconds in (SHORT, LONG):
+        for seed in map(int, arguments or ("1", "2", "3")):
+            sound = run(seed, nothing, step_seconds=step_seconds)
+            say(f"{step_seconds} s a token, seed {seed}: {sound.seconds:.0f} s")
+            guilty = 500 + seed
+            for name, poison in {
+                "prompt": prompt(guilty),
+                "sibling": one_sibling(guilty),
+                "chance": chance(seed),
+            }.items():
+                found = run(seed, poison, step_seconds=step_seconds)
+                row = f"{found.seconds:.0f} s, {found.against(sound):+.1%}, {found.deaths} deaths"
+                say(f"    {name}: {row}, given up: {', '.join(found.given_up) or 'nobody'}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

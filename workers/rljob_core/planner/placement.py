@@ -1,0 +1,99 @@
+"""Which engine takes the siblings of a group: one takes all of them, and groups that outlived an engine are spread.
+
+Siblings share a prompt. If it kills engines, it kills as many at once as generate it. So an engine takes all siblings
+that wait, if it can hold so many.
+
+What an engine held when it died may be what killed it. The siblings of such a group stay together, and such groups are
+spread over the engines: the next death then accuses few of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from rljob_core.job_state import GroupState
+from rljob_core.planner.context import PlannerContext
+from rljob_core.planner.engine_choice import EngineView, choose
+from rljob_core.spec import Inflight
+from rljob_core.trajectory import State, group_of
+
+
+class Placement:
+    """Chooses engines in one round of dispatch, for one group after the other.
+
+    Args:
+        engines: those that may take work.
+
+    Attributes:
+        able: those that may take the siblings of the group.
+        is_survivor: whether an engine died that was generating one of them. Other groups may then find room where
+            this one does not.
+    """
+
+    def __init__(self, context: PlannerContext, engines: Collection[EngineView]) -> None:
+        self.able = self._engines = engines
+        self.is_survivor = False
+        self._context = context
+        self._group: GroupState | None = None
+        self._engine: EngineView | None = None
+        self._survivors: dict[str, tuple[int, str]] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no engine has room for anything."""
+        return all(e.room(self._context.prefetch) <= 0 for e in self._engines)
+
+    def begin(self, group: GroupState) -> None:
+        """Turn to this group, unless it is the last one still."""
+        if self._group is group:
+            return
+        self._group, self._engine = group, None
+        self.is_survivor, self.able = group.deaths > 0, self._engines
+        if not self.is_survivor:
+            return
+        _, home = self._all_survivors()[group.id]
+        crowded = {home} ^ {e.engine for e in self._engines} if home else self._crowded(group.deaths)
+        self.able = [e for e in self._engines if e.engine not in crowded]
+
+    def choose(self, min_version: int) -> EngineView | None:
+        """The engine for the group's next sibling; None if none has room."""
+        context, engine = self._context, self._engine
+        if engine is None or engine.room(context.prefetch) <= 0:
+            engine = choose(
+                self.able,
+                min_version=min_version,
+                waits=context.spec.pipeline.inflight != Inflight.KEEP,
+                prefetch=context.prefetch,
+                together=self._waiting(),
+            )
+        if engine is not None:
+            self.place(engine)
+        return engine
+
+    def place(self, engine: EngineView) -> None:
+        """Note which engine takes the group's next sibling."""
+        self._engine = engine
+        if self.is_survivor and self._group is not None:
+            self._all_survivors()[self._group.id] = (self._group.deaths, engine.engine)
+            self.able = [engine]
+
+    def _waiting(self) -> int:
+        return sum(s.state is State.RESERVED for s in self._group.siblings) if self._group is not None else 1
+
+    def _all_survivors(self) -> dict[str, tuple[int, str]]:
+        """Of each group that outlived engines, how many, and which one has it now ("" for none)."""
+        if self._survivors is None:
+            self._survivors = {}
+            for trajectory in self._context.state.survivors:
+                group = self._context.state.groups[group_of(trajectory)]
+                homes = (s.engine for s in group.siblings if s.deaths and s.state is State.GENERATING)
+                self._survivors[group.id] = (group.deaths, next(homes, ""))
+        return self._survivors
+
+    def _crowded(self, deaths: int) -> set[str]:
+        """Engines that have their share of the groups that outlived as many engines, or more."""
+        homes = [home for outlived, home in self._all_survivors().values() if outlived >= deaths]
+        able = [e.engine for e in self._engines if not e.draining and not e.stuck]
+        share = -(-len(homes) // max(1, len(able)))
+        return {engine for engine, number in Counter(homes).items() if engine and number >= share}
