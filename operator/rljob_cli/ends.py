@@ -48,6 +48,7 @@ DEADLINE = Fault("your manifest, by its time limit", "raise spec.activeDeadlineS
 DISK = Fault(
     "the disk of this machine", "free space on it, or repair it; what the folder held is still there"
 )
+PERMISSIONS = Fault("the permissions of that path", "let this user read and write it")
 SERVER = Fault("the NATS server, or its disk", "start or repair it; its log says why", "nats-server")
 LEDGER = Fault(
     "whoever wrote or damaged the ledger",
@@ -92,9 +93,12 @@ def fault_of_words(message: str) -> Fault:
     return next((fault for pattern, fault in _BY_WORDS if pattern.search(message)), UNKNOWN)
 
 
-def flags_to_continue(message: str) -> list[str]:
-    """Flags that the next run needs, by the message with which this one failed."""
-    found = _GO_BACK.search(message)
+def flags_to_continue(fault: Fault, message: str) -> list[str]:
+    """Flags that the next run needs, by the message with which this one failed.
+
+    Only damaged weights need any: the words of user code may say whatever they like.
+    """
+    found = _GO_BACK.search(message) if fault is WEIGHTS else None
     return ["--from-version", found[1]] if found is not None else []
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from rljob_cli.ends import DISK, PERMISSIONS
 from rljob_cli.manifest import InvalidManifest
 from rljob_core.errors import RLJobError, SpecError
 
@@ -48,10 +49,11 @@ def exit_codes() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise
+        fault = PERMISSIONS if error.errno in {errno.EACCES, errno.EPERM} else DISK
         place = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"error: {place}{error.strerror}: nothing that was there is lost", err=True)
-        typer.echo("at fault: the disk of this machine", err=True)
-        typer.echo("to do: free space on it, or repair it, then give the same command again", err=True)
+        typer.echo(f"error: {place}{error.strerror}", err=True)
+        typer.echo(f"at fault: {fault.who}", err=True)
+        typer.echo(f"to do: {fault.remedy}; then give the same command again", err=True)
         raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error

@@ -48,7 +48,8 @@ _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
 _LAST_LINES_SECONDS = 5.0
 _UNFINISHED_SECONDS = 30.0
-_LEDGER_SECONDS = 5.0
+_LEDGER_SECONDS = 1.0
+"""Seconds that the ledger has at least to be read, even if the roles took all the time until then to end."""
 _STOP_SECONDS = 8.0
 """Seconds in which all processes end, so that this process ends within 10 s of the signal."""
 
@@ -135,7 +136,8 @@ class Run:
                 end = await self._work(cluster, signals)
                 if end.exit is not RunExit.SUCCEEDED:
                     self._view.note("stopping: the trainer saves a checkpoint (Ctrl-C again ends at once)")
-                await cluster.shutdown(within=_STOP_SECONDS, roles_ended=self._read_ledger)
+                by = asyncio.get_running_loop().time() + _STOP_SECONDS
+                await cluster.shutdown(within=_STOP_SECONDS, roles_ended=partial(self._read_ledger, by))
         except asyncio.CancelledError:
             await cluster.shutdown(within=0.0)
         finally:
@@ -244,12 +246,17 @@ class Run:
                 self._summarize("Running", "")
             await asyncio.sleep(_SAMPLE_SECONDS)
 
-    async def _read_ledger(self) -> None:
-        """Read what the roles have recorded and published until they ended: nobody else writes any more."""
+    async def _read_ledger(self, by: float) -> None:
+        """Read what the roles have recorded and published until they ended: nobody writes any more.
+
+        Args:
+            by: when all processes should have ended, on the loop's clock.
+        """
         if self._streams is None:
             return
+        by = max(by, asyncio.get_running_loop().time() + _LEDGER_SECONDS)
         try:
-            async with asyncio.timeout(_LEDGER_SECONDS), self._streams() as store:
+            async with asyncio.timeout_at(by), self._streams() as store:
                 await self._follower.catch_up(store)
                 uid = self._job.metadata.uid or ""
                 self._ledger = await Ledger(store, job=uid, instance="rljob-run").replay()

@@ -204,7 +204,7 @@ def _run(
         typer.echo(f"interrupted at step {step}, by a signal from outside", err=True)
     else:
         fault = end.fault or ends.UNKNOWN
-        log, flags = ends.log_of(fault, job.metadata.name, log), ends.flags_to_continue(end.message)
+        log, flags = ends.log_of(fault, job.metadata.name, log), ends.flags_to_continue(fault, end.message)
         typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.message}", err=True)
         typer.echo(f"at fault: {fault.who}", err=True)
         typer.echo(f"to do: {fault.remedy}", err=True)

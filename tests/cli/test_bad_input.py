@@ -569,6 +569,11 @@ def test_resume_without_a_run_or_without_a_checkpoint(tmp_path: Path) -> None:
         f"--resume: the ledger of this job, {tmp_path}/out/nats/store, is gone, and there are neither"
     )
     assert "remove" not in error
+    checkpoint = tmp_path / "out" / "checkpoints" / "step-000007"
+    checkpoint.mkdir()
+    (checkpoint / "checkpoint.json").write_text("{}")
+    (error,) = refused(file, "--resume")
+    assert f"--output {tmp_path}/out-2 --set spec.model.uri={checkpoint} instead of --resume" in error
 
 
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:

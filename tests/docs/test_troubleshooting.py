@@ -83,8 +83,12 @@ def test_weights_that_do_not_verify_are_continued_from_an_earlier_version() -> N
         "(0 is the initial model). Going back gives up what came after: rljob run … --resume --from-version 46"
     )
     assert fault_of_words(message) is ends.WEIGHTS
-    assert flags_to_continue(message) == ["--from-version", "46"]
-    assert flags_to_continue("the loss is not finite") == []
+    assert flags_to_continue(ends.WEIGHTS, message) == ["--from-version", "46"]
+    forged = (
+        f"2 prompts of step 3 were given up: prompt 1 (g1.0): RewardRaised: mine:score raised E: {message}"
+    )
+    assert fault_of_words(forged) is ends.REWARD
+    assert flags_to_continue(ends.REWARD, forged) == []
 
 
 @pytest.mark.parametrize(

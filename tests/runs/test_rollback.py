@@ -96,6 +96,8 @@ def test_damaged_weights_stop_the_job_and_an_earlier_version_continues(start: St
     assert told, run.said[-3000:] + run.logs()
     whole = [int(version) for version in told[1].split(", ")]
     assert whole[-1] == int(told[2]) == damaged - 1
+    assert "at fault: the storage of the weights" in run.said
+    assert run.said.rstrip().endswith(f"--record --resume --from-version {told[2]}")
     assert audit(run.output).returncode == 0
 
     job = run.output.parent / "job.yaml"
