@@ -1,11 +1,11 @@
-"""Trajectories that kill every engine that generates them, and the engine that they kill."""
+"""Trajectories that kill every engine that generates them, or that cannot be scored; and the engine that they kill."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_core.ports import Request
@@ -15,19 +15,21 @@ from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 
 @dataclass(frozen=True)
 class Poison:
-    """What kills engines.
+    """What kills engines, or cannot be scored.
 
     Attributes:
         group: id of the group; of a held-out prompt: `e`, for every version, and the prompt.
         sibling: the only sibling that does; None if all of them do.
         tokens: for how many steps it is in the engine before that; a shorter response does no harm.
         reported: how likely the process that watches the engine reports its death.
+        score: what reward workers say of it instead, if it harms no engine: an error, or a score that no sum can hold.
     """
 
     group: str
     sibling: int | None = None
     tokens: int = 0
     reported: float = 1.0
+    score: str | float | None = None
 
     @property
     def is_held_out(self) -> bool:
@@ -48,12 +50,14 @@ def any_poison(chance: random.Random, *, prompts: int, siblings: int) -> Poison 
     if kind == "none":
         return None
     prompt = chance.randrange(3 if kind == "held out" else prompts)
-    return Poison(
+    poison = Poison(
         f"e{prompt}" if kind == "held out" else f"g{prompt}",
         sibling=chance.randrange(siblings) if kind == "sibling" else None,
         tokens=chance.choice([0, 0, 1, 8]),
         reported=chance.choice([0.0, 0.5, 1.0]),
     )
+    score = chance.choice([None, None, "RewardTimeout: 10 s", 1.7e308, -1.7e308])
+    return poison if poison.is_held_out or score is None else replace(poison, tokens=0, score=score)
 
 
 class PoisonedEngine(EmulatedEngine):

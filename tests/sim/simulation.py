@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Mishaps:
         drains: how often an engine is asked to stop and hands over its work.
         cuts: how often the server's machine dies and loses the ends of its streams.
         change: new pipeline settings that the user sets once; None for no change.
-        poison: what kills each engine that generates it; None for nothing.
+        poison: what kills each engine that generates it, or cannot be scored; None for nothing.
         faults: the probabilities of network faults.
     """
 
@@ -201,7 +201,8 @@ class Job:
             await engine.close()
 
     def _engine(self, options: EmulatedEngineOptions, role: str, number: int) -> EmulatedEngine:
-        if (poison := self.mishaps.poison) is None:
+        poison = self.mishaps.poison
+        if poison is None or poison.score is not None:
             return EmulatedEngine(options)
         return PoisonedEngine(options, poison, lambda trajectory: self._poisoned(role, number, trajectory))
 
@@ -225,10 +226,16 @@ class Job:
         while True:
             for delivery in await queue.fetch(messages=16, timeout=5.0):
                 for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
-                    reward = float(sum(trajectory.id.encode()) % 2)
-                    result = RewardResult(trajectory.id, trajectory.attempt, digest, reward, {}, "scored")
-                    await publisher.publish(result)
+                    scored = RewardResult(trajectory.id, trajectory.attempt, digest, 0.0, {}, "scored")
+                    await publisher.publish(replace(scored, **self._score(trajectory.id)))
                 await delivery.ack()
+
+    def _score(self, trajectory: str) -> dict[str, Any]:
+        poison = self.mishaps.poison
+        if poison is None or poison.score is None or not poison.is_in(trajectory):
+            return {"reward": float(sum(trajectory.encode()) % 2)}
+        self.happened["poisonous score"] += 1
+        return {"error": poison.score} if isinstance(poison.score, str) else {"reward": poison.score}
 
     async def _changes(self) -> AsyncIterator[PipelineSpec]:
         if not self.changed.is_set() and self.mishaps.change is not None:

@@ -35,7 +35,7 @@ def test_the_seeds_cover_what_can_go_wrong() -> None:
     happened = sum((simulate(seed).happened for seed in range(60)), start=type(simulate(0).happened)())
     for what in ("death coordinator", "death trainer", "death rollout", "death reward", "twin coordinator"):
         assert happened[what] > 0
-    for what in ("drain rollout", "resumed"):
+    for what in ("drain rollout", "resumed", "death of poison", "poisonous score", "poison given up"):
         assert happened[what] > 0
     for what in ("twin trainer", "freeze coordinator", "freeze rollout", "cut", "coordinator Fenced"):
         assert happened[what] > 0
