@@ -124,7 +124,7 @@ class Job:
         self.failure: BaseException | None = None
         self.happened: Counter[str] = Counter()
         self.cut_after_end = False
-        """Whether the ledger had the job's end at the last cut, so that the trainer may have been told to finish."""
+        """Whether the ledger had the job's end at a cut, so that the trainer may have been told to finish."""
         self.poisoning = random.Random(str(mishaps.poison))
         self.reports: list[asyncio.Task[None]] = []
         """Reports of deaths that are on their way."""
@@ -322,7 +322,7 @@ class Job:
         self.happened["cut"] += 1
         job = self.server.job(self.config.subject)
         ledger = [m for m in job.streams[Channel.LEDGER].since(1) if m.suffix == RECORDS]
-        self.cut_after_end = any(isinstance(r, JobFinished) for m in ledger for r in read_batch(m).records)
+        self.cut_after_end |= any(isinstance(r, JobFinished) for m in ledger for r in read_batch(m).records)
         for channel in Channel:
             stream = job.streams[channel]
             lost = self.chance.choice([0, 0, 1, 2, 5, 20])
