@@ -826,7 +826,10 @@ async def test_a_channel_does_not_grow_past_what_the_server_has(own_server: Embe
     store = await open_on(own_server, trajectory_bytes=1 << 20)
     with pytest.raises(StoreFull, match="storage"):
         await store.grow(Channel.TRAJECTORIES, 2 << 40)
+    assert await store.limit(Channel.TRAJECTORIES) == 1 << 20
     await store.grow(Channel.TRAJECTORIES, 2 << 20)
+    assert await store.limit(Channel.TRAJECTORIES) == 2 << 20
+    assert await store.limit(Channel.LEDGER) == 0
     await store.close()
 
 

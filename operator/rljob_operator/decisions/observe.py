@@ -69,6 +69,7 @@ class JobMetrics:
         trainer_waiting: share of its time for which the trainer waited for trajectories, over the last steps.
         engines_idle: share of the engines' slots that had nothing to do, over the last steps.
         pipeline: the pipeline that the coordinator says is in force.
+        stream_bytes: that the trajectory stream would have to hold, if the coordinator may not enlarge it itself.
         optimizer_reset: why the optimizer continued with an older or a fresh state; empty if it did not.
     """
 
@@ -82,6 +83,7 @@ class JobMetrics:
     trainer_waiting: float | None = None
     engines_idle: float | None = None
     pipeline: PipelineStatus | None = None
+    stream_bytes: int = 0
     optimizer_reset: str = ""
 
 

@@ -212,8 +212,12 @@ class Controller:
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
 
     async def _make_room(self, key: JobKey, job: RLJob) -> None:
-        """Enlarge the job's trajectory stream before its coordinator reads a wider bound; once for each size."""
-        size = trajectory_stream_bytes(job.spec)
+        """Enlarge the job's trajectory stream before its coordinator reads a wider bound; once for each size.
+
+        Also for prompts that are longer than the stream was made for, as soon as the coordinator says so.
+        """
+        metrics = self._metrics.metrics(key)
+        size = max(trajectory_stream_bytes(job.spec), 0 if metrics is None else metrics.stream_bytes)
         if self._stream_bytes.get(key, 0) < size and await self._streams.make_room(job, size):
             self._stream_bytes[key] = size
 

@@ -19,6 +19,7 @@ from rljob_core.config import JobConfig
 from rljob_core.ports import Channel
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import payload_bytes, trajectory_stream_bytes
+from rljob_operator.reconcile.metrics import merged
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -62,6 +63,7 @@ async def connect(nats_server: EmbeddedServer) -> AsyncIterator[Callable[..., Aw
         await store.close()
 
 
+@pytest.mark.timeout(150)  # what stands still does not end by itself
 async def test_a_slow_response_is_stored_although_long_prompts_could_fill_the_stream(
     nats_server: EmbeddedServer,
     connect: Callable[..., Awaitable[NatsStore]],
@@ -78,6 +80,10 @@ async def test_a_slow_response_is_stored_although_long_prompts_could_fill_the_st
     clients = [await connect(names, size) for _ in range(6)]
     await leave_room(nats_server, names, int(1.5 * step) - size)
     async with RolesOnNats(config, tmp_path / "model", clients) as roles:
+        # The operator of a cluster enlarges the stream, where the coordinator may not.
+        refused = await roles.until(lambda line: line.room_refused)
+        assert refused.room_wanted > 1.5 * step
+        assert merged(None, refused).stream_bytes == refused.room_wanted
         await finish(roles)
     await check(roles)
 

@@ -48,6 +48,7 @@ class StepMetrics:
         pipeline: the `spec.pipeline` of the buffers that open now.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         room_refused: why the trajectory stream is smaller than everything that may be under way; empty if it is not.
+        room_wanted: bytes that it would have to hold; 0 if it holds them.
         finished, message: the job's outcome, once it has ended.
         gone_back: the user has gone back to `version`: earlier lines about later versions, or an end, do not count.
     """
@@ -77,6 +78,7 @@ class StepMetrics:
     pipeline: PipelineSet | None = None
     pipeline_refused: str = ""
     room_refused: Annotated[str, OMITTED_IF_EMPTY] = ""
+    room_wanted: Annotated[int, OMITTED_IF_EMPTY] = 0
     finished: str = ""
     message: str = ""
     gone_back: bool = False

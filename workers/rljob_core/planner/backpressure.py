@@ -16,11 +16,12 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from rljob_core.actions import GrowStream, MeasurePrompts, PromptsMeasured, StreamLimit
+from rljob_core.actions import GrowStream, MeasurePrompts, PromptsMeasured, PublishMetrics, StreamLimit
 from rljob_core.job_state import GroupState, Sibling
 from rljob_core.planner import endings
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.evaluation import prompt_of
+from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import JobFinished
 from rljob_core.streams_budget import payload_bytes
 from rljob_core.trajectory import State, group_id
@@ -70,7 +71,11 @@ class Allowance:
 def on_stream_limit(context: PlannerContext, observed: StreamLimit) -> None:
     """The stream's limit was read, at the start or because it was to grow."""
     room = context.room
+    news = observed.refused and not room.refused
     room.limit, room.refused, room.asking = observed.bytes, observed.refused, False
+    if news:
+        # The operator may enlarge the stream where this coordinator may not.
+        context.act(PublishMetrics(metrics_line(context)))
 
 
 def on_prompts_measured(context: PlannerContext, measured: PromptsMeasured) -> None:

@@ -24,6 +24,7 @@ def metrics_line(context: PlannerContext) -> StepMetrics:
         pipeline=context.state.pipeline,
         pipeline_refused=context.pipeline_refused,
         room_refused=context.room.refused,
+        room_wanted=context.room.lacking,
         last_version=context.last_version if context.last_version > context.spec.steps else 0,
         optimizer_reset=context.optimizer_reset,
     )

@@ -41,6 +41,11 @@ class StreamRoom:
     _version: int = -1
     _planned: int | None = None
 
+    @property
+    def lacking(self) -> int:
+        """The size that the stream was refused; 0 if it was not."""
+        return self.wanted if self.refused else 0
+
     def unmeasured(self, state: JobState) -> list[str]:
         """Open groups whose prompts nobody was asked to measure so far; each is returned once."""
         # Groups come with ever greater prompts, so that the same two numbers mean the same groups.
