@@ -105,6 +105,24 @@ def test_a_held_out_prompt_that_kills_engines_counts_as_nothing_and_is_asked_onc
     assert max(int(t[1]) for held in world.deaths for t in held if t.endswith("-3.0")) == 0
 
 
+@pytest.mark.parametrize("engines", [1, 2])
+def test_held_out_prompts_are_asked_again_when_another_that_killed_engines_is_found(engines: int) -> None:
+    config = job_config(
+        steps=12, data={"promptsPerStep": 2, "groupSize": 2}, evaluation={"samples": 6, "everySteps": 2}
+    )
+    world = World(
+        config,
+        engines=engines,
+        reward=lambda _: 1.0,
+        poison=lambda work: work.trajectory.startswith("e") and work.prompt in {1, 3},
+    )
+    world.start()
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+    assert {frozenset(r.killers) for r in records(world) if isinstance(r, Evaluated)} == {frozenset({1, 3})}
+
+
 @pytest.mark.parametrize("after", [1, 2, 3, 5, 9])
 def test_a_coordinator_that_dies_meanwhile_is_succeeded_by_one_that_finds_it_too(after: int) -> None:
     world = World(job_config(steps=6, data={"promptsPerStep": 4, "groupSize": 4}), poison=of_prompts(9))

@@ -126,6 +126,12 @@ class Evaluation:
         """Ids of the answers that may be what kills engines."""
         return [t for t in self.deaths if self.is_suspect(t)]
 
+    def explain_deaths(self) -> None:
+        """Forget what engines died of: it was found. The answers that were suspected wait like all others again."""
+        suspected = self.suspects()
+        self.deaths.clear()
+        self.waiting.extend(t for t in suspected if t not in self.engines)
+
     def give_up(self, prompt: int) -> list[tuple[str, int, str]]:
         """Ask a prompt no more, now and in later evaluations: its answers kill engines.
 

@@ -83,7 +83,7 @@ def on_engine_lost(context: PlannerContext, held: Sequence[str], *, convicted: b
         convicted: whether this death has ended a group.
     """
     if convicted and context.evaluation is not None:
-        context.evaluation.deaths.clear()
+        context.evaluation.explain_deaths()
     cohorts, suspected = context.cohorts, _suspected(context)
     accused = [t for t in held if t in suspected]
     if len(set(map(group_of, accused))) == 1:
