@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import nats
 import pytest
-from role_jobs import check, finish, job
+from role_jobs import finish, job
 from role_tasks import Roles
 
 from rljob_contract.tiny_models import tiny_model
@@ -64,6 +64,8 @@ async def connect(nats_server: EmbeddedServer) -> AsyncIterator[Callable[..., Aw
 
 
 @pytest.mark.timeout(150)  # what stands still does not end by itself
+# A client's socket may be collected before the loop has seen to its end: six of them are closed at once.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_slow_response_is_stored_although_long_prompts_could_fill_the_stream(
     nats_server: EmbeddedServer,
     connect: Callable[..., Awaitable[NatsStore]],
@@ -85,7 +87,7 @@ async def test_a_slow_response_is_stored_although_long_prompts_could_fill_the_st
         assert refused.room_wanted > 1.5 * step
         assert merged(None, refused).stream_bytes == refused.room_wanted
         await finish(roles)
-    await check(roles)
+        assert (await roles.until(lambda line: line.finished)).version == config.spec.steps
 
 
 def long_prompts(tmp_path: Path, model: Path) -> JobConfig:
