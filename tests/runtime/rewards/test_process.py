@@ -32,6 +32,7 @@ from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.rewards import pool as pool_module
 from rljob_runtime.rewards.pool import RewardPool
 from rljob_runtime.rewards.process import ScoringJob
 from rljob_runtime.roles.reward import run_reward
@@ -456,6 +457,20 @@ async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
     while _pool_processes():
         assert time.monotonic() < deadline, "a process outlived its pool"
         await asyncio.sleep(0.05)
+
+
+async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if one had been killed while it held the lock of the queue: all others wait for it."""
+    monkeypatch.setattr(pool_module, "_UNTAKEN", 1.0)
+    pool = RewardPool(job_config("model", functions=["exact_match"], limit=20), workers=2)
+    try:
+        await pool.start()
+        for process in _pool_processes():
+            process.suspend()
+        async with asyncio.timeout(60):
+            assert not (await pool.score(ScoringJob(0, False, "1"))).error
+    finally:
+        await pool.close()
 
 
 async def test_processes_that_cannot_even_load_are_given_up(tmp_path: Path, module: str) -> None:

@@ -36,6 +36,10 @@ _CHUNK = 256
 _LOOK = 0.1
 #: Seconds of a chunk beyond all limits of its functions, for the data's own code.
 _GRACE = 5.0
+#: Seconds for which a free process may leave a chunk alone. What was killed while it took one holds a lock for ever.
+_UNTAKEN = 60.0
+#: The same, in durations of the pool's start: a process that replaces another one loads as much.
+_UNTAKEN_STARTS = 3
 #: Pools that may break in a row before the role gives up.
 _MAX_BREAKS = 5
 
@@ -91,6 +95,7 @@ class RewardPool:
         self._queue = _AnswerQueue()
         self._running = set[asyncio.Task[None]]()
         self._breaks = 0
+        self._untaken = _UNTAKEN
         self._pool = self._new_pool()
 
     async def start(self) -> None:
@@ -102,6 +107,7 @@ class RewardPool:
         """
         # From this thread, which lives as long as the role: the server ends with the thread that started it.
         forkserver.ensure_running()
+        began = time.monotonic()
         while True:
             try:
                 # Off the loop: it waits for the server's imports.
@@ -112,6 +118,7 @@ class RewardPool:
                 await self._replace(self._pool, error)
         if wrong is not None:
             raise SpecError(*wrong)
+        self._untaken = max(_UNTAKEN, _UNTAKEN_STARTS * (time.monotonic() - began))
         self._clock = asyncio.create_task(self._kill_overdue())
 
     async def score(self, job: ScoringJob) -> ScoringOutcome:
@@ -146,7 +153,11 @@ class RewardPool:
         jobs = [entry.job for entry in chunk]
         try:
             future = pool.schedule(reward_worker.score_chunk, args=(slot, jobs), timeout=self._chunk_limit)
-            outcomes: list[ScoringOutcome] = await asyncio.wrap_future(future)
+            scored = asyncio.wrap_future(future)
+            done, _ = await asyncio.wait([scored], timeout=self._untaken)
+            if not done and not future.running():
+                raise BrokenProcessPool(f"no process took an answer for {self._untaken:.0f} s")
+            outcomes: list[ScoringOutcome] = await scored
         except ProcessExpired as error:
             self._died(slot, chunk, error.exitcode)
         except TimeoutError:
