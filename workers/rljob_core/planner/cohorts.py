@@ -19,11 +19,13 @@ class Cohorts:
     Attributes:
         waiting: ids, in the order in which cohorts are tried; each suspect is in one of them until it is none.
         other_work_first: whether an engine that is the only one takes other work before the next trial.
+        inherited: groups that had outlived an engine when this coordinator began.
         awaited_since: own heartbeats so far when an engine with suspects died whose successor has not come; else None.
     """
 
     waiting: list[tuple[str, ...]] = field(default_factory=list)
     other_work_first: bool = False
+    inherited: frozenset[str] = frozenset()
     awaited_since: int | None = None
 
     def insert(self, *cohorts: Sequence[str]) -> None:

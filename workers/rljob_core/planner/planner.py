@@ -74,6 +74,7 @@ from rljob_core.planner import (
 )
 from rljob_core.planner.context import Decision, PlannerContext
 from rljob_core.records import EpochClaimed, JobFinished
+from rljob_core.trajectory import group_of
 
 
 class Planner:
@@ -109,6 +110,7 @@ class Planner:
         writer = context.state.writer.successor(instance)
         context.emit(EpochClaimed(writer.number, writer.instance, context.job))
         context.metrics.start(now)
+        context.cohorts.inherited = frozenset(map(group_of, context.state.survivors))
         return context.flush_decision()
 
     def decide(self, observations: Sequence[Observation], now: float) -> Decision:

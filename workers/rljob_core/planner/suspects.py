@@ -99,9 +99,11 @@ def earlier_failures(context: PlannerContext, sibling: Sibling) -> int:
 
     Instead, its earlier deaths count, if that is more: all but those that something else can explain. What can explain
     some of them was held through these and has not been generated since, so it has been through as many at least. (What
-    was convicted has taken its deaths with it, but for those of held-out prompts.)
+    was convicted has taken its deaths with it, but for those of held-out prompts.) Deaths before this coordinator count
+    for nothing where held-out prompts may explain them: the ledger does not say what these went through.
     """
-    if context.evaluation is not None and context.evaluation.killers:
+    inherited = context.spec.evaluation is not None and group_of(sibling.id) in context.cohorts.inherited
+    if inherited or (context.evaluation is not None and context.evaluation.killers):
         return sibling.failures
     return max(sibling.failures, sibling.deaths - _most_deaths_beside(context, group_of(sibling.id)))
 
