@@ -96,8 +96,8 @@ def measure(trainer: dict[str, Any], model: Path, folder: Path) -> dict[str, int
     for rank, process in enumerate(processes):
         if process.returncode:
             raise RuntimeError((folder / f"{rank}.log").read_text()[-4000:])
-    told: list[dict[str, int]] = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return max(told, key=lambda one: one["peak"])
+    reports: list[dict[str, int]] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return max(reports, key=lambda one: one["peak"])
 
 
 def rank(trainer: dict[str, Any], model: Path, number: int, folder: Path) -> dict[str, int]:

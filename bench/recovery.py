@@ -187,7 +187,7 @@ def main(kills: int = SIZES["full"]) -> dict[str, Any]:
         limit = LIMITS.get(name)
         row = {"role": name, "kills": len(found), "median": statistics.median(found), "max": max(found)}
         rows.append({**row, "limit": limit})
-        told = "" if limit is None else f"{limit:.0f} s"
-        print(f"{name:<18} {len(found):>5} {row['median']:>6.2f} s {row['max']:>6.2f} s {told:>6}")
+        shown = "" if limit is None else f"{limit:.0f} s"
+        print(f"{name:<18} {len(found):>5} {row['median']:>6.2f} s {row['max']:>6.2f} s {shown:>6}")
     print(f"load average {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end, {os.cpu_count()} CPUs")
     return {"rows": rows, "load_before": load, "load_after": os.getloadavg()[0]}

@@ -62,7 +62,7 @@ async def drive(url: str, shape: LoadShape) -> dict[str, float]:
     return {"rate": shape.trajectories / seconds, "seconds": seconds, "cpu_seconds": cpu}
 
 
-def _coordinate(url: str, shape: LoadShape, told: Connection) -> None:
+def _coordinate(url: str, shape: LoadShape, parent: Connection) -> None:
     async def run() -> None:
         store = NatsStore(url, subject="bench", stream_prefix="BENCH")
         await store.open()
@@ -73,7 +73,7 @@ def _coordinate(url: str, shape: LoadShape, told: Connection) -> None:
             lambda prompt, _: f"prompt {prompt}",
             instance="bench",
         )
-        await role.run(lambda: told.send("ready"))
+        await role.run(lambda: parent.send("ready"))
 
     asyncio.run(run())
 

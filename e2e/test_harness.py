@@ -64,7 +64,7 @@ def test_what_is_lacking_is_said() -> None:
 
 
 def test_kind_is_asked_for_zones_and_deleted(tmp_path: Path) -> None:
-    """With a program in kind's place that writes down what it is told."""
+    """With a program in kind's place that writes down its arguments."""
     said = tmp_path / "said"
     program = tmp_path / "kind"
     program.write_text(f'#!/bin/sh\necho "$1 $2" >> "{said}"\n')

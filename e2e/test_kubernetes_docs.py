@@ -1,7 +1,7 @@
 """The commands of docs/kubernetes.md, typed one after the other, answer as the page shows.
 
 What differs from what a user does: the job would go on for long, so that no command comes too late for it, until it is
-told, while it is suspended, that there are few steps more.
+given, while it is suspended, only a few more steps.
 """
 
 from __future__ import annotations

@@ -54,12 +54,12 @@ def container(**changes: Any) -> dict[str, Any]:
 def says(job: Job, reason: str, words: str, since: float) -> None:
     """Wait for the condition."""
 
-    def told() -> str:
+    def message_of_the_job() -> str:
         ready = job.condition("Ready")
         about = ready.get("status") == "False" and ready["reason"] == reason and words in ready["message"]
         return ready["message"] if about else ""
 
-    message = job.until(told, seconds=120)
+    message = job.until(message_of_the_job, seconds=120)
     log.info("%s after %.1f s: %s", reason, time.monotonic() - since, message)
     job.until(lambda: reason in job.event_reasons(), seconds=60)
 

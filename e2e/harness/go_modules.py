@@ -1,7 +1,7 @@
 """The Go modules that the harness builds from, and how their versions are pinned.
 
 The folders `e2e/go/*` hold a go.mod that names the version and a go.sum that names every checksum. They are the one
-place where versions stand; `python -m e2e.harness pin` writes them anew.
+place where versions stand; `python -m e2e.harness pin` writes them again.
 """
 
 from __future__ import annotations

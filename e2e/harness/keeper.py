@@ -2,7 +2,7 @@
 
 The keeper holds the cluster for as long as anybody is connected to its socket. The connections are the reference
 count: the kernel closes them with their process, so a count can be neither forgotten nor wrong, and the last test
-process to end, be it by `kill -9`, ends the cluster. Whoever connects is told where the kubeconfig is.
+process to end, be it by `kill -9`, ends the cluster. It sends the kubeconfig's path to whoever connects.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
                                    └─── node1 ── west ── its pods
 
 A cluster owns one /16, the first of sixteen that this machine has no route to. Nothing of this machine's own
-network is changed but for one link and the routes through it; no packet filter and no forwarding is touched. All of
+network is changed except one link and the routes through it; no packet filter and no forwarding is touched. All of
 it hangs on processes, so that the kernel takes it away when they are gone, however they went.
 """
 

@@ -1,4 +1,4 @@
-"""What a node's programs are told in files: containerd, its network plugin, and the kubelet."""
+"""The configuration files of a node's programs: containerd, its network plugin, and the kubelet."""
 
 from __future__ import annotations
 

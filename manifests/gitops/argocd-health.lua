@@ -26,10 +26,10 @@ local function is(kind)
   return condition[kind] ~= nil and condition[kind].status == "True"
 end
 
-local function told(status, kind)
+local function health(status, kind)
   local found = condition[kind]
   if found == nil then
-    return waiting("the operator has told nothing yet")
+    return waiting("the operator has reported nothing yet")
   end
   local message = found.reason or kind
   if found.message ~= nil and found.message ~= "" then
@@ -38,10 +38,10 @@ local function told(status, kind)
   return {status = status, message = message}
 end
 
-if is("Failed") then return told("Degraded", "Failed") end
-if is("Succeeded") then return told("Healthy", "Succeeded") end
-if is("Stalled") then return told("Degraded", "Stalled") end
-if is("Reconciling") then return told("Progressing", "Reconciling") end
-if is("Suspended") then return told("Suspended", "Suspended") end
-if is("Ready") then return told("Healthy", "Ready") end
-return told("Progressing", "Ready")
+if is("Failed") then return health("Degraded", "Failed") end
+if is("Succeeded") then return health("Healthy", "Succeeded") end
+if is("Stalled") then return health("Degraded", "Stalled") end
+if is("Reconciling") then return health("Progressing", "Reconciling") end
+if is("Suspended") then return health("Suspended", "Suspended") end
+if is("Ready") then return health("Healthy", "Ready") end
+return health("Progressing", "Ready")

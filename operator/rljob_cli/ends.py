@@ -25,6 +25,9 @@ class Fault:
 
 
 REWARD = Fault("your reward function", "mend it where the message says", "reward-")
+DATA = Fault(
+    "your data", "mend the rows of the prompts that the message names, or take them out", "coordinator-"
+)
 ENGINE = Fault(
     "the engine, or the prompts that it cannot answer",
     "read what the engine said last, then change spec.rollout.engine or take those prompts out of the data",
@@ -61,6 +64,7 @@ UNKNOWN = Fault(
 #: By the words of the job's end, in this order. The names of reasons are those of the ledger.
 _BY_WORDS = [
     (re.compile(r"\): Reward(Raised|OutOfRange|Timeout|Crashed)\b"), REWARD),
+    (re.compile(r"\): PromptUnsendable\b"), DATA),
     (re.compile(r"prompts of step \d+ were given up"), ENGINE),
     (re.compile(r"Versions that do verify"), WEIGHTS),
     (re.compile(r"is not finite|out of memory \("), TRAINING),

@@ -192,7 +192,7 @@ def test_a_restored_step_keeps_its_bound_though_its_buffer_was_opened_again_unde
 def test_a_restored_step_that_had_started_over_after_its_proposal() -> None:
     story = restored()
     again = next(line for line in story.fed if line.step == 4)
-    story.fed.append(again)  # the gang was told to start over, and died; which counts, the ledger has lost
+    story.fed.append(again)  # the gang was asked to start over, and died; which counts, the ledger has lost
     assert verdict(story) == {}
 
 

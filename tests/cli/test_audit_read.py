@@ -126,10 +126,10 @@ def test_damaged_files_are_named(folder: RunFolder) -> None:
     content = json.loads(audit(folder, "--json").stdout)
     refuted = {check["name"]: check["violations"] for check in content["checks"] if not check["holds"]}
     assert set(refuted) == {"sources", "manifests"}
-    told = [violation["text"] for violation in refuted["sources"]]
-    assert len(told) == 2
-    assert "the manifest of v2-a1" in told[0]
-    assert "attempt-1.jsonl, line 7" in told[1]
+    said = [violation["text"] for violation in refuted["sources"]]
+    assert len(said) == 2
+    assert "the manifest of v2-a1" in said[0]
+    assert "attempt-1.jsonl, line 7" in said[1]
 
 
 def test_an_altered_manifest_is_seen(folder: RunFolder) -> None:
@@ -185,9 +185,9 @@ def test_a_corrupt_record_is_named_by_its_sequence(folder: RunFolder) -> None:
     write_run(job(), folder)
     damage(folder, after("x", ledger.RECORDS, b'{"writer": {}}'))
     at = len(job().ledger) + 2
-    told = refutations(folder)
-    assert set(told) == {"sources"}
-    assert f"message {at} of the ledger is no batch of records" in told["sources"][0]
+    said = refutations(folder)
+    assert set(said) == {"sources"}
+    assert f"message {at} of the ledger is no batch of records" in said["sources"][0]
 
 
 def test_a_ledger_of_another_release_is_named(folder: RunFolder) -> None:
@@ -199,10 +199,10 @@ def test_a_ledger_of_another_release_is_named(folder: RunFolder) -> None:
         ),
     )
     damage(folder, after("y", "summary", b"of another kind"))
-    told = refutations(folder)
-    assert set(told) == {"sources"}
-    assert all("written by another release of rljob" in text for text in told["sources"])
-    assert len(told["sources"]) == 2
+    said = refutations(folder)
+    assert set(said) == {"sources"}
+    assert all("written by another release of rljob" in text for text in said["sources"])
+    assert len(said["sources"]) == 2
 
 
 def test_a_mark_among_the_rewards_is_no_damage_and_what_is_neither_is(folder: RunFolder) -> None:
@@ -211,9 +211,9 @@ def test_a_mark_among_the_rewards_is_no_damage_and_what_is_neither_is(folder: Ru
     damage(folder, lambda store: store.publish(Channel.REWARDS, MARK, b"", headers=mark))
     assert refutations(folder) == {}
     damage(folder, lambda store: store.publish(Channel.REWARDS, "results", b""))
-    told = refutations(folder)
-    assert set(told) == {"sources"}
-    assert told["sources"][0].startswith("reward message 3 does not decode")
+    said = refutations(folder)
+    assert set(said) == {"sources"}
+    assert said["sources"][0].startswith("reward message 3 does not decode")
 
 
 def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:
@@ -226,17 +226,17 @@ def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:
         await store.delete(Channel.LEDGER, [part])
 
     damage(folder, remove)
-    told = refutations(folder)
-    assert told["sources"][0].startswith(f"the snapshot in message {part + 1} of the ledger lacks a part")
-    assert told["sources"][1] == "is gone from the ledger"
+    said = refutations(folder)
+    assert said["sources"][0].startswith(f"the snapshot in message {part + 1} of the ledger lacks a part")
+    assert said["sources"][1] == "is gone from the ledger"
 
 
 def test_the_ledger_of_another_job(folder: RunFolder) -> None:
     story = job()
     story.alter(EpochClaimed, lambda r: True, job="another")
     write_run(story, folder)
-    told = refutations(folder)
-    assert told["sources"] == [f"of the ledger is of the job another, not of {UID}"]
+    said = refutations(folder)
+    assert said["sources"] == [f"of the ledger is of the job another, not of {UID}"]
 
 
 class Dying(MemoryStore):

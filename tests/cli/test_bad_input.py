@@ -631,10 +631,10 @@ def test_version_and_help() -> None:
     version = rljob("--version")
     assert (version.code, version.out.split()[0]) == (0, "rljob")
     for arguments in (["--help"], ["run", "--help"], ["validate", "--help"], ["audit", "--help"]):
-        told = rljob(*arguments)
-        assert told.code == 0
-        assert "Examples" in told.out
-        assert f"rljob {arguments[0] if len(arguments) > 1 else 'run'}" in told.out
+        said = rljob(*arguments)
+        assert said.code == 0
+        assert "Examples" in said.out
+        assert f"rljob {arguments[0] if len(arguments) > 1 else 'run'}" in said.out
 
 
 def test_audit_of_something_else(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def damaged_in_the_middle(story: Story) -> list[bytes]:
     return [b"\x00\x01", b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 1}']
 
 
-def told_by_the_audit(folder: RunFolder) -> list[str]:
+def found_by_the_audit(folder: RunFolder) -> list[str]:
     verdict = json.loads(rljob("audit", folder.path, "--json").out)
     assert verdict["verdict"] == "damaged"
     sources = next(check for check in verdict["checks"] if check["name"] == "sources")
@@ -87,7 +87,7 @@ def test_a_running_job_ends_with_the_message_and_so_do_all_its_processes(tmp_pat
     assert f"message {len(story.ledger) + 2} of the ledger is no batch of records (Invalid JSON" in error
     assert "restore the stream from a copy" in error
     assert not children() - before
-    assert "is no batch of records" in told_by_the_audit(folder)[0]
+    assert "is no batch of records" in found_by_the_audit(folder)[0]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_nobody_goes_back_in_it(
     (error,) = ended.errors
     assert what in error
     assert remedy in error
-    assert what in told_by_the_audit(folder)[0]
+    assert what in found_by_the_audit(folder)[0]
 
 
 def test_rollback_is_for_a_resumed_run(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_relative_paths_start_at_the_manifests_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "told"),
+    ("texts", "stated"),
     [
         (["pipeline.maxStaleness=4", "pipeline.inflight=Keep", "backoffLimit=5"], []),
         (["steps=9"], ["restarts: coordinator"]),
@@ -188,12 +188,12 @@ def test_relative_paths_start_at_the_manifests_folder(tmp_path: Path) -> None:
     ids=lambda value: " ".join(value).partition("=")[0],
 )
 def test_what_restarts_is_what_the_reconcile_will_restart(
-    folder: RunFolder, texts: list[str], told: list[str]
+    folder: RunFolder, texts: list[str], stated: list[str]
 ) -> None:
     identity = folder.identity()
     assert identity is not None
     change = change_of(folder, identity, [f"spec.{text}" for text in texts])
-    assert list(restarts(change, folder.defaults(nats_url=""))) == told
+    assert list(restarts(change, folder.defaults(nats_url=""))) == stated
 
 
 def test_a_model_that_was_removed_meanwhile_is_reported(tmp_path: Path, folder: RunFolder) -> None:

@@ -1,7 +1,7 @@
 """What the death of a machine does to a nats-server's files: the end of a stream, not yet synced, is gone.
 
 On a stopped server's store folder. A stream's folder has its messages in `msgs/<n>.blk`, one record after another (the
-removal of a message is a record, too), beside files that sum these up and are written anew if they are missing. The
+removal of a message is a record, too), beside files that sum these up and are written again if they are missing. The
 states of its consumers are in `obs/`, and stay as they are.
 
 A record: length of all of it (4 bytes, little-endian; the highest bit says that there are headers), sequence (8; the
@@ -73,8 +73,8 @@ def _empty(folder: Path) -> None:
 def cut_messages(folder: Path, count: int) -> None:
     """Lose the newest `count` messages in the files, removed ones among them, and all that was done since.
 
-    Where there are fewer (an emptied file is begun anew, with nothing but the sequence to go on from), all is lost, and
-    sequences begin at 1 again.
+    Where there are fewer (an emptied file is begun again, with nothing but the sequence to go on from), all is lost,
+    and sequences begin at 1 again.
     """
     stored = [
         (block, r.offset) for block in _blocks(folder) for r in records(block) if r.sequence is not None

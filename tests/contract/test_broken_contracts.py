@@ -405,7 +405,7 @@ BACKENDS: dict[type[Counting], tuple[str, str]] = {
     ),
     TakesAnything: ("weights-of-another-model-are-refused", "load() has taken a tensor too few"),
     StartsFresh: ("a-folder-without-a-checkpoint-is-refused", "load_state() has taken an empty folder"),
-    Fresh: ("staleness-is-told", "half of the samples are 1 stale: it says at most 0"),
+    Fresh: ("staleness-is-stated", "half of the samples are 1 stale: it says at most 0"),
 }
 
 
@@ -478,7 +478,7 @@ REWARDS = {
     "hashes": ("the-same-answer-has-the-same-score-everywhere", "answers have two scores"),
     "counts": ("the-same-answer-has-the-same-score-everywhere", "answers have two scores"),
     "spoils": ("scoring-changes-no-item", "has changed answer of the item"),
-    "constant": ("answers-are-told-apart", "all of them have 1"),
+    "constant": ("answers-are-distinguished", "all of them have 1"),
 }
 
 

@@ -150,7 +150,7 @@ async def test_a_reader_notices_that_what_it_read_is_lost(world: World, since: i
         with pytest.raises(StreamCut, match="ledger") as cut:
             await anext(reader)
     assert (cut.value.passed, cut.value.last) == (5, 3 + since)
-    # Read anew, it is all there.
+    # Read from the start, it is all there.
     assert await read(store.read(Channel.LEDGER), 3 + since) == [*named("old", 3), *named("new", since)]
 
 

@@ -163,14 +163,14 @@ async def played() -> JobState:
 async def test_reading_begins_at_the_newest_snapshot(store: MessageStore) -> None:
     ledger, state = await take_charge(store, "a")
     # Whoever read what is before the snapshot would not come to this state.
-    told = await played()
-    told.writer = state.writer
+    stated = await played()
+    stated.writer = state.writer
     await ledger.append(state.writer, [opened(0)])
-    await ledger.snapshot_if_due(told)
+    await ledger.snapshot_if_due(stated)
     last = await store.last(Channel.LEDGER, SNAPSHOT)
     assert last is not None
     replayed = await Ledger(store, job=JOB, instance="b").replay()
-    assert dump(replayed) == dump(told)
+    assert dump(replayed) == dump(stated)
 
 
 @pytest.mark.usefixtures("always_due")
@@ -178,13 +178,13 @@ async def test_a_snapshot_larger_than_a_message_is_in_parts(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, state = await take_charge(store, "a")
-    told = await played()
-    told.writer = state.writer
+    stated = await played()
+    stated.writer = state.writer
     await ledger.append(state.writer, [opened(0)])
     monkeypatch.setattr(ledger_module, "PART_BYTES", 200)
-    await ledger.snapshot_if_due(told)
+    await ledger.snapshot_if_due(stated)
     assert await store.last(Channel.LEDGER, PART) is not None
-    assert state_key(await Ledger(store, job=JOB, instance="b").replay()) == state_key(told)
+    assert state_key(await Ledger(store, job=JOB, instance="b").replay()) == state_key(stated)
 
 
 @pytest.mark.usefixtures("always_due")

@@ -505,7 +505,7 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
                 async with site.opened(Holder.REWARD, uid) as reward:
                     for event in (EngineGone("a-0"), RoleFailed("trainer", "forged")):
                         await reward.publish(Channel.EVENTS, "reward", COORDINATOR_EVENT.dump_json(event))
-                while "was sent by reward" not in workers.logs():  # noqa: ASYNC110
+                while "refused 1 of what events.reward sent: only rollout" not in workers.logs():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 (engine,) = psutil.Process(workers.processes["a-1"].pid).children()
                 engine.kill()
@@ -521,7 +521,7 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
         assert (line.finished, line.message, line.version) == ("Succeeded", "", 6)
         assert line.trajectories["consumed"] == 48
         assert "died: exit code 137" in workers.logs()
-        for trouble in ("permissions violation", "was not told"):
+        for trouble in ("permissions violation", "was not informed"):
             assert trouble not in workers.logs()
 
 

@@ -444,10 +444,10 @@ def test_deltas_between_anchors_are_bit_exact(place: Place) -> None:
     _, manifests = chain(place, 9)
     assert [m.base is None for m in manifests] == [v % 4 == 0 for v in range(10)]
     assert [m.base.depth if m.base else 0 for m in manifests] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
-    told = {info.name: info.patch for info in manifests[3].tensors}
-    assert told["frozen"] == told["empty"] == 0
-    assert told["new"] is told["noise"] is None
-    assert 0 < (told["half"] or 0) < 1000
+    said = {info.name: info.patch for info in manifests[3].tensors}
+    assert said["frozen"] == said["empty"] == 0
+    assert said["new"] is said["noise"] is None
+    assert 0 < (said["half"] or 0) < 1000
     follower = place.store(anchor_every=4)
     for version, manifest in enumerate(manifests):
         check_read(follower, manifest, weights(version))  # one after the other, as an engine does

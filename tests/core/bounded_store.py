@@ -89,8 +89,8 @@ class BoundedWorld(World):
                 self.after(0.01, lambda: self.observe(measured) if self.planner is planner else None)
             case GrowStream():
                 planner = self.planner
-                told = StreamLimit(self.limit, "no storage")
-                self.after(0.01, lambda: self.observe(told) if self.planner is planner else None)
+                said = StreamLimit(self.limit, "no storage")
+                self.after(0.01, lambda: self.observe(said) if self.planner is planner else None)
             case _:
                 super().act(action)
 

@@ -573,7 +573,7 @@ class Model:
     def _train(self, trainer: ModelTrainer, message: TrainerWork) -> None:
         end = trainer.take(message, self.payloads, self._say, self._durable)
         if isinstance(end, Fence):
-            require(trainer is self.zombie, "[fence] the newest attempt is told to stop")
+            require(trainer is self.zombie, "[fence] the newest attempt is asked to stop")
             self.zombie = None
         elif isinstance(end, Finish) and trainer is self.trainer:
             self.finished = end.outcome

@@ -75,7 +75,7 @@ def trainer_key(trainer: ModelTrainer, where: dict[int, Any]) -> tuple[Any, ...]
 
 
 def message_key(message: Any, where: dict[int, Any]) -> Any:
-    """A message, with payloads told by what they are instead of by their sequences."""
+    """A message, with payloads identified by what they are instead of by their sequences."""
     if isinstance(message, MicroBatch):
         items = tuple(where.get(i.sequence) for i in message.items)
         return (

@@ -69,7 +69,7 @@ MUTANTS: dict[str, Mutant] = {
         "    if False:",
         by=("simulation",),
     ),
-    "a waiting gang is not told again": Mutant(
+    "a waiting gang is not informed again": Mutant(
         "rljob_core.planner.training",
         "        _resend(context, event)\n",
         "        return\n",

@@ -434,9 +434,9 @@ def test_an_evaluation_counts_the_answers_that_are_not_of_its_version_alone(rewa
             newest[summary.trajectory] = summary.span.max
     found = {r.version: (r.newest, r.mixed) for r in records(world) if isinstance(r, Evaluated)}
     assert {0, 6} <= set(found)
-    for version, told in found.items():
+    for version, stated in found.items():
         later = [v for t, v in newest.items() if t.startswith(f"e{version}-") and v > version]
-        assert told == (max(later, default=0), len(later))
+        assert stated == (max(later, default=0), len(later))
     assert found[0][1] > 0
     assert found[6] == (0, 0)
     assert not set(world.stored) - world.deleted - unread(world)
@@ -447,19 +447,19 @@ def unread(world: World) -> set[int]:
     return {s for s, (t, _) in world.stored.items() if world.planner.state.sibling(t) is not None}
 
 
-def test_a_checkpoint_that_the_trainer_misses_is_told_in_every_line():
+def test_a_checkpoint_that_the_trainer_misses_is_reported_in_every_line():
     world = World(job_config())
     world.start()
     while world.planner.state.trainer is None:
         assert world.step()
     lost = OptimizerReset(1, 3, "step-000002", None)
-    told = "the checkpoint step-000002 is gone: the optimizer continues from version 3 with fresh moments"
-    for event, expected in ((replace(lost, attempt=7), ""), (lost, told)):
+    stated = "the checkpoint step-000002 is gone: the optimizer continues from version 3 with fresh moments"
+    for event, expected in ((replace(lost, attempt=7), ""), (lost, stated)):
         actions = world.planner.decide([event], 0.0).actions
         assert [a.metrics.optimizer_reset for a in actions if isinstance(a, PublishMetrics)] == (
             [expected] if expected else []
         )
-    assert metrics_line(world.planner.context).optimizer_reset == told
+    assert metrics_line(world.planner.context).optimizer_reset == stated
 
 
 def test_a_role_that_cannot_continue_fails_the_job_with_its_words():

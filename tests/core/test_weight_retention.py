@@ -12,8 +12,8 @@ from rljob_core.weight_retention import deletable
 def manifest(version: int, *, base: WeightManifest | None = None, key: str = "a") -> WeightManifest:
     name = f"v{version}-{key}"
     depth = 0 if base is None else 1 + (base.base.depth if base.base else 0)
-    told = None if base is None else DeltaBase(base.key, base.digest, depth)
-    return WeightManifest(name, version, "", (), None, f"digest of {name}", told)
+    said = None if base is None else DeltaBase(base.key, base.digest, depth)
+    return WeightManifest(name, version, "", (), None, f"digest of {name}", said)
 
 
 def history(versions: int, anchor_every: int) -> list[WeightManifest]:

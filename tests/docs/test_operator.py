@@ -160,7 +160,7 @@ def templates(job: RLJob) -> dict[str, str]:
     return found
 
 
-def told(path: str) -> set[str]:
+def restarted_by(path: str) -> set[str]:
     """What the page says restarts."""
     rows = {name: row[1] for row in tables(USER_PAGE, "field") for name in quoted(row[0])}
     longest = max((name for name in rows if f"{path}.".startswith(f"{name}.")), key=len)
@@ -184,7 +184,7 @@ def test_every_field_that_may_change_is_tried() -> None:
 @pytest.mark.parametrize("path", CHANGES)
 def test_a_change_restarts_what_the_page_says(path: str) -> None:
     before, after = templates(RLJob.model_validate(JOB)), templates(changed(path, CHANGES[path]))
-    assert {name for name in before if before[name] != after[name]} == told(path)
+    assert {name for name in before if before[name] != after[name]} == restarted_by(path)
 
 
 # ------------------------------------------------------------------------------------- reasons

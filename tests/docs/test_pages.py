@@ -125,19 +125,19 @@ def test_a_marked_block_says_who_runs_it_or_why_nobody_does(block: Block) -> Non
 
 def test_streams_page_has_every_record_and_field() -> None:
     page = (DOCS / "design" / "streams.md").read_text()
-    told = dict(
+    said = dict(
         re.findall(r"^\| `([a-z]+)` \| (.*?): .* \|$", page[page.index("## Records") :], re.MULTILINE)
     )
     for record in get_args(Record):
         names = [field.name for field in fields(record) if field.name != "kind"]
         kind = next(field.default for field in fields(record) if field.name == "kind")
-        assert re.findall(r"`(\w+)`", told.pop(kind)) == names
-    assert told == {}
+        assert re.findall(r"`(\w+)`", said.pop(kind)) == names
+    assert said == {}
 
 
 def test_audit_page_has_every_claim() -> None:
-    told = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", (DOCS / "audit.md").read_text(), re.MULTILINE)
-    assert told == [(check.name, check.claim) for check in audit(job().evidence()).checks]
+    said = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", (DOCS / "audit.md").read_text(), re.MULTILINE)
+    assert said == [(check.name, check.claim) for check in audit(job().evidence()).checks]
 
 
 def test_checking_a_job_loads_no_torch(tmp_path: Path) -> None:

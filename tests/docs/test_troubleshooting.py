@@ -1,4 +1,4 @@
-"""`docs/troubleshooting.md` names every fault that `rljob run` can tell; each end of a job is told as the right one."""
+"""`docs/troubleshooting.md` names every fault that `rljob run` can name; each end of a job is given the right one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from world import World, job_config
 
 from rljob_cli import ends
 from rljob_cli.ends import Fault, fault_of_error, fault_of_words, flags_to_continue, log_of
-from rljob_core.actions import RewardsSeen
+from rljob_core.actions import PromptsMeasured, RewardsSeen
 from rljob_core.errors import CorruptLedger, JobFailed, NotFinite, SpecError, StoreUnavailable
 from rljob_core.messages import RewardResult
 from rljob_core.ports import Message
@@ -60,6 +60,17 @@ def test_a_reward_that_raises_is_the_user_s() -> None:
 
 def test_prompts_that_kill_engines_are_the_engine_s() -> None:
     assert fault_of_words(failure(World(job_config(), poison=lambda work: True))) is ends.ENGINE
+
+
+def test_prompts_that_no_engine_can_be_sent_are_the_data_s() -> None:
+    world = World(job_config())
+    world.start()
+    reasons = dict.fromkeys(range(40), "KeyError: 'question'")
+    world.observe(PromptsMeasured(tuple(reasons), (0,) * len(reasons), unsendable=reasons))
+    end = world.planner.state.finished
+    assert end is not None
+    assert "prompt 1 (g1): PromptUnsendable: KeyError: 'question': mend it" in end.message
+    assert fault_of_words(end.message) is ends.DATA
 
 
 def test_training_that_is_not_finite_is_of_what_was_trained_on() -> None:

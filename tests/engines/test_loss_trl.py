@@ -20,7 +20,7 @@ from rljob_runtime.training.registry import create_backend
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL's own
 
 LONGEST, KL = 32, 0.04
-#: What each is called there. CISPO's upper end is told as it is, not by how far above 1 it lies.
+#: What each is called there. CISPO's upper end is given as it is, not by how far above 1 it lies.
 TRL: dict[str, dict[str, Any]] = {
     "GRPO": {"loss_type": "grpo"},
     "DrGRPO": {"loss_type": "dr_grpo"},

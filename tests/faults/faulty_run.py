@@ -101,7 +101,7 @@ class FaultyRun(LiveRun):
 
     def pods(self, role: str) -> dict[str, int]:
         """Pods of a role that run now, and their process ids."""
-        found = {name: told["pid"] for name, told in self.pids().items() if _role(name) == role}
+        found = {name: stated["pid"] for name, stated in self.pids().items() if _role(name) == role}
         if role == "trainer" and found:  # the newest attempt
             newest = max(found, key=lambda name: int(name.split("-")[-2]))
             return {newest: found[newest]}
@@ -246,8 +246,8 @@ class FaultyRun(LiveRun):
     def check_replay(self) -> None:
         """`rljob replay` decides as all coordinators of the run did."""
         command = [RLJOB, "replay", str(self.output)]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        assert told.returncode == 0, told.stdout + told.stderr
+        stated = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert stated.returncode == 0, stated.stdout + stated.stderr
 
     def stop(self) -> None:
         """End what is left, whatever the test did."""

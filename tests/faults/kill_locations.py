@@ -66,11 +66,11 @@ class Landed:
         milliseconds = f"{(self.after.at - self.kill.at) / 1e6:,.0f} ms later" if self.after else "the end"
         return (
             f"{self.run:<22} {self.kill.where:<24} {self.kill.role:<12} step {self.step:<3} "
-            f"{_told(self.before)} | {milliseconds}: {_told(self.after)}"
+            f"{_described(self.before)} | {milliseconds}: {_described(self.after)}"
         )
 
 
-def _told(message: Written | None) -> str:
+def _described(message: Written | None) -> str:
     if message is None:
         return "-"
     kinds = Counter(record.kind for record in message.records)

@@ -110,8 +110,8 @@ def test_a_pool_follows_its_autoscaler(
     until(lambda: "0.5" in watched.existing("rolloutpool", POOL)["spec"]["config"])
     until(lambda: metrics.asked >= asked + 3)
     assert (replicas(watched, "rolloutpool"), replicas(watched)) == (2, 2)
-    told = until(lambda: len(found := watched.events("sums", "PoolScaled")) >= 3 and found)
-    assert told[-3:] == [
+    said = until(lambda: len(found := watched.events("sums", "PoolScaled")) >= 3 and found)
+    assert said[-3:] == [
         "pool cpu: 1 → 4 engines",
         "pool cpu: 4 → 6 engines",
         "pool cpu: 6 → 2 engines",

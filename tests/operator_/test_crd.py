@@ -491,8 +491,8 @@ def test_every_rule_of_every_model_is_there(file: str) -> None:
     for path, model in models(MODELS[file]):
         rules: tuple[Rule, ...] = getattr(model, "rules", ())
         for rule in rules:
-            told = {"rule": rule.cel, "message": rule.message, "fieldPath": f".{rule.field}"}
-            assert told in schemas[path][RULES], path
+            said = {"rule": rule.cel, "message": rule.message, "fieldPath": f".{rule.field}"}
+            assert said in schemas[path][RULES], path
 
 
 # ------------------------------------------------------------------------------------------------- immutability
@@ -564,9 +564,9 @@ def test_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_page_lists_what_is_immutable() -> None:
     page = (REPOSITORY / "docs" / "api.md").read_text()
     (table,) = re.findall(r"\| immutable \|.*?\n\|---.*?\n(.*?)\n\n", page, re.DOTALL)
-    told = re.findall(r"`([\w.\[\]]+)`", "\n".join(line.split("|")[1] for line in table.splitlines()))
+    said = re.findall(r"`([\w.\[\]]+)`", "\n".join(line.split("|")[1] for line in table.splitlines()))
     frozen = {path.removesuffix("?") for path in immutable("rljobs.yaml")}
-    for path in told:
+    for path in said:
         assert any(leaf == f"spec.{path}" or leaf.startswith(f"spec.{path}.") for leaf in frozen), path
     for leaf in frozen:
-        assert any(leaf == f"spec.{path}" or leaf.startswith(f"spec.{path}.") for path in told), leaf
+        assert any(leaf == f"spec.{path}" or leaf.startswith(f"spec.{path}.") for path in said), leaf

@@ -228,9 +228,9 @@ def story(server: Any, defaults: ClusterDefaults, make_job: MakeJob) -> Story:
     return Story(server, defaults, make_job)
 
 
-@pytest.mark.parametrize("told", SCENES, ids=[told[0].__name__ for told in SCENES])
-async def test_health(story: Story, told: tuple[Scene, Phase, str, str, str]) -> None:
-    scene, phase, as_kstatus, as_flux, as_argo_cd = told
+@pytest.mark.parametrize("said", SCENES, ids=[said[0].__name__ for said in SCENES])
+async def test_health(story: Story, said: tuple[Scene, Phase, str, str, str]) -> None:
+    scene, phase, as_kstatus, as_flux, as_argo_cd = said
     await scene(story)
     shown = story.shown()
     assert story.phase is phase
@@ -264,7 +264,7 @@ def test_what_the_operator_has_not_seen_is_not_healthy(story: Story) -> None:
 
 
 async def test_conditions_follow_kstatus(story: Story) -> None:
-    """Both abnormal conditions are there to be read at all times, and are told of the same generation."""
+    """Both abnormal conditions are there to be read at all times, and are of the same generation."""
     for scene in (training, suspended, resumed, succeeded):
         await scene(story)
         status = story.shown()["status"]

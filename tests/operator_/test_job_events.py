@@ -33,7 +33,7 @@ READY = status(("Ready", "True", "Training"))
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "said"),
     [
         (NEW, NEW, []),
         (NEW, READY, [("Normal", "Training")]),
@@ -96,8 +96,8 @@ READY = status(("Ready", "True", "Training"))
         ),
     ],
 )
-def test_events_of_a_job(before: RLJobStatus, after: RLJobStatus, told: list[tuple[str, str]]) -> None:
-    assert [(event.type, event.reason) for event in events(before, after)] == told
+def test_events_of_a_job(before: RLJobStatus, after: RLJobStatus, said: list[tuple[str, str]]) -> None:
+    assert [(event.type, event.reason) for event in events(before, after)] == said
 
 
 def test_a_scaling_says_what_became_of_which_pool() -> None:

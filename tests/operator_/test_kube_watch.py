@@ -57,11 +57,11 @@ class Server(KubeApi):
 
 
 async def followed(server: KubeApi, cache: KubeCache, done: Callable[[], bool]) -> list[tuple[str, str]]:
-    """What was told until something was so."""
-    told: list[tuple[str, str]] = []
+    """What was reported until something was so."""
+    said: list[tuple[str, str]] = []
 
     def seen(event: str, manifest: Manifest) -> None:
-        told.append((event, manifest["metadata"]["name"]))
+        said.append((event, manifest["metadata"]["name"]))
         if event == "DELETED":
             cache.remove(manifest)
         else:
@@ -70,7 +70,7 @@ async def followed(server: KubeApi, cache: KubeCache, done: Callable[[], bool]) 
     watches = ChildWatches(server, cache, [""], seen=seen)
     await watches.read()
     await until(done, asyncio.create_task(watches.run()))
-    return told
+    return said
 
 
 async def until(done: Callable[[], bool], running: asyncio.Task[None]) -> None:
@@ -90,9 +90,9 @@ async def test_deletions_that_nobody_watched_are_reported_and_what_is_newer_than
         [first, Page([config_map("stays", 1)], "20")],
         [[("MODIFIED", config_map("ours", 30)), ("BOOKMARK", bookmark)]],
     )
-    told = await followed(server, cache := KubeCache(), lambda: len(server.asked) == 2)
+    said = await followed(server, cache := KubeCache(), lambda: len(server.asked) == 2)
     assert server.asked == ["5", "20"]
-    assert told == [("MODIFIED", "ours"), ("ADDED", "stays"), ("DELETED", "goes"), ("DELETED", "other")]
+    assert said == [("MODIFIED", "ours"), ("ADDED", "stays"), ("DELETED", "goes"), ("DELETED", "other")]
     assert {m["metadata"]["name"] for m in cache.children(("a", "sums"))} == {"stays", "ours"}
 
 
@@ -109,9 +109,9 @@ async def test_a_real_server_is_read_in_pages_and_followed(
         return api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": long})
 
     await make("before")
-    cache, told = KubeCache(), list[str]()
+    cache, said = KubeCache(), list[str]()
     watches = ChildWatches(
-        api, cache, [namespace], seen=lambda event, m: told.append(f"{event} {m['metadata']['name']}")
+        api, cache, [namespace], seen=lambda event, m: said.append(f"{event} {m['metadata']['name']}")
     )
     async for attempt in AsyncRetrying(wait=wait_fixed(0.1), stop=stop_after_delay(60)):
         with attempt:  # the server may still be busy with the CRD
@@ -119,7 +119,7 @@ async def test_a_real_server_is_read_in_pages_and_followed(
     assert len(cache) == 1
     following = asyncio.create_task(watches.run())
     await make("after")
-    await until(lambda: told == ["ADDED after"], following)
+    await until(lambda: said == ["ADDED after"], following)
     await api.close()
 
 

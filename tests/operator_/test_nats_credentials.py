@@ -156,7 +156,7 @@ NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
         (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.WORK)}", {Holder.COORDINATOR}),
         (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.LEDGER)}", set()),
         (f"$JS.API.STREAM.DELETE.{NAMES.stream(Channel.WORK)}", set()),
-        (f"$JS.API.STREAM.UPDATE.{NAMES.stream(Channel.WORK)}", set()),
+        (f"$JS.API.STREAM.UPDATE.{NAMES.stream(Channel.WORK)}", {Holder.STREAMS}),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.TRAINING)}.trainer-1", {Holder.TRAINER}),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.WORK)}.engine-pod-0-ab12", {Holder.ROLLOUT}),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.EVENTS)}.coordinator", {Holder.COORDINATOR}),

@@ -1,7 +1,7 @@
 """Every wrong manifest is refused twice, at the same field for the same reason: by a real API server and by `rljob`.
 
-What a JSON schema says is told in the API server's words and in ours, a `Reason` has both; what we say ourselves
-(`Rule`, `Form`, `Immutable`) is told in one sentence by both.
+What a JSON schema says is said in the API server's words and in ours, a `Reason` has both; what we say ourselves
+(`Rule`, `Form`, `Immutable`) is said in one sentence by both.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Reason:
     command: str
 
 
-def told(words: str) -> Reason:
+def said(words: str) -> Reason:
     """By a rule of ours."""
     return Reason(words, words)
 
@@ -110,7 +110,7 @@ def most_characters(bound: int) -> Reason:
 
 
 def most_items(bound: int) -> Reason:
-    return told(f"must have at most {bound} items")
+    return said(f"must have at most {bound} items")
 
 
 REQUIRED = Reason("Required value", "is required")
@@ -122,16 +122,16 @@ NUMBER = needed("number", "a number")
 TRUE_OR_FALSE = needed("boolean", "true or false")
 LIST = needed("array", "a list")
 MAPPING = needed("object", "a mapping")
-LABEL = told("must be a name of lower-case letters, digits and hyphens, a letter or digit at either end")
-JOB_NAME = told("and begin with a letter: its pods' host names begin with it")
-OBJECT_NAME = told("must be the name of a Kubernetes object in this namespace")
-IDENTIFIER = told("must be a name, or an entry point such as package.module:function")
-URI = told("must be a path, or a URI with its scheme: file:///models/tiny")
-DATASET = told("must be the name of a reasoning-gym task, or the path of a file")
-NATS_URL = told("must be the URL of a NATS server: for instance nats://nats:4222")
-IMAGE = told("must be an image's name without spaces")
-PRICE = told('must be a decimal number as text, without a currency: for instance "2.10"')
-CONTROLLER = told("must be a domain and a controller's name: for instance rljob.dev/operator")
+LABEL = said("must be a name of lower-case letters, digits and hyphens, a letter or digit at either end")
+JOB_NAME = said("and begin with a letter: its pods' host names begin with it")
+OBJECT_NAME = said("must be the name of a Kubernetes object in this namespace")
+IDENTIFIER = said("must be a name, or an entry point such as package.module:function")
+URI = said("must be a path, or a URI with its scheme: file:///models/tiny")
+DATASET = said("must be the name of a reasoning-gym task, or the path of a file")
+NATS_URL = said("must be the URL of a NATS server: for instance nats://nats:4222")
+IMAGE = said("must be an image's name without spaces")
+PRICE = said('must be a decimal number as text, without a currency: for instance "2.10"')
+CONTROLLER = said("must be a domain and a controller's name: for instance rljob.dev/operator")
 
 
 # ------------------------------------------------------------------------------------------------- manifests
@@ -264,13 +264,13 @@ MANIFESTS = [
     case(
         "spec.data",
         {"dataset": "chain_sum", "promptsPerStep": 50_001, "groupSize": 1},
-        told("promptsPerStep times groupSize must be at most 50000"),
+        said("promptsPerStep times groupSize must be at most 50000"),
         at="spec.data.promptsPerStep",
     ),
     case(
         "spec.pipeline",
         {"mode": "Streaming", "maxStaleness": 2},
-        told(
+        said(
             "maxStaleness must be 0 with mode Synchronous or Streaming: remove it, or set mode to BoundedAsync"
         ),
         at="spec.pipeline.maxStaleness",
@@ -278,39 +278,39 @@ MANIFESTS = [
     case(
         "spec.pipeline.maxStaleness",
         0,
-        told("maxStaleness must be at least 1 with mode BoundedAsync: raise it, or set mode to Streaming"),
+        said("maxStaleness must be at least 1 with mode BoundedAsync: raise it, or set mode to Streaming"),
     ),
     case(
         "spec.weights",
         {"transport": "Nats", "uri": "/weights"},
-        told("Nats keeps the weights in the job's streams: remove uri, or use transport Files"),
+        said("Nats keeps the weights in the job's streams: remove uri, or use transport Files"),
         at="spec.weights.uri",
     ),
     case(
         f"{POOL_0}.scaling",
         {"maxReplicas": 2},
-        told(
+        said(
             "replicas and scaling exclude each other: keep replicas for a fixed number, or scaling to let an"
         ),
     ),
     case(
         f"{POOL_0}.scaling.minReplicas",
         3,
-        told("minReplicas must not exceed maxReplicas (1 if absent): lower it, or raise maxReplicas"),
+        said("minReplicas must not exceed maxReplicas (1 if absent): lower it, or raise maxReplicas"),
         **ONLY_SCALED,
     ),
     case(
         "spec.rollout.pools[1]",
         {"name": "cpu"},
-        told("pool names must differ: rename one, or add its replicas to the other's"),
+        said("pool names must differ: rename one, or add its replicas to the other's"),
         at="spec.rollout.pools",
     ),
     # What no release has yet.
-    case("spec.trackers", ["wandb"], told("there are no trackers yet: remove them, and read metrics.jsonl")),
+    case("spec.trackers", ["wandb"], said("there are no trackers yet: remove them, and read metrics.jsonl")),
     case(
         "spec.rollout.environment",
         {"name": "web"},
-        told("there are no multi-turn environments yet: remove environment"),
+        said("there are no multi-turn environments yet: remove environment"),
     ),
 ]
 
@@ -353,7 +353,7 @@ def write(folder: Path, manifest: Object) -> Path:
     return file
 
 
-def assert_told(reasons: list[tuple[str, str]], place: str, words: str) -> None:
+def assert_refused(reasons: list[tuple[str, str]], place: str, words: str) -> None:
     assert any(found == place and words in message for found, message in reasons), reasons
     # Else a user would go looking somewhere else. The server also says that it looked no further; and of what a scale
     # subresource has it speaks twice, once with a dot before it.
@@ -365,7 +365,7 @@ def assert_told(reasons: list[tuple[str, str]], place: str, words: str) -> None:
 def test_the_api_server_refuses(wrong: Case, api: StrictApi) -> None:
     with pytest.raises(Refused) as refusal:
         api.create(changed(MANIFEST, wrong.changes))
-    assert_told(refusal.value.reasons, wrong.field, wrong.reason.server)
+    assert_refused(refusal.value.reasons, wrong.field, wrong.reason.server)
 
 
 @pytest.mark.parametrize("wrong", MANIFESTS, ids=lambda wrong: wrong.name)
@@ -551,7 +551,7 @@ def test_the_api_server_keeps(change: Change, api: StrictApi, request: pytest.Fi
     with pytest.raises(Refused) as refusal:
         api.replace(changed(stored, {change.path: change.value}))
     words = f"is immutable, because {change.because}: change it back, or {change.instead}"
-    assert_told(refusal.value.reasons, change.path, words)
+    assert_refused(refusal.value.reasons, change.path, words)
 
 
 @pytest.mark.parametrize("change", [c for c in CHANGES if c.command], ids=lambda change: change.name)
@@ -592,7 +592,7 @@ def test_mode_and_bound_are_patched_together(api: StrictApi, folder: Path) -> No
     words = "remove it, or set mode to BoundedAsync"
     with pytest.raises(Refused) as refusal:
         api.patch("RLJob", "patched", {"spec": {"pipeline": {"mode": "Streaming"}}})
-    assert_told(refusal.value.reasons, "spec.pipeline.maxStaleness", words)
+    assert_refused(refusal.value.reasons, "spec.pipeline.maxStaleness", words)
     (error,) = refused(write(folder, manifest), "--set", "spec.pipeline.mode=Streaming")
     assert error.startswith("spec.pipeline.maxStaleness: ")
     assert words in error
@@ -624,7 +624,7 @@ def test_a_pool_is_refused(path: str, value: Any, words: str, api: StrictApi) ->
     stored = api.create(pool, dry_run=False)
     with pytest.raises(Refused) as refusal:
         api.replace(changed(stored, {path: value}))
-    assert_told(refusal.value.reasons, path, words)
+    assert_refused(refusal.value.reasons, path, words)
 
 
 # ------------------------------------------------------------------------------------------------- kubectl

@@ -101,7 +101,7 @@ UNSCHEDULABLE = {
     ("troubled", "expected"),
     [
         (["coordinator"], ("False", "Unschedulable", "chain-sum-coordinator-0: no node fits")),
-        # Whoever of those waited for has a trouble is told of before one who only waits.
+        # Whoever of those waited for has a trouble is reported before one who only waits.
         (["trainer"], ("False", "Unschedulable", "chain-sum-trainer-1-0: no node fits")),
         (
             ["trainer", "reward"],
@@ -210,17 +210,17 @@ async def test_transition_times_change_with_the_status_only(run: Run, make_job: 
 
 
 async def test_a_lost_checkpoint_is_a_condition_that_stays(run: Run, make_job: MakeJob) -> None:
-    job, told = make_job(), "the optimizer continues from version 3 with fresh moments"
+    job, said = make_job(), "the optimizer continues from version 3 with fresh moments"
     run.server.pods_ready()
     await run.step(job)
     assert "OptimizerReset" not in run.conditions()
-    for reset in (told, ""):  # the next coordinator does not know of it
+    for reset in (said, ""):  # the next coordinator does not know of it
         run.metrics = JobMetrics(step=4, optimizer_reset=reset)
         run.server.now += timedelta(seconds=RESYNC_SECONDS)
         await run.step(job)
         found = condition(run.server.stored, "OptimizerReset")
         assert found is not None
-        assert (found.status, found.reason, found.message) == ("True", "CheckpointLost", told)
+        assert (found.status, found.reason, found.message) == ("True", "CheckpointLost", said)
     assert run.server.events.count(("Warning", "CheckpointLost")) == 1
 
 

@@ -83,7 +83,7 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     run = runs.start(reward={"functions": ["mine:score"]})
     assert run.wait() == 1, run.said
     assert "mine:score raised KeyError: 'anser' (mine.py:3)" in run.said
-    assert told(run.said) == {
+    assert stated(run.said) == {
         "at fault": "your reward function",
         "to do": "mend it where the message says",
         "log": str(run.output / "logs" / "job-reward-0.log"),
@@ -105,7 +105,7 @@ def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs)
     run.until("step 5", lambda: run.steps() >= 5)
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130, run.said
-    assert told(run.said) == {"log": str(run.output / "logs")}
+    assert stated(run.said) == {"log": str(run.output / "logs")}
     check_summary(run)
     shutil.rmtree(run.output / "nats" / "store")
     before = contents(run.output)
@@ -126,7 +126,7 @@ def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs)
     assert (run.output / "metrics.earlier.jsonl").stat().st_size
 
 
-def told(said: str) -> dict[str, str]:
+def stated(said: str) -> dict[str, str]:
     """What the end of a run says about itself, besides the command to continue."""
     return dict(re.findall(r"^(at fault|to do|log): (.*)$", said, re.MULTILINE))
 
@@ -162,7 +162,7 @@ def test_a_disk_that_takes_no_more_ends_a_run_in_plain_words(runs: Runs, room: i
     said = ended.stdout + ended.stderr
     assert "Traceback" not in said
     assert re.search(rf"error: .*{runs.folder}/run.*File too large", said)
-    assert told(said)["at fault"] == "the disk of this machine"
+    assert stated(said)["at fault"] == "the disk of this machine"
     again = [*command, "--resume"] if (runs.folder / "run" / "job.json").exists() else command
     done = subprocess.run(again, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done

@@ -48,8 +48,8 @@ def patch(run: LiveRun, *texts: str) -> str:
     return done.stdout
 
 
-def complete_after(told: str) -> int:
-    (step,) = re.findall(r"complete after step (\d+) at the latest", told)
+def complete_after(stated: str) -> int:
+    (step,) = re.findall(r"complete after step (\d+) at the latest", stated)
     return int(step)
 
 

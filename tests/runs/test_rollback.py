@@ -90,14 +90,14 @@ def test_damaged_weights_stop_the_job_and_an_earlier_version_continues(start: St
     damaged = damage_newest_weights(run.output)  # before a successor can have loaded them
     run.kill("job-trainer-1-0")
     assert run.wait() == 1, run.said[-3000:]
-    told = re.search(
+    stated = re.search(
         r"Versions that do verify: ([\d, ]+) \(0 is the initial model\).*--from-version (\d+)", run.said
     )
-    assert told, run.said[-3000:] + run.logs()
-    whole = [int(version) for version in told[1].split(", ")]
-    assert whole[-1] == int(told[2]) == damaged - 1
+    assert stated, run.said[-3000:] + run.logs()
+    whole = [int(version) for version in stated[1].split(", ")]
+    assert whole[-1] == int(stated[2]) == damaged - 1
     assert "at fault: the storage of the weights" in run.said
-    assert run.said.rstrip().endswith(f"--record --resume --from-version {told[2]}")
+    assert run.said.rstrip().endswith(f"--record --resume --from-version {stated[2]}")
     assert audit(run.output).returncode == 0
 
     job = run.output.parent / "job.yaml"
@@ -105,7 +105,7 @@ def test_damaged_weights_stop_the_job_and_an_earlier_version_continues(start: St
         refused = rljob("run", job, "--output", run.output, "--resume", "--from-version", str(version))
         assert refused.code == 2
         assert problem in refused.errors[0]
-        assert f"Versions that can be gone back to: {told[1]} (0" in refused.errors[0]
+        assert f"Versions that can be gone back to: {stated[1]} (0" in refused.errors[0]
 
     back = whole[-2]
     again = start("--resume", "--from-version", str(back))

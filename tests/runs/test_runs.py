@@ -88,8 +88,8 @@ def test_kill_9_costs_nothing_wherever_the_weights_are(start: Start, pod: str, r
     summary = check_finished(run)
     assert summary["staleness_max"] <= 1
     if role == "rollout":
-        told = open_store("Files", uri=str(run.output / "weights")).proposals(0)
-        assert [m.version for m in told if m.base is None] == [1, 5]
+        stated = open_store("Files", uri=str(run.output / "weights")).proposals(0)
+        assert [m.version for m in stated if m.base is None] == [1, 5]
 
 
 def test_ctrl_c_saves_a_checkpoint_and_resume_continues(start: Start):

@@ -34,11 +34,11 @@ class Completions:
         pace: seconds between tokens.
         development: whether it has vLLM's calls of `VLLM_SERVER_DEV_MODE`.
         ours: whether its workers have our extension.
-        installed: how often they were told to draw our random numbers.
+        installed: how often they were asked to draw our random numbers.
         paused: whether it is, as vLLM's is between `/pause` and `/resume`: it streams nothing.
         asked: the bodies of the requests for completions.
         loaded: what it was asked to load.
-        labels: what it was told that its weights are called.
+        labels: the name that it was given for its weights.
     """
 
     label: str = "default"

@@ -1,4 +1,4 @@
-"""A rollout worker whose engine dies: the coordinator is told what happened to it, and no process is left."""
+"""A rollout worker whose engine dies: the coordinator learns what happened to it, and no process is left."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def start(
         worker.process.wait()
 
 
-async def told(store: NatsStore, events: int) -> list[CoordinatorEvent]:
+async def received(store: NatsStore, events: int) -> list[CoordinatorEvent]:
     """The coordinator's next events; fewer, where no more come in some seconds."""
     await store.open()
     try:
@@ -140,13 +140,13 @@ ENDS = {
 }
 
 
-def test_the_coordinator_is_told_how_each_engine_died(start: Start, store: Callable[[], NatsStore]) -> None:
+def test_the_coordinator_learns_how_each_engine_died(start: Start, store: Callable[[], NatsStore]) -> None:
     workers = {how: start(how) for how in ENDS}
     for how, (code, words) in ENDS.items():
         ended, message = workers[how].end()
         assert ended == code, workers[how].log
         assert message.startswith(words), workers[how].log
-    events = asyncio.run(told(store(), len(ENDS)))
+    events = asyncio.run(received(store(), len(ENDS)))
     assert len(events) == len(ENDS)
     by_pod = {event.engine.partition(".")[0]: event for event in events if isinstance(event, EngineDied)}
     for how, (code, words) in ENDS.items():
@@ -156,7 +156,7 @@ def test_the_coordinator_is_told_how_each_engine_died(start: Start, store: Calla
         assert len(event.engine.partition(".")[2]) == 8
 
 
-def test_one_that_is_told_to_end_and_one_that_is_killed_from_outside_report_nothing(
+def test_one_that_is_asked_to_end_and_one_that_is_killed_from_outside_report_nothing(
     start: Start, store: Callable[[], NatsStore]
 ) -> None:
     asked, killed = start(""), start("")
@@ -166,4 +166,4 @@ def test_one_that_is_told_to_end_and_one_that_is_killed_from_outside_report_noth
     assert asked.end() == (0, "")
     _, alive = psutil.wait_procs(engines, timeout=PATIENCE)
     assert not alive
-    assert asyncio.run(told(store(), 1)) == []
+    assert asyncio.run(received(store(), 1)) == []

@@ -124,7 +124,7 @@ class Job:
         self.failure: BaseException | None = None
         self.happened: Counter[str] = Counter()
         self.cut_after_end = False
-        """Whether the ledger had the job's end at a cut, so that the trainer may have been told to finish."""
+        """Whether the ledger had the job's end at a cut, so that the trainer may have been asked to finish."""
         self.poisoning = random.Random(str(mishaps.poison))
         self.reports: list[asyncio.Task[None]] = []
         """Reports of deaths that are on their way."""

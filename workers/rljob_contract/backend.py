@@ -265,7 +265,7 @@ def a_folder_without_a_checkpoint_is_refused(subject: BackendSubject) -> None:
 
 
 @BACKEND.check
-def staleness_is_told(subject: BackendSubject) -> None:
+def staleness_is_stated(subject: BackendSubject) -> None:
     """A step reports how stale its samples were, and how many tokens they had.
 
     Staleness is the step's number less the trajectory's span.min; BackendBase counts it, or count it in accumulate().

@@ -139,7 +139,7 @@ async def scoring_changes_no_item(subject: RewardSubject) -> None:
 
 
 @REWARD.check
-async def answers_are_told_apart(subject: RewardSubject) -> None:
+async def answers_are_distinguished(subject: RewardSubject) -> None:
     """Not all answers have the same score.
 
     Nothing is learned from equal rewards. Give data with items like your job's, by --set source=…, --set dataset=….

@@ -5,7 +5,7 @@ Their class and field names are part of a file format: decision logs contain the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rljob_core.messages import (
     CoordinatorEvent,
@@ -152,11 +152,17 @@ class StreamLimit:
 
 @dataclass(frozen=True, slots=True)
 class PromptsMeasured:
-    """The answer to `MeasurePrompts`: numbers of tokens, in the order of the prompts."""
+    """The answer to `MeasurePrompts`.
+
+    Attributes:
+        tokens: in the order of the prompts.
+        unsendable: why prompts cannot be sent to any engine, by prompt.
+    """
 
     prompts: tuple[int, ...]
     tokens: tuple[int, ...]
     evaluation: bool = False
+    unsendable: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces until it is told to stop, and reaps what its containers leave to it.
+// Command pause holds a pod's namespaces until it is asked to stop, and reaps what its containers leave to it.
 package main
 
 import (

@@ -64,7 +64,7 @@ def complete(history: History, evidence: Evidence) -> None:
             text = f"was committed under the bound {commit.max_staleness}, but {_either(bounds)} was in force"
             history.misplaced.append(Violation((f"version {commit.version}",), text))
         history.extend(commit)
-    history.incomplete += _told(history, evidence)
+    history.incomplete += _lost_commits(history, evidence)
 
 
 def known_bounds(history: History, evidence: Evidence, step: int) -> set[int]:
@@ -86,7 +86,7 @@ def _either(bounds: set[int]) -> str:
     return " or ".join(map(str, sorted(bounds)))
 
 
-def _told(history: History, evidence: Evidence) -> Iterator[Violation]:
+def _lost_commits(history: History, evidence: Evidence) -> Iterator[Violation]:
     """Say what the ledger lacks, and whether that can be restored."""
     lost = {
         c.record.manifest: c.record.version for c in history.commits[len(history.commits) - history.lost :]

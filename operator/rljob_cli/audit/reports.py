@@ -65,12 +65,12 @@ def evaluations(case: Case) -> Refuted:
     }
     for source, lines in stated.items():
         for version, mean in rewards.items():
-            told = [
+            means = [
                 line.reward_mean for line in lines if line.version == version and line.reward_mean is not None
             ]
-            examined += bool(told)
-            if told and not any(isclose(one, mean, rel_tol=1e-9, abs_tol=1e-12) for one in told):
-                text = f"its mean reward is {mean:g} in the ledger, and {told[-1]:g} in {source}"
+            examined += bool(means)
+            if means and not any(isclose(one, mean, rel_tol=1e-9, abs_tol=1e-12) for one in means):
+                text = f"its mean reward is {mean:g} in the ledger, and {means[-1]:g} in {source}"
                 found.append(Violation((f"version {version}",), text))
         for version, staleness in largest_staleness.items():
             seen = [
@@ -113,19 +113,19 @@ def _mean_rewards(case: Case) -> Iterator[tuple[int, float]]:
 
 def summary(case: Case) -> Refuted:
     """Check that summary.json, if it says how the job ended, says what the ledger says."""
-    history, told = case.history, case.evidence.summary
-    if told is None or told.get("exit") not in {"Succeeded", "Failed"}:
-        return int(told is not None), []
+    history, written = case.history, case.evidence.summary
+    if written is None or written.get("exit") not in {"Succeeded", "Failed"}:
+        return int(written is not None), []
     name = ("summary.json",)
     if history.finished is None:
-        if told["exit"] == "Failed":  # a role may fail before the ledger knows
+        if written["exit"] == "Failed":  # a role may fail before the ledger knows
             return 1, []
         text = "says that the job has succeeded, but the ledger has no end: `rljob run --resume` finishes it"
         return 1, [Violation(name, text, Verdict.UNFINISHED)]
     found = []
     expected = {"exit": history.finished.outcome, "steps": history.version, **_counted(case)}
     for field, value in expected.items():
-        stated: object = told
+        stated: object = written
         for part in field.split("."):
             stated = stated.get(part) if isinstance(stated, dict) else None
         same = (

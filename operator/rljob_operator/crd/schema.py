@@ -121,7 +121,7 @@ class _Lowering:
         if len(others) == 1:
             return self._resolved({**others[0], **node}, path)
         if sorted(choice.get("type", "") for choice in others) == _INTEGER_OR_STRING:
-            # Their bounds cannot be told apart once both are in one schema.
+            # Their bounds cannot be distinguished once both are in one schema.
             if any(choice.keys() - {"type", "title"} for choice in others):
                 raise TypeError(f"{path}: an integer or string takes no bounds here: check them in a Rule")
             return {**node, "type": _INTEGER_OR_STRING}
@@ -189,7 +189,7 @@ def _freeze(owner: Schema, name: str, *, because: str, instead: str, among: Sequ
     no object with a null in it equals itself.
 
     A free-form map is not declared to CEL, and `self.options` would not compile; at run time it is there all the same,
-    hence `dyn`. It must be a map of anything: of an object that preserves unknown fields CEL compares only the keys
+    so it is `dyn`. It must be a map of anything: of an object that preserves unknown fields CEL compares only the keys
     that both have, and a renamed one would pass.
     """
     field = owner["properties"][name]

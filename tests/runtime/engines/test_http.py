@@ -110,7 +110,7 @@ async def test_workers_of_a_plain_vllm_server_report_that_the_sampler_is_not_our
 
 @pytest.mark.timeout(120)  # less than the engine's patience
 async def test_a_server_that_was_left_paused_continues_and_gets_its_weights_again(model: Path) -> None:
-    """As a rollout leaves it that dies after it has told the version and before `/resume`."""
+    """As a rollout leaves it that dies after it has sent the version and before `/resume`."""
     async with (
         serving(Completions(label="3", paused=True, tempered=True)) as server,
         engine_of(server, model, VLLM) as engine,

@@ -1,4 +1,4 @@
-"""Every way in which a response can contradict its request is told apart, and good ones pass."""
+"""Every way in which a response can contradict its request is recognised, and good ones pass."""
 
 from __future__ import annotations
 

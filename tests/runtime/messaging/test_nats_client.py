@@ -45,7 +45,7 @@ async def serve() -> AsyncIterator[Callable[[Script], Awaitable[str]]]:
 
 
 async def quiet(error: Exception) -> None:
-    """Nobody is told of the end of the connection."""
+    """Nobody is informed of the end of the connection."""
 
 
 async def connected(url: str) -> EagerClient:

@@ -59,7 +59,7 @@ def assert_equal(found: Trajectory, expected: Trajectory) -> None:
         for column, dtype in _COLUMNS:
             array = getattr(one, column)
             assert array.dtype == dtype
-            # Bits, so that NaN equals itself and 0 is told from -0.
+            # Bits, so that NaN equals itself and 0 differs from -0.
             assert array.tobytes() == np.asarray(getattr(other, column), dtype).tobytes()
 
 

@@ -68,7 +68,7 @@ def volume(tmp_path: Path) -> Volume:
 
 @pytest.fixture
 async def seen(volume: Volume) -> AsyncIterator[asyncio.Queue[PipelineSpec]]:
-    """What is told, as it comes."""
+    """What is reported, as it comes."""
     queue: asyncio.Queue[PipelineSpec] = asyncio.Queue()
 
     async def follow() -> None:

@@ -52,7 +52,7 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("child", "told"),
+    ("child", "stated"),
     [
         ("import os; assert os.environ['GIVEN'] == '1'; os._exit(4)", "4 False"),
         ("pass", "0 True"),  # nobody asked it to end
@@ -68,17 +68,17 @@ def nothing_left() -> Iterator[None]:
         ),
     ],
 )
-def test_it_says_how_the_child_ended_and_ends_likewise(child: str, told: str, tmp_path: Path) -> None:
+def test_it_says_how_the_child_ended_and_ends_likewise(child: str, stated: str, tmp_path: Path) -> None:
     (tmp_path / "ready").touch()
     watcher = start(child, tmp_path)
     out, err = watcher.communicate(timeout=PATIENCE)
-    assert out.startswith(told), out + err
-    assert watcher.returncode == int(told.split(maxsplit=1)[0])
+    assert out.startswith(stated), out + err
+    assert watcher.returncode == int(stated.split(maxsplit=1)[0])
     assert not (tmp_path / "ready").exists(), "it serves no more"
     words = "".join(out.strip().split(" ", 2)[2:])
-    if "True" in told:
+    if "True" in stated:
         assert (tmp_path / "termination").read_text() == words
-    if told == "137 True":
+    if stated == "137 True":
         assert words == "", "what a killed process says last is not why it ended"
 
 
@@ -93,9 +93,9 @@ os._exit(9)
 """
     watcher = start(child, tmp_path)
     out, err = watcher.communicate(timeout=PATIENCE)
-    other, told = out.splitlines()
+    other, stated = out.splitlines()
     psutil.Process(int(other)).kill()
-    assert told == "9 True the end"
+    assert stated == "9 True the end"
     assert err.count("x") == 300_000
 
 

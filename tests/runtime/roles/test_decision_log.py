@@ -146,7 +146,7 @@ def test_the_end_of_a_coordinator_that_was_replaced(world: LoggedWorld, tmp_path
     replayed = replay(tmp_path / "c3.jsonl")
     assert replayed.difference is None
     assert str(epoch) in replayed.ended
-    # Had it not stopped, that would be told.
+    # Had it not stopped, that would be reported.
     rewrite(tmp_path / "c3.jsonl", -1, lambda line: line.update(fenced="another reason"))
     difference = replay(tmp_path / "c3.jsonl").difference
     assert difference is not None
@@ -267,7 +267,7 @@ NOT_IN_THAT_JOB = [
     RewardsComplete(1, 2),
     PipelineRefused("no room"),
     StreamLimit(1 << 28, "no storage"),
-    PromptsMeasured((3, 4), (100_000, 5), evaluation=True),
+    PromptsMeasured((3, 4), (100_000, 5), evaluation=True, unsendable={4: "too long"}),
     MeasurePrompts((3, 4), evaluation=True),
     GrowStream(1 << 30, 1 << 29, "long prompts"),
     EngineGone("e.x"),

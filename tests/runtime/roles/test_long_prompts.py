@@ -1,22 +1,23 @@
-"""Long prompts, two steps ahead and slow responses on a real server that has room for little more than one step."""
+"""Long prompts on a real server: with room for little more than one step, and longer than a message can be."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import nats
 import pytest
-from role_jobs import check, finish, job
+from role_jobs import check, finish, job, ledger
 from role_tasks import Roles
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core import streams_budget
 from rljob_core.config import JobConfig
 from rljob_core.ports import Channel
+from rljob_core.records import GroupAborted
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import payload_bytes, trajectory_stream_bytes
 from rljob_operator.reconcile.metrics import merged
@@ -30,7 +31,7 @@ class RolesOnNats(Roles):
     """The roles on a real server.
 
     Args:
-        clients: open already, but for the first one, which is opened when the roles begin.
+        clients: open already, except the first one, which is opened when the roles begin.
     """
 
     def __init__(self, config: JobConfig, model: Path, clients: list[NatsStore]) -> None:
@@ -93,8 +94,30 @@ async def test_a_slow_response_is_stored_although_long_prompts_could_fill_the_st
         await check(roles)
 
 
-def long_prompts(tmp_path: Path, model: Path) -> JobConfig:
-    rows = [json.dumps({"question": f"{n} ".ljust(PROMPT, "x"), "answer": "1"}) for n in range(40)]
+@pytest.mark.timeout(150)
+async def test_only_prompts_that_no_message_can_carry_are_given_up(
+    nats_server: EmbeddedServer, connect: Callable[..., Awaitable[NatsStore]], tmp_path: Path
+) -> None:
+    """Too long; and long once it is JSON."""
+    questions = [f"{n} of them" for n in range(26)]
+    questions[3], questions[5] = "x" * 1_000_000, "\1" * 300_000
+    config = long_prompts(tmp_path, tiny_model(tmp_path / "model"), questions)
+    names = StreamNames(config.subject, config.stream_prefix)
+    clients = [await connect(names, 1 << 28, opened=number > 0) for number in range(6)]
+    async with RolesOnNats(config, tmp_path / "model", clients) as roles:
+        await finish(roles)
+        found = {r.group: r for r in await ledger(roles.store) if isinstance(r, GroupAborted)}
+        given_up = [r.detail for r in found.values() if r.reason == "PromptExhausted"]
+        await check(roles)
+    # Each row is planned at least once.
+    assert all("PromptUnsendable: ValueError: it takes" in detail for detail in given_up)
+    for size in ("1,000,302", "1,800,302"):
+        assert any(size in detail for detail in given_up), given_up
+
+
+def long_prompts(tmp_path: Path, model: Path, questions: Sequence[str] = ()) -> JobConfig:
+    texts = questions or [f"{n} ".ljust(PROMPT, "x") for n in range(40)]
+    rows = [json.dumps({"question": text, "answer": "1"}) for text in texts]
     (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
     config = job(tmp_path, model, mode="BoundedAsync", maxStaleness=2)
     spec = config.spec.model_dump(mode="json", by_alias=True)
@@ -109,7 +132,7 @@ def long_prompts(tmp_path: Path, model: Path) -> JobConfig:
 
 
 async def leave_room(server: EmbeddedServer, names: StreamNames, size: int) -> None:
-    """Reserve the server's storage but for so many bytes, as other jobs would."""
+    """Reserve all of the server's storage except so many bytes, as other jobs would."""
     connection = await nats.connect(server.url)
     context = connection.jetstream()
     storage = 1 << 40  # `render_config`'s default

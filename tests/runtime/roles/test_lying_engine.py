@@ -76,9 +76,9 @@ class Liar:
         return getattr(self._honest, name)
 
     async def events(self) -> Sequence[EngineEvent]:
-        return [self._told(event) for event in await self._honest.events()]
+        return [self._altered(event) for event in await self._honest.events()]
 
-    def _told(self, event: EngineEvent) -> EngineEvent:
+    def _altered(self, event: EngineEvent) -> EngineEvent:
         trajectory, _, attempt = event.id.partition("@")
         if trajectory not in LIES or attempt != "1" or not isinstance(event, Completed):
             return event

@@ -119,20 +119,20 @@ async def test_a_wider_bound_is_reported_once_there_is_room_and_refused_while_th
         return (await client.jetstream().stream_info(NAMES.stream(Channel.TRAJECTORIES))).config.max_bytes
 
     changes: asyncio.Queue[PipelineSpec] = asyncio.Queue()
-    told: asyncio.Queue[PipelineChanged | PipelineRefused] = asyncio.Queue()
+    stated: asyncio.Queue[PipelineChanged | PipelineRefused] = asyncio.Queue()
 
     async def coming() -> AsyncIterator[PipelineSpec]:
         while True:
             yield await changes.get()
 
-    task = asyncio.create_task(apply_changes(store, config, coming(), told.put_nowait))
+    task = asyncio.create_task(apply_changes(store, config, coming(), stated.put_nowait))
     before = await limit()
     changes.put_nowait(bounded(2))
-    assert await asyncio.wait_for(told.get(), SECONDS) == PipelineChanged(bounded(2))
+    assert await asyncio.wait_for(stated.get(), SECONDS) == PipelineChanged(bounded(2))
     grown = await limit()
     assert grown == trajectory_stream_bytes(longer(config, pipeline=bounded(2)).spec) > before
     changes.put_nowait(bounded(64))
-    refused = await asyncio.wait_for(told.get(), SECONDS)
+    refused = await asyncio.wait_for(stated.get(), SECONDS)
     assert isinstance(refused, PipelineRefused)
     assert "maxStaleness 64" in refused.reason
     assert "lower spec.pipeline.maxStaleness" in refused.reason
@@ -140,7 +140,7 @@ async def test_a_wider_bound_is_reported_once_there_is_room_and_refused_while_th
     changes.put_nowait(
         pipeline(mode="Streaming")
     )  # another change does not wait for the one that was refused
-    assert await asyncio.wait_for(told.get(), SECONDS) == PipelineChanged(pipeline(mode="Streaming"))
+    assert await asyncio.wait_for(stated.get(), SECONDS) == PipelineChanged(pipeline(mode="Streaming"))
     assert await limit() == grown, "what is stored may be as much as it was allowed to be"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -130,13 +130,13 @@ async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_t
 
 
 @pytest.mark.parametrize("lost", ["the newest", "all"])
-async def test_a_trainer_continues_without_a_checkpoint_and_the_user_is_told(tmp_path, model, lost):
+async def test_a_trainer_continues_without_a_checkpoint_and_the_user_learns_of_it(tmp_path, model, lost):
     config = job(tmp_path, model, every_steps=1, mode="Streaming")
     async with Roles(config, model) as roles:
         await asyncio.wait_for(roles.until(lambda m: m.version >= 3), SECONDS)
         await roles.kill("trainer")
         while await roles.store.unacknowledged(Channel.EVENTS, "coordinator"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # what it had told of a newer one is in the ledger then
+            await asyncio.sleep(0.01)  # what it had said of a newer one is in the ledger then
         named = [r for r in await ledger(roles.store) if isinstance(r, CheckpointSaved)][-1]
         for key in roles.checkpoints.keys() if lost == "all" else [named.key]:
             shutil.rmtree(roles.checkpoints.folder(key))
@@ -144,11 +144,11 @@ async def test_a_trainer_continues_without_a_checkpoint_and_the_user_is_told(tmp
         assert (left is None) == (lost == "all")
         roles.trainer()
         await finish(roles)
-        told = (await roles.until(lambda m: m.optimizer_reset)).optimizer_reset
+        stated = (await roles.until(lambda m: m.optimizer_reset)).optimizer_reset
     await check(roles)
     state = "fresh moments" if left is None else f"the moments of version {left[0]}"
     assert re.fullmatch(
-        rf"the checkpoint {named.key} is gone: the optimizer continues from version \d+ with {state}", told
+        rf"the checkpoint {named.key} is gone: the optimizer continues from version \d+ with {state}", stated
     )
 
 

@@ -128,8 +128,8 @@ async def test_later_versions_are_revoked_and_nothing_of_them_is_left(place: Pla
     assert (state.checkpoint.version, state.checkpoint.key) == (1, "step-000001")
     announced = await place.store.last(Channel.VERSIONS)
     assert announced is not None
-    told = VERSION_ANNOUNCED.validate_json(announced.data)
-    assert (told.version, told.key, told.epoch) == (1, key(1), state.writer.number)
+    said = VERSION_ANNOUNCED.validate_json(announced.data)
+    assert (said.version, said.key, said.epoch) == (1, key(1), state.writer.number)
     assert [m.version for m in place.weights.manifests()] == [1]
     assert [m.version for m in place.weights.proposals(0)] == [1, 2, 3]  # of what there was, for the audit
     assert place.checkpoints.keys() == ["step-000001"]
@@ -207,7 +207,7 @@ def commits(record: Any, version: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "said"),
     [
         (3, "3 is the newest version: to continue from it, omit the flag"),
         (4, "there is no version 4: the newest is 3"),
@@ -215,7 +215,7 @@ def commits(record: Any, version: int) -> bool:
     ],
 )
 async def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(
-    place: Place, version: int, told: str
+    place: Place, version: int, said: str
 ):
     await place.leave(story())
     place.damage(2)
@@ -223,7 +223,7 @@ async def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(
     with pytest.raises(SpecError) as refused:
         await place.back_to(version)
     assert str(refused.value) == (
-        f"--from-version: {told}. Versions that can be gone back to: 0, 1 (0 is the initial model)"
+        f"--from-version: {said}. Versions that can be gone back to: 0, 1 (0 is the initial model)"
     )
     assert await place.store.depths() == before
     assert [m.version for m in place.weights.manifests()] == [1, 2, 3]

@@ -43,7 +43,9 @@ class Troubled(StoredWeights):
         self._loop = asyncio.get_running_loop()
 
     def manifest(self, key: str) -> WeightManifest:
-        trouble = self.trouble  # read once: this is a thread of its own, and who is told below may mend it
+        trouble = (
+            self.trouble
+        )  # read once: this is a thread of its own, and who is informed below may mend it
         if trouble is not None and int(key[1:9]) >= self.from_version:
             self.asked += 1
             self._loop.call_soon_threadsafe(self.refused.set)

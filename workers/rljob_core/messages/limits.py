@@ -2,8 +2,8 @@
 
 Of what workers say, names and numbers become subjects, keys, records of the ledger and terms of sums. What cannot be
 one of these is refused, all of the message with it. Words for people are cut instead: a failure is not to be lost
-because it is told at length. What a message may *change* is the planner's question: it ignores senders, attempts and
-versions that are not in charge.
+because it is described at length. What a message may *change* is the planner's question: it ignores senders, attempts
+and versions that are not in charge.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ from rljob_core.records import JobFinished
 from rljob_core.streams_budget import payload_bytes
 from rljob_core.trajectory import State, group_id
 
+UNSENDABLE = "PromptUnsendable"
+"""Why a group ends whose prompt cannot be sent to any engine: too long, no text, or its data raises an error."""
 STUCK_HEARTBEATS = 30
 """Own heartbeats (one a second) for which a step that does not fit waits for a larger stream before the job ends."""
 
@@ -85,6 +87,20 @@ def on_prompts_measured(context: PlannerContext, measured: PromptsMeasured) -> N
         context.room.measured({}, lengths)
     else:
         context.room.measured({group_id(prompt): tokens for prompt, tokens in lengths.items()}, {})
+    for prompt, reason in measured.unsendable.items():
+        _give_up_prompt(context, prompt, reason, evaluation=measured.evaluation)
+
+
+def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evaluation: bool) -> None:
+    """End what waits for engines: none can be sent this prompt."""
+    run, group = context.evaluation, context.state.groups.get(group_id(prompt))
+    if evaluation and run is not None:
+        run.give_up(prompt)
+    elif not evaluation and group is not None:
+        causes = dict.fromkeys((sibling.id for sibling in group.siblings), UNSENDABLE)
+        said = reason[: endings.DETAIL_CHARACTERS]
+        detail = f"prompt {prompt} ({group.id}): {UNSENDABLE}: {said}: mend it, or take it out of the data"
+        endings.abort_group(context, group.id, "PromptExhausted", causes, detail=detail)
 
 
 def on_heartbeat(context: PlannerContext) -> None:

@@ -72,7 +72,7 @@ class Evaluation:
     def start(
         cls, *, version: int, samples: int, first_attempt: int = 1, killers: Collection[int] = ()
     ) -> Evaluation:
-        """An evaluation whose answers all wait to be dispatched, but for those to prompts that kill engines."""
+        """An evaluation whose answers all wait to be dispatched, except those to prompts that kill engines."""
         asked = [p for p in range(samples) if p not in killers]
         ids = [trajectory_id(group_id(version, p), s) for p in asked for s in range(len(SAMPLES))]
         attempts = dict.fromkeys(ids, first_attempt)

@@ -8,7 +8,7 @@ Suspects are tried in cohorts: one cohort at a time, on an engine that holds not
 is acquitted: its members are ordinary trajectories again. If the engine dies, the cohort is split in halves, which are
 tried one after the other; siblings stay together. A prompt that was alone on an engine that died has *failed* an
 attempt. `maxAttempts` of these, or of its deaths that nothing else explains (`earlier_failures`), end its group. The
-others then start anew: it explains their deaths.
+others then start at no deaths: it explains their deaths.
 
 While a sibling is a suspect, siblings of its group that wait for an engine go on waiting: they may be as deadly.
 
@@ -99,7 +99,7 @@ def earlier_failures(context: PlannerContext, sibling: Sibling) -> int:
 
     Instead, its earlier deaths count, if that is more: all but those that something else can explain. What can explain
     some of them was held through these and has not been generated since, so it has been through as many at least. (What
-    was convicted has taken its deaths with it, but for those of held-out prompts.) Deaths before this coordinator count
+    was convicted has taken its deaths with it, except those of held-out prompts.) Deaths before this coordinator count
     for nothing where held-out prompts may explain them: the ledger does not say what these went through.
     """
     inherited = context.spec.evaluation is not None and group_of(sibling.id) in context.cohorts.inherited

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
+from pydantic_core import to_json
+
 from rljob_core.actions import (
     Action,
     Announce,
@@ -43,11 +45,13 @@ from rljob_core.messages import (
 )
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import is_evaluation
+from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
+from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 
-#: Bytes of one message of engine work at most, and what an item takes besides its text. JSON may double a text.
+#: Bytes of one message of engine work at most, unless it has one item only; and what an item takes besides its text.
 WORK_BYTES, ITEM_BYTES = 400_000, 300
 
 Render = Callable[[int, bool], str]
@@ -92,7 +96,7 @@ class ActionRunner:
         self._count_tokens = count_tokens
         self._observe = observe
         self._instance = instance
-        self._told = (0, 0)
+        self._logged = (0, 0)
         """Bytes that were asked for and that there are, when it was last logged that there are too few."""
 
     async def run(self, actions: Sequence[Action], *, epoch: int, ledger: str) -> None:
@@ -153,11 +157,16 @@ class ActionRunner:
         await self._observe(ProgressFound(trajectory, attempt, await self._progress.newest(trajectory)))
 
     async def _measure(self, wanted: MeasurePrompts) -> None:
-        tokens = []
+        tokens, unsendable = [], {}
         for prompt in wanted.prompts:
-            tokens.append(self._count_tokens(self._render(prompt, wanted.evaluation)))
+            try:
+                text = self._render(prompt, wanted.evaluation)
+                tokens.append(self._count_tokens(_sendable(text)))
+            except Exception as error:  # of the data's own code, too: it must not end the coordinator
+                unsendable[prompt] = error_in_words(error)
+                tokens.append(0)
             await asyncio.sleep(0)  # a long prompt takes a tenth of a second
-        await self._observe(PromptsMeasured(wanted.prompts, tuple(tokens), wanted.evaluation))
+        await self._observe(PromptsMeasured(wanted.prompts, tuple(tokens), wanted.evaluation, unsendable))
 
     async def _grow(self, wanted: GrowStream) -> None:
         """Enlarge the trajectory stream, and report its limit either way."""
@@ -170,12 +179,12 @@ class ActionRunner:
             else:
                 break
         limit = await self._store.limit(Channel.TRAJECTORIES)
-        told = (wanted.bytes, limit)
+        found = (wanted.bytes, limit)
         if limit >= wanted.bytes:
             refused = ""  # somebody else may have enlarged it
             log.info("%s: it was enlarged to %d MB", wanted.reason, limit >> 20)
-        elif self._told != told:
-            self._told = told
+        elif self._logged != found:
+            self._logged = found
             log.warning(
                 "%s: it holds %.3g MB; this step needs %.3g MB, all of them %.3g MB (%s)",
                 wanted.reason,
@@ -208,13 +217,30 @@ def _receiver(action: Action) -> str:
             return type(action).__name__
 
 
+def _text_bytes(text: str) -> int:
+    """What a text takes in a message: JSON writes some characters as six."""
+    return len(to_json(text))
+
+
+def _sendable(text: str) -> str:
+    """The text, if a message can carry it.
+
+    Raises:
+        ValueError: it is too long, or no Unicode text.
+    """
+    size = ITEM_BYTES + _text_bytes(text)
+    if size > PAYLOAD_BYTES:
+        raise ValueError(f"it takes {size:,} bytes of the {PAYLOAD_BYTES:,} of a message to an engine")
+    return text
+
+
 def _messages(items: Sequence[EngineWork]) -> Iterator[tuple[EngineWork, ...]]:
     """The items in parts that each fit into one message: a round may hold many long prompts."""
     part: list[EngineWork] = []
     room = WORK_BYTES
     for item in items:
         size = ITEM_BYTES + (
-            len(item.text.encode()) if isinstance(item, Generate) else 64 * len(item.trajectories)
+            _text_bytes(item.text) if isinstance(item, Generate) else 64 * len(item.trajectories)
         )
         if part and size > room:
             yield tuple(part)

@@ -35,7 +35,7 @@ newer coordinator ends this one, whose successor claims a newer epoch: one forge
 """
 
 SENDERS = 1000
-"""Senders that are told apart; whoever can write any subject could otherwise fill the memory with its names."""
+"""Senders that are counted separately; whoever can write any subject could otherwise fill the memory with its names."""
 
 _FIRST_CHARACTERS = 80
 

@@ -32,7 +32,7 @@ def report_death(nonce: str, code: int, words: str) -> None:
         config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
         asyncio.run(_publish(died, config))
     except Exception as error:
-        _print(f"the coordinator was not told: {error_in_words(error)}")
+        _print(f"the coordinator was not informed: {error_in_words(error)}")
 
 
 async def _publish(died: EngineDied, config: JobConfig) -> None:
