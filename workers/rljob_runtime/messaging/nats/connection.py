@@ -215,6 +215,15 @@ class Connection:
         answer = await self.request(f"$JS.API.{subject}", json.dumps(body).encode())
         return parsed(answer.data)
 
+    async def find(self, subject: str, body: Mapping[str, Any], *, absent: int) -> dict[str, Any] | None:
+        """The same as `call`; None if the server's error code is `absent`."""
+        try:
+            return await self.call(subject, body)
+        except JetStreamError as error:
+            if error.err_code != absent:
+                raise
+            return None
+
     def send(self, subject: str, data: bytes, reply: str = "") -> None:
         """Send a message without an answer; it is lost if the connection is lost."""
         with contextlib.suppress(nats.errors.Error):

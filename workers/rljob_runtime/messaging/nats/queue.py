@@ -10,7 +10,7 @@ from typing import Any
 from nats.js.api import ConsumerConfig
 
 from rljob_core.ports import Message
-from rljob_runtime.messaging.nats.answers import NO_CONSUMER, Interrupted, JetStreamError
+from rljob_runtime.messaging.nats.answers import NO_CONSUMER, Interrupted
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import (
     NANOSECONDS,
@@ -198,9 +198,4 @@ class NatsQueue:
     async def _ask(self, request: str) -> dict[str, Any] | None:
         """The answer to a request about the consumer; None if it does not exist."""
         subject = f"CONSUMER.{request}.{self._stream}.{self._config.name}"
-        try:
-            return await self._connection.call(subject, {})
-        except JetStreamError as error:
-            if error.err_code != NO_CONSUMER:
-                raise
-            return None
+        return await self._connection.find(subject, {}, absent=NO_CONSUMER)

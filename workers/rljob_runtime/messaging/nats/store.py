@@ -184,11 +184,7 @@ class NatsStore:
             await self._connection.call(f"STREAM.PURGE.{stream}", {"filter": subject})
             consumers = await self._consumers(stream)
             for name in (name for name, over in consumers if over == subject):
-                try:
-                    await self._connection.call(f"CONSUMER.DELETE.{stream}.{name}", {})
-                except JetStreamError as error:
-                    if error.err_code != NO_CONSUMER:
-                        raise
+                await self._connection.find(f"CONSUMER.DELETE.{stream}.{name}", {}, absent=NO_CONSUMER)
 
         await self._connection.retried(attempt)
 
@@ -324,16 +320,7 @@ class NatsStore:
 
     async def _call(self, subject: str, body: Mapping[str, Any], *, absent: int) -> dict[str, Any] | None:
         """The answer of JetStream's API, repeated until there is one; None if it is the error `absent`."""
-
-        async def attempt() -> dict[str, Any] | None:
-            try:
-                return await self._connection.call(subject, body)
-            except JetStreamError as error:
-                if error.err_code != absent:
-                    raise
-                return None
-
-        return await self._connection.retried(attempt)
+        return await self._connection.retried(lambda: self._connection.find(subject, body, absent=absent))
 
     # ------------------------------------------------------------------------------------- signals
 
