@@ -13,6 +13,7 @@ from rljob_core.ports import Channel, WeightStore
 from rljob_core.records import (
     FED,
     GroupReserved,
+    MicroBatchAssigned,
     StepCommitted,
     decode_batch,
 )
@@ -91,18 +92,22 @@ async def check(roles: Roles) -> None:
 
 
 async def check_testimony(store: MemoryStore, weights: WeightStore) -> None:
-    """Each manifest names the ledger as its step's own coordinator had it: after its claim, before the commit."""
-    last, seen, claimed = await store.last_sequence(Channel.LEDGER), {}, 0
+    """Each manifest names the ledger as it was between its step's last assignment and its commit.
+
+    That may be before the claim of the coordinator that commits: it takes on a proposal that its predecessor left.
+    """
+    last, seen, assigned = await store.last_sequence(Channel.LEDGER), {}, 0
     for message in await store.get(Channel.LEDGER, range(1, last + 1)):
         assert message is not None
-        if message.suffix == CLAIM:
-            claimed = message.sequence
-        if message.suffix in {CLAIM, RECORDS}:
-            for commit in decode_batch(message.data).records:
-                if isinstance(commit, StepCommitted):
-                    (manifest,) = (m for m in weights.proposals(commit.version - 1) if m.key == commit.key)
-                    assert claimed <= seen[manifest.proposal.ledger] < message.sequence
         seen[message.headers[CHAIN_DIGEST]] = message.sequence
+        if message.suffix not in {CLAIM, RECORDS}:
+            continue
+        for record in decode_batch(message.data).records:
+            if isinstance(record, MicroBatchAssigned) and record.last:
+                assigned = message.sequence
+            elif isinstance(record, StepCommitted):
+                (manifest,) = (m for m in weights.proposals(record.version - 1) if m.key == record.key)
+                assert 0 < assigned <= seen[manifest.proposal.ledger] < message.sequence
 
 
 async def finish(roles: Roles) -> None:
