@@ -47,8 +47,8 @@ runs: $(VENV)/.installed  ## whole runs of real processes that are killed, inter
 engines: $(VENV)/.installed  ## vLLM, its server, FSDP and DeepSpeed, each in processes of its own
 	@$(BIN)/python -m pytest tests/engines -n auto --dist loadfile $(ARGS)
 
-search: $(VENV)/.installed  ## every interleaving of three engines, two groups, three versions and any death
-	@$(BIN)/python tests/core/search.py
+search: $(VENV)/.installed  ## every interleaving of small jobs, the largest: three engines, two groups, three versions, any death
+	@$(BIN)/python -m pytest tests/search -n auto $(ARGS)
 
 soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again
 	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(or $(SEED),0 $(or $(SEEDS),20000))

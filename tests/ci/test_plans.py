@@ -46,7 +46,8 @@ def test_nightly_leaves_out_nothing_that_a_commit_runs() -> None:
 def test_the_page_has_the_time_of_every_suite() -> None:
     page = (ROOT / "docs" / "development.md").read_text()
     lanes = {name: lane["name"] for lane in plan("commit")["lane"] for name in lane["suites"]}
-    rows = dict(re.findall(r"^\| ([a-z0-9]+)(?: \([^|]*\))? \| (waits|computes) \|", page, re.MULTILINE))
+    either = "|".join(set(lanes.values()))
+    rows = dict(re.findall(rf"^\| ([a-z0-9]+)(?: \([^|]*\))? \| ({either}) \|", page, re.MULTILINE))
     assert rows == lanes
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -238,9 +237,3 @@ def _before(slow: str, choices: list[Choice], chance: random.Random) -> list[Cho
     if chance.random() < 0.1:
         return choices
     return [c for c in about if c[0] == "publish"] or [c for c in choices if c not in about] or choices
-
-
-if __name__ == "__main__":
-    # Five minutes: too long to go with every change of a test.
-    found = explore(small_job(steps=2), engines=3, deaths=1)
-    sys.stdout.write(f"{found.states:,} states, {found.transitions:,} transitions: every invariant holds\n")

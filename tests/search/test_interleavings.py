@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
 from search import SYNCHRONOUS, WIDER, any_job, explore, small_job, walk
 
 
@@ -55,11 +56,16 @@ def test_any_way_through_a_job_with_poison(first: int) -> None:
         walk(random.Random(seed), poison=f"g{seed % 3}")
 
 
-@pytest.mark.nightly  # `make search`, a part of every CI run, visits these states and more
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_every_interleaving_of_three_engines_two_groups_three_versions_and_a_death() -> None:
-    found = explore(small_job(steps=2), engines=3, deaths=1, zombies=False)  # `make search`: with them
+@pytest.mark.parametrize(
+    "zombies",
+    [True, pytest.param(False, marks=pytest.mark.nightly)],  # the former visits the latter's states and more
+    ids=["processes live on", "processes are gone"],
+)
+def test_every_interleaving_of_three_engines_two_groups_three_versions_and_a_death(zombies: bool) -> None:
+    """Of processes that are taken for dead."""
+    found = explore(small_job(steps=2), engines=3, deaths=1, zombies=zombies)
     assert found.ends["Succeeded"] > 0
 
 
