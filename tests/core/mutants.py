@@ -55,8 +55,8 @@ class _Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def caught_by_model(mutant: Mutant) -> str:
     """Run the model's checks on the imported protocol; return the first error, or "" if there is none."""
+    from exploration import SYNCHRONOUS, WIDER, Found, explore, small_job, walk
     from interleavings import Violated
-    from search import SYNCHRONOUS, WIDER, Found, explore, small_job, walk
 
     from rljob_core.errors import ProtocolViolation
 

@@ -6,11 +6,10 @@ import random
 from typing import Any
 
 import pytest
+from exploration import SYNCHRONOUS, WIDER, any_job, explore, small_job, walk
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-
-from search import SYNCHRONOUS, WIDER, any_job, explore, small_job, walk
 
 
 @pytest.mark.parametrize(
