@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_core.errors import CorruptPayload, UnknownVersion
+from rljob_core.messages.limits import MESSAGE_TRAJECTORIES, SEGMENTS
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries, summarize
@@ -103,14 +104,14 @@ def segments(draw: st.DrawFn) -> Segment:
 
 trajectories = st.builds(
     Trajectory,
-    id=st.text(),
+    id=st.text(max_size=300),
     attempt=int32,
     prompt=st.integers(0, 2**63 - 1),
     segments=st.lists(segments(), max_size=4).map(tuple),
     span=st.builds(VersionSpan, st.integers(-1, 2**31 - 1), st.integers(-1, 2**31 - 1)),
     finish=st.sampled_from(FinishReason),
-    engine=st.text(),
-    sample=st.text(),
+    engine=st.text(max_size=300),
+    sample=st.text(max_size=300),
 )
 
 
@@ -292,6 +293,8 @@ def test_the_documented_layout_is_what_is_read() -> None:
             META | {"segments": [["model", 2, 1, 0, 0]]}, bytes(8) + struct.pack("<2i", 1, 3) + bytes(16)
         ),
         block_of(META | {"attempt": "0"}, bytes(32)),
+        block_of(META | {"segments": [["model", 0, 0, 0, 0]] * (SEGMENTS + 1)}),
+        block_of(META | {"engine": "e" * 200_000}, bytes(32)),
         block_of(META, bytes(24)),
         block_of(META, bytes(40)),
         struct.pack("<II", 2**32 - 1, 0),
@@ -302,6 +305,13 @@ def test_the_documented_layout_is_what_is_read() -> None:
 def test_a_block_that_contradicts_itself_is_refused_though_its_digest_holds(block: bytes) -> None:
     with pytest.raises(CorruptPayload):
         wire.decode(message_of([block]))
+
+
+def test_more_trajectories_than_a_message_holds_are_refused() -> None:
+    blocks = [wire.pack(VALID[0]).block] * (MESSAGE_TRAJECTORIES + 1)
+    assert len(wire.decode(message_of(blocks[1:]))) == MESSAGE_TRAJECTORIES
+    with pytest.raises(CorruptPayload, match="129 trajectories"):
+        wire.decode(message_of(blocks))
 
 
 @settings(max_examples=300)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 import torch
 from full_disk import files_of_at_most
+from pydantic import TypeAdapter
 from safetensors.torch import load_file
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, WeightsRejected
 from rljob_core.ports import WeightManifest
 from rljob_runtime.weights import files as weights_files
 from rljob_runtime.weights.create import open_store
+from rljob_runtime.weights.format import signed
 from rljob_runtime.weights.store import StoredWeights
 
 TENSORS = {
@@ -168,3 +171,35 @@ def test_files_are_mapped_on_file_systems_that_are_known(
             assert (reader.size, reader.take(3).tobytes()) == (8, b"123")
             with pytest.raises(WeightsRejected, match="incomplete"):
                 reader.take(6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"shape": (-1, 3)}, {"shape": (0, 10**30)}, {"shape": (1,) * 9}, {"patch": -1}, {"patch": 10**15}],
+    ids=str,
+)
+def test_a_tensor_that_cannot_be_is_refused(
+    store: StoredWeights, root: Path, changes: dict[str, Any]
+) -> None:
+    manifest = write(store, 1)
+    forged = signed(replace(manifest, tensors=(replace(manifest.tensors[0], **changes),)))
+    (root / "v1-a" / "manifest.json").write_bytes(TypeAdapter(WeightManifest).dump_json(forged))
+    with pytest.raises(WeightsRejected, match="an impossible"):
+        store.manifest("v1-a")
+
+
+def test_a_manifest_beyond_its_limit_is_not_read(store: StoredWeights, root: Path) -> None:
+    write(store, 1)
+    with (root / "v1-a" / "manifest.json").open("r+b") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(WeightsRejected, match="the manifest of v1-a has more than"):
+        store.manifest("v1-a")
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000, b" " * 200_000 + b"{}"], ids=["nested", "long"])
+def test_a_header_that_cannot_be_is_refused(store: StoredWeights, root: Path, text: bytes) -> None:
+    manifest = write(store, 1)
+    tensors = root / "v1-a" / "weights.safetensors"
+    tensors.write_bytes(len(text).to_bytes(8, "little") + text + bytes(1000))
+    with pytest.raises(WeightsRejected, match="not a safetensors file"):
+        list(store.read(manifest))

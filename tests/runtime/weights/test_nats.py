@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
-from rljob_core.ports import Channel
+from rljob_core.messages.limits import MESSAGE_BYTES
+from rljob_core.ports import Channel, WeightManifest
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.process.loop_thread import LoopThread
 from rljob_runtime.weights.create import open_store
-from rljob_runtime.weights.nats import MessageTransport
+from rljob_runtime.weights.format import _header, signed
+from rljob_runtime.weights.nats import PARTS_HEADER, MessageTransport
 from rljob_runtime.weights.store import StoredWeights
 
 Open = Callable[..., StoredWeights]
@@ -99,6 +104,72 @@ def test_missing_chunks_are_reported(opened: Open) -> None:
     opened().delete("v1-a")
     with pytest.raises(WeightsRejected, match="the tensors of v1-a are missing: message 1 is gone"):
         next(reader)
+
+
+@pytest.mark.parametrize(
+    ("index", "parts"),
+    [
+        ('{"size": 1e999, "chunks": [[1, 1]]}', ""),
+        ('{"size": 1000000000000000, "chunks": [[1, 1]]}', ""),
+        ('{"size": 24, "chunks": [[1, 1], [1, 1]]}', ""),
+        ('{"size": 24, "chunks": [[5, 2]]}', ""),
+        ('{"size": -1, "chunks": [[1, 1]]}', ""),
+        ("[" * 100_000, ""),
+        ('{"size": 24, "chunks": [[1, 1]]}', "1,1"),
+        ('{"size": 24, "chunks": [[1, 1]]}', "x"),
+        ('{"size": 24, "chunks": [[1, 1]]}', ",".join(map(str, range(1, 100)))),
+    ],
+    ids=[
+        "infinite",
+        "huge",
+        "twice",
+        "backwards",
+        "negative",
+        "nested",
+        "part twice",
+        "no part",
+        "many parts",
+    ],
+)
+def test_an_index_that_cannot_be_is_refused(
+    opened: Open, job: Callable[..., NatsStore], index: str, parts: str
+) -> None:
+    manifest = write(opened(), 1, 10)
+
+    async def forge() -> None:
+        store = job()
+        await store.open()
+        stored = await store.last(Channel.WEIGHTS, "manifest.v1-a")
+        assert stored is not None
+        data = index.encode() + stored.data[stored.data.index(b"\n") :]
+        headers = {PARTS_HEADER: parts} if parts else {}
+        await store.publish(Channel.WEIGHTS, "manifest.v1-a", data, headers=headers)
+        await store.close()
+
+    asyncio.run(forge())
+    with pytest.raises(WeightsRejected, match="v1-a"):
+        list(opened().read(manifest))
+
+
+def test_a_tensor_that_no_machine_holds_is_refused(opened: Open, job: Callable[..., NatsStore]) -> None:
+    manifest = write(opened(), 1, 10)
+    huge = replace(manifest.tensors[0], name="huge", dtype="U8", shape=(10**15,))
+    forged = signed(replace(manifest, key="v2-a", version=2, tensors=(huge,)))
+
+    async def forge() -> None:
+        store = job()
+        await store.open()
+        header = _header(forged)
+        size = len(header) + 10**15
+        chunk = await store.publish(Channel.WEIGHTS, "chunk.v2-a", header)
+        index = {"size": size, "chunks": [[chunk, chunk + size // MESSAGE_BYTES]]}
+        data = json.dumps(index).encode() + b"\n" + TypeAdapter(WeightManifest).dump_json(forged)
+        await store.publish(Channel.WEIGHTS, "manifest.v2-a", data)
+        await store.close()
+
+    asyncio.run(forge())
+    with pytest.raises(WeightsRejected, match="does not fit into this machine's memory"):
+        list(opened().read(opened().manifest("v2-a")))
 
 
 def test_a_server_that_is_killed_meanwhile(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from rljob_core.job_state import Commit, GroupState, JobState
+from rljob_core.messages.limits import LARGEST_SNAPSHOT
 from rljob_core.records import (
     CheckpointSaved,
     Evaluated,
@@ -130,7 +131,18 @@ def _fields(data: bytes) -> dict[str, Any]:
 
 
 def _decompressed(data: bytes) -> bytes:
+    """The JSON in a snapshot.
+
+    Raises:
+        ValueError: the bytes do not decompress, end early, or decompress to more than `LARGEST_SNAPSHOT`.
+    """
+    stream = zlib.decompressobj()
     try:
-        return zlib.decompress(data)
+        text = stream.decompress(data, LARGEST_SNAPSHOT)
     except zlib.error as error:
         raise ValueError(f"a snapshot does not decompress: {error}") from error
+    if stream.unconsumed_tail:
+        raise ValueError(f"a snapshot has more than {LARGEST_SNAPSHOT:,} bytes")
+    if not stream.eof:
+        raise ValueError("a snapshot does not decompress: it ends early")
+    return text

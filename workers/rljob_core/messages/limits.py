@@ -1,4 +1,8 @@
-"""What an event or a signal may contain: whoever can write to the job's streams may send anything that decodes.
+"""What the roles take from one another: whoever can write to the job's streams may send anything.
+
+The first part is sizes: no role reads, decompresses or allocates more because of what another one has written. Each
+size follows from what a job can need; `docs/nats-security.md` lists them. The second part is what an event, a signal, a
+summary or a score may contain.
 
 Of what workers say, names and numbers become subjects, keys, records of the ledger and terms of sums. What cannot be
 one of these is refused, all of the message with it. Words for people are cut instead: a failure is not to be lost
@@ -13,9 +17,27 @@ import math
 import re
 from typing import Any, TypeVar
 
-from rljob_core.messages.coordinator_events import CoordinatorEvent
 from rljob_core.messages.metrics import StepStats
-from rljob_core.messages.signals import EngineSignal
+from rljob_core.spec import LONGEST_RESPONSE
+from rljob_core.streams_budget import CHUNK_BYTES, payload_bytes
+
+MESSAGE_BYTES = CHUNK_BYTES
+"""Bytes of one message's data at most: its headers fit beside it below NATS' default limit of 1 MB."""
+HEADER_LINES = 64
+"""Headers of a message that are read: eight of ours at most, and as many of the server's, which come last."""
+MESSAGE_TRAJECTORIES = 128
+"""Trajectories in one message: a header block ends at 64 KB, and a summary takes up to about 300 bytes."""
+MESSAGE_RESULTS = 512
+"""Scores in one message, of a few hundred bytes each."""
+SEGMENTS = 1024
+"""Segments of a trajectory; a turn of an environment makes two."""
+LARGEST_SNAPSHOT = 256 << 20
+"""Bytes of a decompressed snapshot of the ledger: 250 for each sibling under way, of which a step has 50,000 at most. A
+larger one is passed over, and the ledger read from its start."""
+LARGEST_MANIFEST = 64 << 20
+"""Bytes of a version's manifest: 200 for each tensor, 20 for each trajectory of its step."""
+TENSOR_DIMENSIONS = 8
+"""Dimensions of a tensor in a manifest."""
 
 LONGEST_NAME = 300
 """Characters of a name, a key or a digest at most."""
@@ -24,7 +46,7 @@ LONGEST_WORDS = 4096
 LARGEST_NUMBER = 2**53
 """What JSON readers of any language hold exactly."""
 
-_WORDS = frozenset({"detail", "message", "reason", "stuck"})
+_WORDS = frozenset({"detail", "error", "message", "reason", "stuck"})
 _PATTERNS = {
     # Part of subjects and keys, where `*` and `>` mean others.
     "engine": re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*"),
@@ -32,15 +54,26 @@ _PATTERNS = {
 }
 _NAME = re.compile(r"[!-~]*")
 
-Said = TypeVar("Said", bound=CoordinatorEvent | EngineSignal)
+Said = TypeVar("Said")
 
 
 class OutOfBounds(ValueError):
     """A message's field cannot be what it says; the text names the field."""
 
 
+def longest_payload(max_tokens: int = LONGEST_RESPONSE) -> int:
+    """Bytes of one stored trajectory at most, its chunks put together.
+
+    A prompt has no more tokens than its text has bytes, and its text reaches an engine in one message.
+
+    Args:
+        max_tokens: of a response, `spec.rollout.sampling.maxTokens`; the longest of any job if it is not known.
+    """
+    return payload_bytes(prompt_tokens=MESSAGE_BYTES, response_tokens=max_tokens)
+
+
 def within_limits(message: Said) -> Said:
-    """The message, with its words cut.
+    """The message, a dataclass, with its words cut.
 
     Raises:
         OutOfBounds: it cannot be true, or would harm whoever works with it.
@@ -75,6 +108,10 @@ def _field(name: str, value: Any, *, figures: bool) -> Any:
         case str():
             if len(value) > LONGEST_NAME or not _PATTERNS.get(name, _NAME).fullmatch(value):
                 raise OutOfBounds(f"{name} is {value[:40]!r}, of {len(value)} characters")
+        case dict():
+            for key, item in value.items():
+                _field("", key, figures=figures)
+                _field(name, item, figures=figures)
         case tuple():
             for item in value:
                 _field("trajectory" if name == "trajectories" else name, item, figures=figures)

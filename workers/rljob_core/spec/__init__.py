@@ -26,6 +26,7 @@ from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
 from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
 from rljob_core.spec.reserved import Reserved, ineffective_fields
 from rljob_core.spec.rollout import (
+    LONGEST_RESPONSE,
     EngineSpec,
     EnvironmentSpec,
     PoolEngineSpec,
@@ -40,6 +41,7 @@ from rljob_core.spec.training import AlgorithmSpec, CheckpointSpec, LoraSpec, Mo
 __all__ = [
     "API_VERSION",
     "GROUP",
+    "LONGEST_RESPONSE",
     "VERSION",
     "AlgorithmSpec",
     "ApiModel",

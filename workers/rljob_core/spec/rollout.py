@@ -9,6 +9,9 @@ from pydantic import Field, StringConstraints
 from rljob_core.spec.base import ApiModel, Identifier, Immutable, Name, Options, Price, Rule
 from rljob_core.spec.reserved import Reserved
 
+LONGEST_RESPONSE = 1_048_576
+"""Tokens of a response that a job may allow at most."""
+
 
 class SamplingSpec(ApiModel):
     """How tokens are drawn."""
@@ -17,7 +20,7 @@ class SamplingSpec(ApiModel):
     """Divides the logits."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus: draw from the smallest set of tokens with this probability."""
-    max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
+    max_tokens: Annotated[int, Field(ge=1, le=LONGEST_RESPONSE)] = 512
     """Tokens of a response at most."""
     stop: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)

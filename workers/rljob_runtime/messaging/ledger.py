@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from rljob_core.errors import CorruptLedger, Fenced
+from rljob_core.errors import CorruptLedger, CorruptPayload, Fenced
 from rljob_core.job_state import JobState, snapshot
+from rljob_core.messages.limits import LARGEST_SNAPSHOT
 from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
 from rljob_core.records import EpochClaimed, Record, RecordBatch, Writer, decode_batch, encode_batch
+from rljob_runtime.messaging.chunks import sequences_in
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +186,11 @@ class Ledger:
             return JobState(), 1
         if not await self._is_chained(message):
             return JobState(), 1
-        sequences = parts_before(message)
+        try:
+            sequences = parts_before(message)
+        except ValueError as error:
+            log.warning("the snapshot at message %d: %s: reading from the start", message.sequence, error)
+            return JobState(), 1
         parts = await self._store.get(Channel.LEDGER, sequences)
         if not all(parts):
             log.warning("the snapshot at message %d lacks a part: reading from the start", message.sequence)
@@ -242,8 +248,15 @@ def chain_digest(before: str, identity: str, suffix: str, data: bytes) -> str:
 
 
 def parts_before(message: Message) -> list[int]:
-    """Sequences of the messages that hold a snapshot's parts, in order; the last part is in `message` itself."""
-    return [int(sequence) for sequence in message.headers.get(_PARTS, "").split(",") if sequence]
+    """Sequences of the messages that hold a snapshot's parts, in order; the last part is in `message` itself.
+
+    Raises:
+        ValueError: the header names other things, or more than a snapshot has.
+    """
+    try:
+        return sequences_in(message.headers.get(_PARTS, ""), most=LARGEST_SNAPSHOT // PART_BYTES)
+    except CorruptPayload as error:
+        raise ValueError(str(error)) from error
 
 
 def read_batch(message: Message) -> RecordBatch:

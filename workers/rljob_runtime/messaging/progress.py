@@ -16,15 +16,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.actions import StoredProgress
 from rljob_core.errors import CorruptPayload
+from rljob_core.messages.limits import MESSAGE_BYTES, longest_payload, within_limits
 from rljob_core.ports import Channel, Message, MessageStore
 from rljob_core.records import Inherited
+from rljob_core.spec import LONGEST_RESPONSE
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import chunks, wire
-from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
+from rljob_runtime.messaging.refusals import Refusals
 
 PROGRESS_HEADER = "Rljob-Progress"
-#: Messages read at once: each may be as large as a payload.
-_LOOKUPS = 32
+#: Messages read at once, and payloads put together from chunks at once: a lookup may find the largest of all.
+_LOOKUPS, _WHOLE = 32, 4
 _STORED = TypeAdapter(StoredProgress)
 #: Seeds of samples are below this number.
 _SEEDS = 1 << 31
@@ -49,14 +51,23 @@ class ProgressStore:
     Args:
         store: an open message store.
         payload_bytes: largest payload of one message.
+        max_tokens: of a response: it bounds the payloads that are put together from chunks.
     """
 
-    def __init__(self, store: MessageStore, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        payload_bytes: int = MESSAGE_BYTES,
+        max_tokens: int = LONGEST_RESPONSE,
+    ) -> None:
         self._store = store
         self._payload_bytes = payload_bytes
+        self._largest = longest_payload(max_tokens)
         self._chunks: dict[int, list[int]] = {}
         """Sequences of the chunks of each message that this object put or got, by the message's sequence."""
-        self._reading = asyncio.Semaphore(_LOOKUPS)
+        self._refusals = Refusals()
+        self._reading, self._assembling = asyncio.Semaphore(_LOOKUPS), asyncio.Semaphore(_WHOLE)
 
     async def put(self, partial: PartialTrajectory, *, seed: int, replaces: int = 0) -> int:
         """Store the progress of a trajectory, which replaces its earlier progress; returns the message's sequence.
@@ -95,18 +106,19 @@ class ProgressStore:
         """The newest progress of a trajectory, without its tokens; None if none is stored, or if it does not decode."""
         async with self._reading:
             message = await self._store.last(Channel.PROGRESS, trajectory)
-        found = None if message is None else await self._read(message)
+            found = None if message is None else await self._read(message)
         return None if found is None or found[1].id != trajectory else found[0]
 
     async def get(self, trajectory: str, inherited: Inherited) -> PartialTrajectory | None:
         """The progress that an assignment continues; None if it is no longer stored."""
         async with self._reading:
             (message,) = await self._store.get(Channel.PROGRESS, [inherited.sequence])
-        if message is None or (found := await self._read(message)) is None:
+            found = None if message is None else await self._read(message)
+        if message is None or found is None:
             return None
         if found[0].inherited != inherited or found[1].id != trajectory:
             return None
-        if cut := chunks.named(message):
+        if cut := chunks.named(message, largest=self._largest, payload_bytes=self._payload_bytes):
             self._chunks[message.sequence] = cut
         return PartialTrajectory(found[1], found[0].weights)
 
@@ -129,11 +141,18 @@ class ProgressStore:
     async def _read(self, message: Message) -> tuple[StoredProgress, Trajectory] | None:
         """The header and the trajectory of a message, verified; None if it does not decode."""
         try:
-            header = _STORED.validate_json(message.headers.get(PROGRESS_HEADER, ""))
-            ((trajectory, digest),) = wire.decode_verified(
-                await chunks.whole(self._store, Channel.PROGRESS, message)
-            )
-        except (ValidationError, ValueError, CorruptPayload):
+            header = within_limits(_STORED.validate_json(message.headers.get(PROGRESS_HEADER, "")))
+            async with self._assembling:
+                data = await chunks.whole(
+                    self._store,
+                    Channel.PROGRESS,
+                    message,
+                    largest=self._largest,
+                    payload_bytes=self._payload_bytes,
+                )
+                ((trajectory, digest),) = wire.decode_verified(data)
+        except (ValidationError, ValueError, CorruptPayload) as error:
+            self._refusals.add(Channel.PROGRESS, message.data, f"{message.suffix}: {error}")
             return None
         said = header.inherited
         made = (trajectory.attempt, trajectory.response_tokens, trajectory.span, digest)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.messages import REWARD_BATCH, RewardResult
+from rljob_core.messages.limits import MESSAGE_RESULTS, OutOfBounds, within_limits
 
 log = logging.getLogger(__name__)
 
@@ -16,28 +17,30 @@ _RESULT = TypeAdapter(RewardResult)
 
 
 def decode_results(data: bytes) -> tuple[RewardResult, ...]:
-    """The results of one message of the reward stream.
+    """The results of one message of the reward stream, the first `MESSAGE_RESULTS`.
 
-    A result that does not decode becomes that attempt's failure, if the message says which attempt it is; whatever says
-    not even that is left out. Its payload then counts as one whose score was lost.
+    A result that does not decode, or is out of bounds, becomes that attempt's failure, if the message says which
+    attempt it is; whatever says not even that is left out. Its payload then counts as one whose score was lost.
     """
     try:
-        return REWARD_BATCH.validate_json(data).results
-    except ValidationError as error:
+        return tuple(map(within_limits, REWARD_BATCH.validate_json(data).results[:MESSAGE_RESULTS]))
+    except (ValidationError, OutOfBounds) as error:
         log.warning("a message of the reward stream does not decode: %s", str(error)[:500])
     try:
         listed = json.loads(data)["results"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ()
-    found = map(_result, listed if isinstance(listed, list) else ())
+    found = map(_result, listed[:MESSAGE_RESULTS] if isinstance(listed, list) else ())
     return tuple(result for result in found if result is not None)
 
 
 def _result(value: Any) -> RewardResult | None:
     try:
-        return _RESULT.validate_python(value)
+        return within_limits(_RESULT.validate_python(value))
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, one["loc"])) for one in error.errors())
+    except OutOfBounds as error:
+        wrong = str(error)
     if not isinstance(value, dict):
         return None
     named = {name: value.get(name) for name in ("trajectory", "attempt", "payload_digest")}
@@ -48,6 +51,6 @@ def _result(value: Any) -> RewardResult | None:
         "error": f"RewardInvalid: it does not decode: {wrong[:200]}",
     }
     try:
-        return _RESULT.validate_python({**named, **failure})
-    except ValidationError:
+        return within_limits(_RESULT.validate_python({**named, **failure}))
+    except (ValidationError, OutOfBounds):
         return None

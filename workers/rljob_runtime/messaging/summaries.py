@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from rljob_core.errors import CorruptPayload
+from rljob_core.messages.limits import LONGEST_NAME, MESSAGE_TRAJECTORIES
 from rljob_core.trajectory import FinishReason, VersionSpan
 from rljob_runtime.messaging.wire import Packed
+
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""What the coordinator compares and adds up; it finds out itself which of them cannot be true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +28,16 @@ class PayloadSummary:
         digest: of its block (see `digest`).
     """
 
-    trajectory: str
-    attempt: int
-    prompt: int
+    trajectory: Name
+    attempt: Number
+    prompt: Number
     span: VersionSpan
-    tokens: int
-    response_tokens: int
-    digest: str
+    tokens: Number
+    response_tokens: Number
+    digest: Name
     finish: FinishReason
-    sample: str
-    engine: str
+    sample: Name
+    engine: Name
 
 
 def summarize(packed: Packed) -> PayloadSummary:
@@ -51,7 +57,7 @@ def summarize(packed: Packed) -> PayloadSummary:
     )
 
 
-_SUMMARIES = TypeAdapter(tuple[PayloadSummary, ...])
+_SUMMARIES = TypeAdapter(Annotated[tuple[PayloadSummary, ...], Field(max_length=MESSAGE_TRAJECTORIES)])
 
 
 def encode_summaries(summaries: Sequence[PayloadSummary]) -> str:
@@ -63,9 +69,11 @@ def decode_summaries(value: str) -> tuple[PayloadSummary, ...]:
     """Summaries from a header value.
 
     Raises:
-        CorruptPayload: it does not decode.
+        CorruptPayload: it does not decode, or holds more than a message may.
     """
     try:
         return _SUMMARIES.validate_json(value)
     except ValidationError as error:
-        raise CorruptPayload(f"not a payload summary: {error}") from error
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CorruptPayload(f"not a payload summary: {where}: {first['msg']}") from error

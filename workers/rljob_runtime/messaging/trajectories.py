@@ -7,6 +7,7 @@ no payloads. A trajectory above the payload limit is cut (`chunks`).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,17 @@ from functools import partial
 import xxhash
 
 from rljob_core.errors import CorruptPayload
+from rljob_core.messages.limits import (
+    LONGEST_NAME,
+    MESSAGE_BYTES,
+    MESSAGE_TRAJECTORIES,
+    longest_payload,
+)
 from rljob_core.ports import Channel, Delivery, Message, MessageStore, Queue
+from rljob_core.spec import LONGEST_RESPONSE
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import chunks, wire
-from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
+from rljob_runtime.messaging.refusals import Refusals
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries, summarize
 from rljob_runtime.messaging.wire import Packed
 
@@ -29,8 +37,8 @@ _PAYLOAD = "payload"
 _CHUNK = "chunk"
 _ABSENT = "absent"
 
-#: A header block ends at 64 KB, and a summary takes up to about 300 bytes.
-_MESSAGE_TRAJECTORIES = 128
+#: Bytes of payloads that one fetch puts together; what was fetched besides is the next fetch's.
+_FETCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +78,14 @@ class TrajectoryDelivery:
         digests: of the trajectories.
         delivery: acknowledges the message.
         lost: summaries of the trajectories in a payload that does not decode.
+        size: bytes of the payload, its chunks included.
     """
 
     trajectories: tuple[Trajectory, ...]
     digests: tuple[str, ...]
     delivery: Delivery
     lost: tuple[PayloadSummary, ...] = ()
+    size: int = 0
 
     async def ack(self) -> None:
         """Acknowledge the message: it is not delivered again."""
@@ -96,18 +106,28 @@ class TrajectoryStore:
     Args:
         store: an open message store.
         payload_bytes: largest payload of one message.
-
-    Attributes:
-        dead_letters: number of messages that did not decode, or whose chunks were gone, since this object was created.
+        max_tokens: of a response: it bounds the payloads that are put together from chunks.
     """
 
-    def __init__(self, store: MessageStore, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        payload_bytes: int = MESSAGE_BYTES,
+        max_tokens: int = LONGEST_RESPONSE,
+    ) -> None:
         self._store = store
         self._payload_bytes = payload_bytes
+        self._largest = longest_payload(max_tokens)
+        self._refusals = Refusals()
         self._members: dict[int, tuple[PayloadSummary, ...]] = {}
         self._chunks: dict[str, dict[int, int]] = {}
         """Of each trajectory, the attempt of every chunk, by the chunk's sequence."""
-        self.dead_letters = 0
+
+    @property
+    def dead_letters(self) -> int:
+        """Messages that did not decode, or whose chunks were gone, since this object was created."""
+        return self._refusals.counts.total()
 
     async def put(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories in as few messages as the payload limit allows; all are acknowledged on return.
@@ -143,19 +163,19 @@ class TrajectoryStore:
             located: list[LocatedSummary | Absence] = []
             for message in messages:
                 if message.suffix != _PAYLOAD:
-                    owner = message.headers.get(_OWNER_HEADER, "")
+                    owner = message.headers.get(_OWNER_HEADER, "")[:LONGEST_NAME]
                     number = message.headers.get(_ATTEMPT_HEADER, "")
                     attempt = int(number) if number.isdecimal() and len(number) < 16 else 0
                     if message.suffix == _CHUNK:
                         self._chunks.setdefault(owner, {})[message.sequence] = attempt
                     else:
-                        engine = message.headers.get(_ENGINE_HEADER, "")
+                        engine = message.headers.get(_ENGINE_HEADER, "")[:LONGEST_NAME]
                         located.append(Absence(owner, attempt, engine, message.sequence))
                     continue
                 try:
                     found = decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
-                except CorruptPayload:
-                    self.dead_letters += 1
+                except CorruptPayload as error:
+                    self._refuse(message, error)
                     continue
                 self._members[message.sequence] = tuple(found)
                 located += [
@@ -212,7 +232,7 @@ class TrajectoryStore:
         batches: list[list[Packed]] = []
         room = 0
         for item in packed:
-            if not batches or item.size > room or len(batches[-1]) == _MESSAGE_TRAJECTORIES:
+            if not batches or item.size > room or len(batches[-1]) == MESSAGE_TRAJECTORIES:
                 batches.append([])
                 room = self._payload_bytes - wire.OVERHEAD
             batches[-1].append(item)
@@ -238,11 +258,26 @@ class TrajectoryStore:
 
     async def decode(self, message: Message) -> list[tuple[Trajectory, str]] | None:
         """Trajectories and digests of a message; None if it does not decode, which is counted as a dead letter."""
+        found = await self.read(message)
+        return None if found is None else found[0]
+
+    async def read(self, message: Message) -> tuple[list[tuple[Trajectory, str]], int] | None:
+        """What `decode` returns, and the bytes of the payload."""
         try:
-            return wire.decode_verified(await chunks.whole(self._store, Channel.TRAJECTORIES, message))
-        except CorruptPayload:
-            self.dead_letters += 1
+            data = await chunks.whole(
+                self._store,
+                Channel.TRAJECTORIES,
+                message,
+                largest=self._largest,
+                payload_bytes=self._payload_bytes,
+            )
+            return wire.decode_verified(data), len(data)
+        except CorruptPayload as error:
+            self._refuse(message, error)
             return None
+
+    def _refuse(self, message: Message, error: CorruptPayload) -> None:
+        self._refusals.add(f"{Channel.TRAJECTORIES}.{message.suffix}", message.data, str(error))
 
 
 class TrajectoryQueue:
@@ -251,6 +286,7 @@ class TrajectoryQueue:
     def __init__(self, store: TrajectoryStore, queue: Queue) -> None:
         self._store = store
         self._queue = queue
+        self._fetched: deque[Delivery] = deque()
 
     async def fetch(
         self, *, messages: int, max_bytes: int = 8 << 20, timeout: float = 1.0
@@ -260,11 +296,14 @@ class TrajectoryQueue:
         A message that does not decode is counted as a dead letter; if its header does not decode either, it is
         acknowledged and not returned.
         """
-        deliveries = await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=timeout)
-        fetched = []
-        for delivery in deliveries:
-            payloads = await self._store.decode(delivery.message)
-            if payloads is None:
+        if not self._fetched:
+            self._fetched += await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=timeout)
+        fetched: list[TrajectoryDelivery] = []
+        size = 0
+        while self._fetched and len(fetched) < messages and size < _FETCH_BYTES:
+            delivery = self._fetched.popleft()
+            found = await self._store.read(delivery.message)
+            if found is None:
                 try:
                     lost = decode_summaries(delivery.message.headers.get(SUMMARY_HEADER, ""))
                 except CorruptPayload:
@@ -272,6 +311,8 @@ class TrajectoryQueue:
                 else:
                     fetched.append(TrajectoryDelivery((), (), delivery, tuple(lost)))
                 continue
+            payloads, payload_bytes = found
+            size += payload_bytes
             trajectories, digests = zip(*payloads, strict=True) if payloads else ((), ())
-            fetched.append(TrajectoryDelivery(trajectories, digests, delivery))
+            fetched.append(TrajectoryDelivery(trajectories, digests, delivery, size=payload_bytes))
         return fetched

@@ -30,6 +30,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from rljob_core.errors import CorruptPayload, UnknownVersion
+from rljob_core.messages.limits import MESSAGE_TRAJECTORIES, SEGMENTS
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 
 MAGIC = b"RLJT"
@@ -41,6 +42,8 @@ _BLOCK = struct.Struct("<II")
 _ONE_RUN = struct.Struct("<4si")
 _TABLE = _PREFIX.size + _CHECKSUM.size
 _ALIGNMENT = 8
+#: Bytes of a block's meta at most: `SEGMENTS` segments, and names.
+_META_BYTES = 128 << 10
 #: Bytes of a message beside its packed trajectories.
 OVERHEAD = _TABLE
 
@@ -68,7 +71,7 @@ class _Meta:
     finish: FinishReason
     engine: str
     sample: str
-    segments: tuple[tuple[Source, _Count, _Count, _Count, _Count], ...]
+    segments: Annotated[tuple[tuple[Source, _Count, _Count, _Count, _Count], ...], Field(max_length=SEGMENTS)]
 
 
 _META = TypeAdapter(_Meta)
@@ -193,6 +196,8 @@ def _table(data: bytes) -> Iterable[tuple[int, int, bytes]]:
     body = _TABLE + count * _ENTRY.size
     if version != VERSION or length != len(data) or body > length:
         raise CorruptPayload(f"a message of {len(data)} bytes announces {length} bytes, {count} trajectories")
+    if count > MESSAGE_TRAJECTORIES:
+        raise CorruptPayload(f"{count} trajectories in one message, of {MESSAGE_TRAJECTORIES} at most")
     (checksum,) = _CHECKSUM.unpack_from(data, _PREFIX.size)
     if xxhash.xxh3_64_intdigest(data[: _PREFIX.size] + data[_TABLE:body]) != checksum:
         raise CorruptPayload("the header does not match its checksum")
@@ -212,8 +217,8 @@ def _unpack(data: bytes, offset: int, length: int) -> Trajectory:
     meta_length, _ = _BLOCK.unpack_from(data, offset)
     start = offset + _BLOCK.size
     position = start + meta_length + (-meta_length % _ALIGNMENT)
-    if position > end:
-        raise CorruptPayload(f"the meta of the block at byte {offset} is longer than the block")
+    if position > end or meta_length > _META_BYTES:
+        raise CorruptPayload(f"the meta of the block at byte {offset} has {meta_length} bytes")
     try:
         meta = _META.validate_json(data[start : start + meta_length])
     except ValidationError as error:

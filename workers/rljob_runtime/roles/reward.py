@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
 from rljob_core.messages import REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
+from rljob_core.messages.limits import MESSAGE_RESULTS
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
@@ -40,8 +41,8 @@ log = logging.getLogger(__name__)
 _ACK_WAIT = 10.0
 #: How many messages one worker scores at a time, and how many it fetches at once.
 _MAX_IN_PROGRESS, _FETCH = 256, 64
-#: Maximum number of results in one message (each takes a few hundred bytes).
-_BATCH = 512
+#: Bytes of payloads with which one worker fetches no more.
+_MAX_BYTES = 128 << 20
 _ERROR_CHARACTERS = 500
 
 
@@ -70,7 +71,8 @@ async def run_reward(
     pool = RewardPool(config, workers=workers)
     try:
         await pool.start()
-        queue = await TrajectoryStore(store).queue(REWARD_QUEUE, ack_wait=_ACK_WAIT)
+        trajectories = TrajectoryStore(store, max_tokens=config.spec.rollout.sampling.max_tokens)
+        queue = await trajectories.queue(REWARD_QUEUE, ack_wait=_ACK_WAIT)
         publisher = ResultPublisher(store)
         in_progress = dict[asyncio.Task[None], TrajectoryDelivery]()
 
@@ -94,7 +96,8 @@ async def run_reward(
         async with asyncio.TaskGroup() as tasks:
             ack_timers = tasks.create_task(restart_ack_timers())
             while not stop.is_set():
-                if len(in_progress) >= _MAX_IN_PROGRESS:
+                held = sum(delivery.size for delivery in in_progress.values())
+                if len(in_progress) >= _MAX_IN_PROGRESS or held >= _MAX_BYTES:
                     await asyncio.wait(in_progress, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 room = min(_FETCH, _MAX_IN_PROGRESS - len(in_progress))
@@ -191,7 +194,7 @@ class ResultPublisher:
 
     async def _send(self) -> None:
         """Store the oldest of the waiting results as one message."""
-        batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+        batch, self._waiting = self._waiting[:MESSAGE_RESULTS], self._waiting[MESSAGE_RESULTS:]
         results = tuple(result for result, _ in batch)
         names = "/".join(f"{r.trajectory}@{r.attempt}:{r.payload_digest}" for r in results)
         identity = xxhash.xxh3_128_hexdigest(names.encode())

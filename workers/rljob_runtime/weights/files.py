@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
+from rljob_core.messages.limits import LARGEST_MANIFEST
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.tensor_bytes import Bytes
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
 from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport, is_object_store
-from rljob_runtime.weights.transport import JobStorage
+from rljob_runtime.weights.transport import JobStorage, allocated
 
 _WRITING = ".writing"
 _OF_THIS_MACHINE = {"ext4", "xfs", "tmpfs", "overlay"}
@@ -88,6 +89,8 @@ class FolderTransport:
         path = self._root / key / MANIFEST
         try:
             with _reading(path):
+                if path.stat().st_size > LARGEST_MANIFEST:
+                    raise WeightsRejected(f"the manifest of {key} has more than {LARGEST_MANIFEST:,} bytes")
                 return path.read_bytes()
         except FileNotFoundError:
             return None
@@ -153,7 +156,7 @@ class FolderReader:
 
     def take(self, count: int) -> Bytes:
         """Return the next bytes."""
-        data = np.empty(count, np.uint8)
+        data = allocated(count)
         buffer = data.data
         with _reading(self._path):
             while buffer:

@@ -18,13 +18,13 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.errors import ProtocolViolation, StorageRefused, WeightsRejected
+from rljob_core.messages.limits import LARGEST_NUMBER, TENSOR_DIMENSIONS
 from rljob_core.ports import TensorInfo, WeightManifest
 from rljob_runtime.model.tensor_bytes import Bytes, digest_of, is_known, itemsize, size_of
 from rljob_runtime.model.tensor_files import TensorStream, bytes_in_order
 from rljob_runtime.weights.transport import Transport, VersionReader
 
 _MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
-_HEADER_LIMIT = 100 << 20  # bytes; the safetensors library's own limit
 _KEY = re.compile(r"v(\d+)-")
 
 
@@ -132,9 +132,15 @@ def parse_manifest(content: bytes, key: str) -> WeightManifest:
         WeightsRejected: the bytes are not a manifest.
     """
     try:
-        return _MANIFEST.validate_json(content)
+        manifest = _MANIFEST.validate_json(content)
     except ValidationError as error:
         raise WeightsRejected(f"the manifest of {key} cannot be parsed: {error}") from error
+    for info in manifest.tensors:
+        if len(info.shape) > TENSOR_DIMENSIONS or not all(0 <= n <= LARGEST_NUMBER for n in info.shape):
+            raise WeightsRejected(f"the manifest of {key} gives tensor {info.name[:100]} an impossible shape")
+        if info.patch is not None and not 0 <= info.patch <= whole_size(info):
+            raise WeightsRejected(f"the manifest of {key} gives tensor {info.name[:100]} an impossible patch")
+    return manifest
 
 
 def read_pieces(transport: Transport, manifest: WeightManifest) -> Generator[tuple[TensorInfo, Bytes]]:
@@ -165,7 +171,8 @@ def _check_header(reader: VersionReader, manifest: WeightManifest) -> None:
     """Read the header, so that the reader is at the first tensor, and compare it with the manifest."""
     key, layout = manifest.key, _layout(manifest)
     length = int.from_bytes(reader.take(8).tobytes(), "little") if reader.size >= 8 else 0
-    if not 0 < length <= min(_HEADER_LIMIT, reader.size - 8):
+    # The header repeats the manifest; it is parsed into objects of twenty times its size.
+    if not 0 < length <= min(2 * len(_header(manifest)), reader.size - 8):
         raise WeightsRejected(f"the tensors of {key} are not a safetensors file")
     try:
         head = json.loads(reader.take(length).tobytes())
@@ -174,7 +181,7 @@ def _check_header(reader: VersionReader, manifest: WeightManifest) -> None:
             for name, e in head.items()
             if name != "__metadata__"
         ]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsRejected(f"the tensors of {key} have no readable header") from error
     if found != layout:
         raise WeightsRejected(f"{key} stores other tensors than its manifest names")

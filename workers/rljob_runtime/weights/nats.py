@@ -23,9 +23,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from rljob_core.errors import StorageRefused, StoreFull, WeightsRejected
+from rljob_core.errors import CorruptPayload, StorageRefused, StoreFull, WeightsRejected
+from rljob_core.messages.limits import LARGEST_MANIFEST, MESSAGE_BYTES
 from rljob_core.ports import Channel, MessageStore
-from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
+from rljob_runtime.messaging.chunks import sequences_in
 from rljob_runtime.process.loop_thread import LoopThread
 from rljob_runtime.weights.transport import JobStorage, Part, ReadAhead
 
@@ -72,11 +73,20 @@ class _Index:
     def decode(cls, line: bytes, key: str) -> _Index:
         try:
             found = json.loads(line)
-            return cls(int(found["size"]), [(int(first), int(last)) for first, last in found["chunks"]])
-        except (ValueError, LookupError, TypeError) as error:
+            index = cls(int(found["size"]), [(int(first), int(last)) for first, last in found["chunks"]])
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
             raise WeightsRejected(
                 f"the manifest of {key} does not name the messages of its tensors"
             ) from error
+        before = count = 0
+        for first, last in sorted(index.ranges):
+            if not before < first <= last:
+                raise WeightsRejected(f"the manifest of {key} names message {first} twice, or none")
+            count += last - first + 1
+            before = last
+        if not 0 <= index.size <= count * MESSAGE_BYTES:
+            raise WeightsRejected(f"the manifest of {key} promises {index.size:,} bytes in {count} messages")
+        return index
 
     def encode(self) -> bytes:
         return json.dumps({"size": self.size, "chunks": self.ranges}, separators=(",", ":")).encode()
@@ -94,7 +104,7 @@ class MessageTransport:
         chunk_bytes: payload of a message.
     """
 
-    def __init__(self, connect: Callable[[], MessageStore], *, chunk_bytes: int = PAYLOAD_BYTES) -> None:
+    def __init__(self, connect: Callable[[], MessageStore], *, chunk_bytes: int = MESSAGE_BYTES) -> None:
         self._connect = connect
         self._chunk_bytes = chunk_bytes
         self._loop = LoopThread("weights")
@@ -162,7 +172,11 @@ class MessageTransport:
         message = self._loop.run(self._store.last(Channel.WEIGHTS, f"{_MANIFEST}.{key}"))
         if message is None:
             return None
-        sequences = [int(part) for part in message.headers.get(PARTS_HEADER, "").split(",") if part]
+        try:
+            most = LARGEST_MANIFEST // self._chunk_bytes
+            sequences = sequences_in(message.headers.get(PARTS_HEADER, ""), most=most)
+        except CorruptPayload as error:
+            raise WeightsRejected(f"the manifest of {key}: {error}") from error
         parts = self._loop.run(self._store.get(Channel.WEIGHTS, sequences)) if sequences else []
         if None in parts:
             raise WeightsRejected(f"a part of the manifest of {key} is missing")

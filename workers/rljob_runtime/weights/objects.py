@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Self
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, WeightsRejected
+from rljob_core.messages.limits import LARGEST_MANIFEST
 from rljob_runtime.weights.transport import Part, ReadAhead
 
 TENSORS, MANIFEST = "weights.safetensors", "manifest.json"
@@ -112,6 +113,8 @@ class ObjectTransport:
         path = f"{self._root}/{key}/{MANIFEST}"
         try:
             with _reading(path):
+                if self._files.size(path) > LARGEST_MANIFEST:
+                    raise WeightsRejected(f"the manifest of {key} has more than {LARGEST_MANIFEST:,} bytes")
                 return bytes(self._files.cat_file(path))
         except FileNotFoundError:
             return None

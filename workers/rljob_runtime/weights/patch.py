@@ -94,6 +94,9 @@ def _decode(unread: _Unread, elements: NDArray[Any]) -> None:
     gap, step, count, size = _HEAD.unpack(unread.take(_HEAD.size))
     if gap not in {0, *_GAPS} or step not in {0, *_STEPS} or step >= 8 * elements.itemsize:
         raise WeightsRejected("a patch is malformed")
+    # A bitmap is the longest form that is ever written; places are decoded into eight bytes each.
+    if size > -(-len(elements) // 8):
+        raise WeightsRejected("a patch is malformed")
     where = _decode_places(unread.take(size), gap, len(elements))
     if len(where) != count:
         raise WeightsRejected("a patch has another number of changes than its header says")

@@ -119,6 +119,20 @@ class Transport(Protocol):
 Part = bytes | memoryview
 
 
+def allocated(count: int) -> Bytes:
+    """New memory for bytes to be read: [count]. What is never filled takes no memory of the machine's.
+
+    Raises:
+        WeightsRejected: the machine could not hold so many.
+    """
+    try:
+        return np.empty(count, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise WeightsRejected(
+            f"a tensor of {count:,} bytes does not fit into this machine's memory"
+        ) from error
+
+
 class ReadAhead:
     """A `VersionReader` that fetches a few parts in the background before they are read.
 
@@ -137,7 +151,7 @@ class ReadAhead:
 
     def take(self, count: int) -> Bytes:
         """Return the next bytes; see `VersionReader.take`."""
-        data = np.empty(count, np.uint8)
+        data = allocated(count)
         filled, buffer = 0, data.data
         while filled < count:
             if not self._part:

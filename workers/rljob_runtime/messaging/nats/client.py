@@ -40,6 +40,8 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import Parser
 
+from rljob_core.messages.limits import HEADER_LINES
+
 _READ_BYTES = 4 << 20
 _SOCKET_BYTES = 4 << 20
 _LINE_END = b"\r\n"
@@ -144,7 +146,8 @@ class EagerClient(Client):
 def parse_headers(block: bytes) -> dict[str, str] | None:
     """The headers in a message's header block, with a status line as `Status` and `Description`; None if it has none.
 
-    Values are stripped; bytes that are not UTF-8 become U+FFFD. The last one of several headers of a name counts.
+    Values are stripped; bytes that are not UTF-8 become U+FFFD. The last one of several headers of a name counts. Of
+    very many, only the last `HEADER_LINES` are read: the server's own come last.
     """
     if not block:
         return None
@@ -155,7 +158,7 @@ def parse_headers(block: bytes) -> dict[str, str] | None:
         headers["Status"] = status
     if description:
         headers["Description"] = description
-    for line in lines:
+    for line in lines[-HEADER_LINES - 2 :]:  # two empty lines end the block
         key, separator, value = line.partition(":")
         if separator:
             headers[key] = value.strip()

@@ -172,7 +172,7 @@ class Connection:
             Interrupted: no answer arrived.
         """
         answer = await self._ask(subject, data, headers)
-        if not answer.data and answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
+        if _status(answer) == _NO_RESPONDERS:
             raise Interrupted(f"nobody listens on {subject}")
         return answer
 
@@ -189,7 +189,7 @@ class Connection:
                 *(self._ask(subject, body, None) for body in some), return_exceptions=True
             )
             for body, answer in zip(some, asked, strict=True):
-                if isinstance(answer, Received) and (answer.data or "Status" not in (answer.headers or {})):
+                if isinstance(answer, Received) and not _status(answer):
                     answers.append(answer)
                 else:
                     # Rare: an error, an empty answer, or no answer.
@@ -322,3 +322,13 @@ class Connection:
 
     async def _on_closed(self) -> None:
         self._interrupt()
+
+
+def _status(answer: Received) -> str:
+    """The server's status in place of an answer; empty for an answer.
+
+    A stored message has the server's header with its sequence. Its other headers are its writer's, who may have named
+    one "Status".
+    """
+    headers = answer.headers or {}
+    return "" if answer.data or "Nats-Sequence" in headers else headers.get("Status", "")

@@ -51,7 +51,8 @@ class Arrivals:
     def add(self, message: Received) -> None:
         """Add a message or a status that has arrived."""
         headers = message.headers
-        if headers and not message.data and "Status" in headers:
+        # A stored message can be acknowledged; its headers are its writer's, who may have named one "Status".
+        if headers and not message.reply and "Status" in headers:
             number = message.subject.rpartition(".")[2]
             self.statuses.append(Status(number, str(headers["Status"]), str(headers.get("Description", ""))))
         else:
@@ -92,7 +93,8 @@ class Origin:
 def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
     """A stored message, without JetStream's own headers except for the message id."""
     headers = arrived.headers or {}
-    size = headers.get("Nats-Msg-Size")
+    # The server adds it where it leaves the data out; anywhere else it is the writer's.
+    size = headers.get("Nats-Msg-Size", "") if not arrived.data else ""
     return Message(
         sequence=sequence,
         suffix=suffix,
@@ -100,7 +102,7 @@ def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
         headers={
             key: value for key, value in headers.items() if not key.startswith("Nats-") or key == MESSAGE_ID
         },
-        size=len(arrived.data) if size is None else int(size),
+        size=int(size) if size.isdecimal() and len(size) < 16 else len(arrived.data),
     )
 
 

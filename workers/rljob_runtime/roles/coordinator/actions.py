@@ -43,11 +43,11 @@ from rljob_core.messages import (
     Generate,
     MicroBatch,
 )
+from rljob_core.messages.limits import MESSAGE_BYTES
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import is_evaluation
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
-from rljob_runtime.messaging.chunks import PAYLOAD_BYTES
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 
@@ -83,6 +83,7 @@ class ActionRunner:
         self,
         store: MessageStore,
         trajectories: TrajectoryStore,
+        progress: ProgressStore,
         render: Render,
         observe: Callable[[Observation], Awaitable[None]],
         *,
@@ -91,7 +92,7 @@ class ActionRunner:
     ) -> None:
         self._store = store
         self._trajectories = trajectories
-        self._progress = ProgressStore(store)
+        self._progress = progress
         self._render = render
         self._count_tokens = count_tokens
         self._observe = observe
@@ -229,8 +230,8 @@ def _sendable(text: str) -> str:
         ValueError: it is too long, or no Unicode text.
     """
     size = ITEM_BYTES + _text_bytes(text)
-    if size > PAYLOAD_BYTES:
-        raise ValueError(f"it takes {size:,} bytes of the {PAYLOAD_BYTES:,} of a message to an engine")
+    if size > MESSAGE_BYTES:
+        raise ValueError(f"it takes {size:,} bytes of the {MESSAGE_BYTES:,} of a message to an engine")
     return text
 
 

@@ -25,6 +25,7 @@ from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import SpecInForce
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, Render, count_bytes
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
@@ -71,10 +72,17 @@ class Coordinator:
         self._planner = Planner(config, prefetch=prefetch)
         self._ledger = Ledger(store, job=config.uid, instance=instance)
         self._decisions = decisions
-        trajectories = TrajectoryStore(store)
+        max_tokens = config.spec.rollout.sampling.max_tokens
+        trajectories = TrajectoryStore(store, max_tokens=max_tokens)
         self._inputs = CoordinatorInputs(config, store, trajectories, instance=instance, changes=changes)
         self._actions = ActionRunner(
-            store, trajectories, render, self._inputs.put, count_tokens=count_tokens, instance=instance
+            store,
+            trajectories,
+            ProgressStore(store, max_tokens=max_tokens),
+            render,
+            self._inputs.put,
+            count_tokens=count_tokens,
+            instance=instance,
         )
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:

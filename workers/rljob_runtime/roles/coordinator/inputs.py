@@ -105,7 +105,8 @@ class CoordinatorInputs:
                 if message.suffix == MARK:
                     instance, _, number = message.headers.get(MARK_HEADER, "").rpartition("/")
                     # Another coordinator's mark completes no check of this one.
-                    check = int(number) if instance == self._instance and number.isdecimal() else 0
+                    mine = instance == self._instance and number.isdecimal() and len(number) < 16
+                    check = int(number) if mine else 0
                     await self.put(RewardsComplete(check, message.sequence))
                     continue
                 await self.put(RewardsSeen(message.sequence, decode_results(message.data)))

@@ -6,9 +6,6 @@ whose signals are refused loses its lease, an attempt whose end is refused ends 
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-
 from pydantic import ValidationError
 
 from rljob_core.messages import (
@@ -22,10 +19,8 @@ from rljob_core.messages import (
 from rljob_core.messages.limits import OutOfBounds, within_limits
 from rljob_core.ports import Message
 from rljob_core.records import EPOCH_STRIDE
-from rljob_core.words import one_line
 from rljob_runtime.messaging.announce import event_sender
-
-log = logging.getLogger(__name__)
+from rljob_runtime.messaging.refusals import Refusals
 
 CLAIMS_AHEAD = 16
 """Claims of coordinators that a worker may know of and the ledger not.
@@ -33,33 +28,6 @@ CLAIMS_AHEAD = 16
 A server that loses the ledger's end loses a second of it, and a coordinator takes longer to start. Whoever tells of a
 newer coordinator ends this one, whose successor claims a newer epoch: one forged message may cost so many starts.
 """
-
-SENDERS = 1000
-"""Senders that are counted separately; whoever can write any subject could otherwise fill the memory with its names."""
-
-_FIRST_CHARACTERS = 80
-
-
-class Refusals:
-    """How many messages of each sender were refused; the first, tenth, hundredth, … of each is logged."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def add(self, subject: str, data: bytes, why: str) -> None:
-        """Count one refused message.
-
-        Args:
-            subject: of the message, below that of the job.
-            data: its payload, whose first words are logged.
-            why: what is wrong with it.
-        """
-        sender = subject if subject in self.counts or len(self.counts) < SENDERS else "others"
-        self.counts[sender] += 1
-        count = self.counts[sender]
-        if set(str(count)[1:]) <= {"0"} and str(count)[0] == "1":
-            first = one_line(data[:_FIRST_CHARACTERS].decode(errors="replace"))
-            log.warning("refused %d of what %s sent: %s: %s", count, one_line(subject), one_line(why), first)
 
 
 class WorkerMessages:

@@ -75,15 +75,16 @@ class Rollout:
         self._hang_seconds = config.spec.rollout.hang_seconds
         self._stopping = False
         self._status_changed = asyncio.Event()
-        trajectories = TrajectoryStore(store)
+        max_tokens = config.spec.rollout.sampling.max_tokens
+        trajectories = TrajectoryStore(store, max_tokens=max_tokens)
         self._announced = AnnouncedVersion(store)
-        progress_store = ProgressStore(store)
+        progress_store = ProgressStore(store, max_tokens=max_tokens)
         self._progress = ProgressPublisher(
             progress_store,
             engine,
             every=config.spec.rollout.progress_tokens,
             instance=self.instance,
-            max_tokens=config.spec.rollout.sampling.max_tokens,
+            max_tokens=max_tokens,
             vocabulary=vocabulary,
         )
         self._assignments = Assignments(

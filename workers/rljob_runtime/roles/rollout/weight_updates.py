@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from rljob_core.errors import StoreUnavailable, WeightsRejected
 from rljob_core.messages import VersionAnnounced
 from rljob_core.ports import Engine, WeightStore
 from rljob_core.spec import Inflight, PipelineSpec
+from rljob_runtime.model.tensor_bytes import size_of
 from rljob_runtime.roles.rollout.assignments import Assignments
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 #: Seconds until weights are read again that could not be loaded; doubled each time while their store does not answer.
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 30.0
+
+LARGEST_GROWTH = 2
+"""A version holds the tensors of the one before it: they may be stored with twice the bytes per element, not more."""
 
 
 class WeightUpdates:
@@ -62,6 +65,8 @@ class WeightUpdates:
         self._changes = changes
         self._status_changed = status_changed
         self._served: VersionAnnounced | None = None
+        self._size = 0
+        """Bytes of the tensors that were verified last; 0 before the first."""
         self._retry_seconds = RETRY_SECONDS
         self.draining = False
         self.swapping = False
@@ -174,5 +179,12 @@ class WeightUpdates:
 
     def _verified(self, key: str) -> list[tuple[str, Any]]:
         """All tensors of a version; every digest is checked before the engine receives the first tensor."""
-        tensors: Iterator[tuple[str, Any]] = self._weights.read(self._weights.manifest(key))
-        return list(itertools.chain(tensors))
+        manifest = self._weights.manifest(key)
+        size = sum(size_of(info.dtype, info.shape) for info in manifest.tensors)
+        if self._size and size > LARGEST_GROWTH * self._size:
+            raise WeightsRejected(
+                f"{key} has {size:,} bytes of tensors, where the version before it has {self._size:,}"
+            )
+        tensors = list(self._weights.read(manifest))
+        self._size = size
+        return tensors

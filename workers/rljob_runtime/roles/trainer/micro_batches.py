@@ -20,10 +20,11 @@ class MicroBatchReader:
 
     Args:
         store: the job's streams, open.
+        max_tokens: of a response.
     """
 
-    def __init__(self, store: MessageStore) -> None:
-        self._trajectories = TrajectoryStore(store)
+    def __init__(self, store: MessageStore, *, max_tokens: int) -> None:
+        self._trajectories = TrajectoryStore(store, max_tokens=max_tokens)
 
     async def read(self, work: MicroBatch) -> list[TrainingSample] | PayloadMissing:
         """The samples of a micro-batch, in order; or which of its trajectories are not stored as the ledger says."""

@@ -96,7 +96,7 @@ class Trainer:
         self._epoch = 0
         self._policy = PolicyWeights(config.spec, weights, backend)
         self._checkpoints = Checkpointing(store, checkpoints, backend, self._policy, attempt=attempt)
-        self._reader = MicroBatchReader(store)
+        self._reader = MicroBatchReader(store, max_tokens=config.spec.rollout.sampling.max_tokens)
         self._consumed_log = ConsumedLog(log_folder, attempt=attempt)
         self._proposal: StepCommitted | None = None
         self._resumed = 0  # number of the Resume of this epoch that the open step follows
