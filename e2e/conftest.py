@@ -84,7 +84,13 @@ def kubectl(cluster: AnyCluster) -> Kubectl:
 def installed(cluster: AnyCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyCluster]:
     """The cluster with the operator and NATS on it."""
     with shared_folder() as storage:
-        install(cluster.kubectl, cluster.image, storage=storage, scratch=tmp_path_factory.mktemp("install"))
+        install(
+            cluster.kubectl,
+            cluster.image,
+            storage=storage,
+            scratch=tmp_path_factory.mktemp("install"),
+            name_server=cluster.own.network.dns if cluster.own is not None else None,
+        )
         yield cluster
 
 

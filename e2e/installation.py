@@ -10,10 +10,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ruamel.yaml import YAML
 
@@ -24,6 +25,12 @@ from e2e.harness.volumes import Environment, environment, host_volume
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "manifests" / "examples"
 SYSTEM = "rljob-system"
+# The harness' Debian has no wget, which nats-server's own image has.
+_HEALTHY = """
+exec 3<>/dev/tcp/127.0.0.1/8222
+printf 'GET /healthz?js-enabled-only=true HTTP/1.0\\r\\n\\r\\n' >&3
+grep -q '200 OK' <&3
+"""
 _USER = 1000
 
 
@@ -38,30 +45,35 @@ def shared_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def install(kubectl: Kubectl, image: str, *, storage: Path, scratch: Path) -> None:
+def install(
+    kubectl: Kubectl, image: str, *, storage: Path, scratch: Path, name_server: str | None = None
+) -> None:
     """Install everything and wait until the operator is ready.
 
     Args:
         image: of all pods.
         storage: folder of the NATS server's streams.
         scratch: for the kustomization.
+        name_server: the cluster's, if it is no pod in `kube-system`.
     """
     kubectl("create", "namespace", SYSTEM)
     python = environment(SYSTEM)
     kubectl.apply([*python.manifests, *host_volume("data-nats-0", storage, namespace=SYSTEM)])
-    worker = json.dumps(worker_template(python))
+    names = [_name_server(name_server)] if name_server is not None else []
+    worker = {"template.yaml": json.dumps(worker_template(python)), "egress.yaml": json.dumps(names)}
     kubectl.apply(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "rljob-worker-template", "namespace": SYSTEM},
-            "data": {"template.yaml": worker},
+            "data": worker,
         }
     )
     overlay = scratch / "overlay"
     overlay.mkdir()
     with (overlay / "kustomization.yaml").open("w") as file:
-        YAML().dump(_overlay(python, image, os.path.relpath(ROOT / "manifests", overlay)), file)
+        base = os.path.relpath(ROOT / "manifests", overlay)
+        YAML().dump(_overlay(python, image, base, [*names, _api_server(kubectl)]), file)
     kubectl("apply", "--server-side", f"--kustomize={overlay}")
     kubectl = kubectl.within(SYSTEM)
     kubectl.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
@@ -97,12 +109,31 @@ def job_namespace(kubectl: Kubectl) -> Iterator[tuple[Kubectl, Path]]:
         kubectl("delete", "rljob", "--all", "--timeout=90s")
 
 
-def _overlay(python: Environment, image: str, base: str) -> dict[str, Any]:
+def _name_server(address: str) -> dict[str, Any]:
+    """An egress rule of a NetworkPolicy."""
+    ports = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    return {"to": [{"ipBlock": {"cidr": f"{address}/32"}}], "ports": ports}
+
+
+def _api_server(kubectl: Kubectl) -> dict[str, Any]:
+    """An egress rule: the harness gives it any free port."""
+    url = kubectl("config", "view", "--minify", "--output=jsonpath={.clusters[0].cluster.server}")
+    return {"ports": [{"protocol": "TCP", "port": urlsplit(url).port or 443}]}
+
+
+def _overlay(
+    python: Environment, image: str, base: str, egress: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     name, _, tag = image.rpartition(":")
     patches = [
         _patch("Deployment", "rljob-operator", "operator", python, {"RLJOB_WORKER_IMAGE": image}),
         _patch("Job", "rljob-nats-setup", "setup", python),
-        _patch("StatefulSet", "nats", "nats", python),
+        _patch("StatefulSet", "nats", "nats", python, probe=["bash", "-ec", _HEALTHY]),
+        *(
+            {"target": {"kind": "NetworkPolicy", "name": name}, "patch": json.dumps(more)}
+            for more in [[{"op": "add", "path": "/spec/egress/-", "value": rule} for rule in egress]]
+            for name in ("rljob-operator", "rljob-nats-setup")
+        ),
     ]
     images = [{"name": known, "newName": name, "newTag": tag} for known in ("rljob-operator", "nats")]
     return {
@@ -115,7 +146,13 @@ def _overlay(python: Environment, image: str, base: str) -> dict[str, Any]:
 
 
 def _patch(
-    kind: str, workload: str, container: str, python: Environment, more: Mapping[str, str] | None = None
+    kind: str,
+    workload: str,
+    container: str,
+    python: Environment,
+    more: Mapping[str, str] | None = None,
+    *,
+    probe: Sequence[str] = (),
 ) -> Mapping[str, Any]:
     patch = {
         "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
@@ -130,6 +167,7 @@ def _patch(
                             "name": container,
                             "env": _variables(python, more),
                             "volumeMounts": list(python.mounts),
+                            **({"readinessProbe": {"exec": {"command": list(probe)}}} if probe else {}),
                         }
                     ],
                     "volumes": list(python.volumes),

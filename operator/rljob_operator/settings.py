@@ -88,6 +88,7 @@ class Settings:
                 per_job=True,
                 issuer=_issuer(issuer) if issuer else None,
                 template=_template(environment),
+                egress=_egress(environment),
             ),
             namespaces=tuple(
                 n.strip() for n in environment.get("WATCH_NAMESPACES", "").split(",") if n.strip()
@@ -123,6 +124,22 @@ def _issuer(text: str) -> Issuer:
     except (ValueError, TypeError, AttributeError, NkeysError) as error:
         raise SpecError("RLJOB_NATS_ISSUER", f"is not what `rljob nats-init` writes: {error}") from error
     return found
+
+
+def _egress(environment: Mapping[str, str]) -> tuple[Manifest, ...]:
+    """Egress rules for all workers; none if the file does not exist, because its ConfigMap is optional."""
+    name = "RLJOB_WORKER_EGRESS"
+    if not Path(environment.get(name) or ".").is_file():
+        return ()
+    try:
+        found = YAML(typ="safe").load(_file(environment, name)) or []
+    except YAMLError as error:
+        raise SpecError(name, f"is no YAML: {error}") from error
+    if not isinstance(found, list) or not all(
+        isinstance(r, dict) and set(r) <= {"to", "ports"} for r in found
+    ):
+        raise SpecError(name, "is no list of egress rules: write to and ports, as in a NetworkPolicy")
+    return tuple(found)
 
 
 def _template(environment: Mapping[str, str]) -> Manifest:

@@ -38,6 +38,7 @@ JOB: Object = {
         "data": {"dataset": "chain_sum"},
         "evaluation": {},
         "rollout": {"pools": [{"name": "one", "replicas": 2}, {"name": "other"}]},
+        "networking": {"egress": [{"cidr": "10.0.0.0/8"}]},
     },
 }
 # Another value of each field that may change while a job runs.
@@ -94,14 +95,20 @@ CHANGES: Mapping[str, Any] = {
     "weights.keepVersions": 7,
     "weights.delta.anchorEvery": 7,
     "nats.credentialsSecret": "nats",
+    "networking.egress.cidr": "10.1.0.0/16",
+    "networking.egress.ports": [443],
     "backoffLimit": 7,
     "activeDeadlineSeconds": 7,
     "ttlSecondsAfterFinished": 7,
 }
-# Told elsewhere; a pool's key; fields of which this release has one value only, or none.
-_NOT_TOLD = {"suspend", "rollout.pools.name", "rollout.pools.hosts", "trackers"} | {
-    f"rollout.environment.{field}" for field in ("name", "options", "maxTurns")
-}
+# In place of `cidr`; told elsewhere; a pool's key; fields of which this release has one value only, or none.
+_NOT_TOLD = {
+    "networking.egress.namespace",
+    "suspend",
+    "rollout.pools.name",
+    "rollout.pools.hosts",
+    "trackers",
+} | {f"rollout.environment.{field}" for field in ("name", "options", "maxTurns")}
 
 
 def tables(page: str, first: str) -> list[list[str]]:
@@ -273,8 +280,30 @@ def test_the_kustomization_says_where_images_come_from(kubectl: Kubectl, tmp_pat
     assert setup["spec"]["template"]["spec"]["containers"][0]["image"] == container["image"]
 
 
+def test_the_places_that_the_pages_show_are_allowed(tmp_path: Path) -> None:
+    (shown,) = [found for found in blocks(OPERATOR_PAGE) if "egress.yaml" in found.get("data", {})]
+    (tmp_path / "egress.yaml").write_text(shown["data"]["egress.yaml"])
+    settings = Settings.read(
+        {
+            "RLJOB_NATS_URL": "nats://nats:4222",
+            "RLJOB_STORAGE": "pvc://rljob",
+            "RLJOB_WORKER_EGRESS": str(tmp_path / "egress.yaml"),
+        }
+    )
+    (job,) = [found["spec"] for found in blocks(USER_PAGE) if "networking" in found.get("spec", {})]
+    resolved = resolve_job(changed("networking", job["networking"]), settings.defaults)
+    (policy,) = [child for child in desired(resolved, Targets(1, 0, {})) if child["kind"] == "NetworkPolicy"]
+    minio = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "minio"}}}
+    ports = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+    assert policy["spec"]["egress"][-3:] == [
+        {"to": [minio], "ports": [{"protocol": "TCP", "port": 9000}]},
+        {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"protocol": "TCP", "port": 443}]},
+        {"to": [{"ipBlock": {"cidr": "10.0.0.2/32"}}], "ports": ports},
+    ]
+
+
 def test_the_worker_template_reaches_every_pod(tmp_path: Path) -> None:
-    (shown,) = [found for found in blocks(OPERATOR_PAGE) if found.get("kind") == "ConfigMap"]
+    (shown,) = [found for found in blocks(OPERATOR_PAGE) if "template.yaml" in found.get("data", {})]
     file = tmp_path / "template.yaml"
     file.write_text(shown["data"]["template.yaml"])
     settings = Settings.read(
@@ -299,7 +328,7 @@ def test_the_worker_template_reaches_every_pod(tmp_path: Path) -> None:
 
 
 def test_the_autoscalers_name_a_pool(kubectl: Kubectl) -> None:
-    scaler, scaled = blocks(USER_PAGE)
+    scaler, scaled = [shown for shown in blocks(USER_PAGE) if "kind" in shown]
     kubectl("create", "--filename=-", "--dry-run=server", "--validate=strict", input_text=json.dumps(scaler))
     pool = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RolloutPool", "name": "chain-sum-rollout-local"}
     assert scaler["spec"]["scaleTargetRef"] == scaled["spec"]["scaleTargetRef"] == pool

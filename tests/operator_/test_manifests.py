@@ -212,6 +212,40 @@ def test_the_server_is_the_one_that_is_tested(every: dict[str, list[Object]]) ->
     assert re.findall(r"(\d+\.\d+)", image)[0] == re.findall(r"v(\d+\.\d+)", said)[0]
 
 
+def test_every_pod_has_a_policy_of_its_own_besides_the_one_that_denies_all(
+    every: dict[str, list[Object]],
+) -> None:
+    for name, objects in every.items():
+        policies = [policy["spec"] for policy in of_kind(objects, "NetworkPolicy")]
+        for policy in policies:
+            assert policy["policyTypes"] == ["Ingress", "Egress"]
+        for workload in of_kind(objects, *WORKLOADS):
+            labels = workload["spec"]["template"]["metadata"]["labels"]
+            assert {"matchLabels": labels} in [policy["podSelector"] for policy in policies]
+        # Where other people's pods are, too, theirs are left alone.
+        assert (any(policy["podSelector"] == {} for policy in policies)) == (name != "namespaced")
+        assert len(policies) == len(of_kind(objects, *WORKLOADS)) + (name != "namespaced")
+
+
+def test_only_the_clients_port_of_nats_is_reached_and_only_by_ours(every: dict[str, list[Object]]) -> None:
+    config = one(every["base"], "ConfigMap", "nats")["data"]["nats-server.conf"]
+    assert re.findall(r"^http\S* (\S+)", config, re.MULTILINE) == ["127.0.0.1:8222"]
+    policy = one(every["base"], "NetworkPolicy", "nats")["spec"]
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 4222}]
+    assert all("podSelector" in peer for peer in rule["from"])
+    assert "egress" not in policy
+
+
+def test_the_operator_reaches_a_server_elsewhere(every: dict[str, list[Object]]) -> None:
+    rules = {
+        name: one(every[name], "NetworkPolicy", "rljob-operator")["spec"]["egress"]
+        for name in ("base", "external-nats")
+    }
+    assert "to" in rules["base"][0]
+    assert rules["external-nats"] == [{"ports": [{"protocol": "TCP", "port": 4222}]}, *rules["base"][1:]]
+
+
 def test_an_overlay_for_one_namespace_has_nothing_of_the_cluster(every: dict[str, list[Object]]) -> None:
     objects = every["namespaced"]
     assert {o["metadata"].get("namespace") for o in objects} == {"rl-team"}
@@ -232,6 +266,7 @@ def test_with_a_server_elsewhere_there_is_none_of_ours(every: dict[str, list[Obj
     assert gone == {
         *((kind, "nats") for kind in ("Service", "ConfigMap", "StatefulSet")),
         *((kind, "rljob-nats-setup") for kind in ("Job", "ServiceAccount", "Role", "RoleBinding")),
+        *(("NetworkPolicy", name) for name in ("nats", "rljob-nats-setup")),
     }
     assert environment(objects) == {
         **environment(every["base"]),

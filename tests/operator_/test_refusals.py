@@ -131,6 +131,7 @@ DATASET = said("must be the name of a reasoning-gym task, or the path of a file"
 NATS_URL = said("must be the URL of a NATS server: for instance nats://nats:4222")
 IMAGE = said("must be an image's name without spaces")
 PRICE = said('must be a decimal number as text, without a currency: for instance "2.10"')
+CIDR = said("must be a range of addresses: for instance 10.1.0.0/16")
 CONTROLLER = said("must be a domain and a controller's name: for instance rljob.dev/operator")
 
 
@@ -214,6 +215,12 @@ MANIFESTS = [
     case(f"{POOL_0}.hosts", 2, at_most(1)),
     case("spec.backoffLimit", -1, at_least(0)),
     case("spec.ttlSecondsAfterFinished", -1, at_least(0)),
+    case(
+        "spec.networking.egress",
+        [{"cidr": "10.0.0.0/8", "ports": [0]}],
+        at_least(1),
+        at="spec.networking.egress[0].ports[0]",
+    ),
     case("spec.ttlSecondsAfterFinished", 2**31, at_most(2**31 - 1)),
     case("spec.activeDeadlineSeconds", 0, at_least(1)),
     case("spec.rollout.pools", [], ONE_ITEM),
@@ -257,6 +264,9 @@ MANIFESTS = [
     case("spec.image", "", IMAGE),
     case("spec.nats.url", "http://nats:4222", NATS_URL),
     case("spec.managedBy", "me", CONTROLLER),
+    case("spec.networking.egress", [{"cidr": "10.1.2.3"}], CIDR, at="spec.networking.egress[0].cidr"),
+    case("spec.networking.egress", [{"cidr": "300.0.0.0/8"}], CIDR, at="spec.networking.egress[0].cidr"),
+    case("spec.networking.egress", [{"namespace": "a.b"}], LABEL, at="spec.networking.egress[0].namespace"),
     case("spec.trainer.backend", "DeepSpeed 2", IDENTIFIER),
     case("spec.algorithm.loss", "Dr. GRPO", IDENTIFIER),
     case("spec.reward.functions", ["my rewards"], IDENTIFIER, at="spec.reward.functions[0]"),
@@ -305,6 +315,12 @@ MANIFESTS = [
         said("pool names must differ: rename one, or add its replicas to the other's"),
         at="spec.rollout.pools",
     ),
+    case(
+        "spec.networking.egress",
+        [{"ports": [443]}],
+        said("cidr or namespace must say where, and only one of them"),
+        at="spec.networking.egress[0].cidr",
+    ),
     # What no release has yet.
     case("spec.trackers", ["wandb"], said("there are no trackers yet: remove them, and read metrics.jsonl")),
     case(
@@ -316,6 +332,13 @@ MANIFESTS = [
 
 ACCEPTED: list[Object] = [
     {},
+    {
+        "spec.networking.egress": [
+            {"cidr": "0.0.0.0/0"},
+            {"cidr": "fd00::/8"},
+            {"namespace": "minio", "ports": [9000]},
+        ]
+    },
     {"spec.steps": 4.0},  # JSON has one kind of number
     {"spec.backoffLimit": None, "spec.pipeline": None, "spec.data.groupSize": None},  # the defaults
     {f"{POOL_0}.datacenter": None, "spec.nats.url": None, "metadata.labels": {"team": "a"}},

@@ -125,6 +125,24 @@ def test_a_worker_template_may_be_empty(tmp_path: Path, text: str) -> None:
     assert Settings.read({**URL, "RLJOB_WORKER_TEMPLATE": str(tmp_path / "gone")}).defaults.template == {}
 
 
+def test_egress_rules_hold_for_all_workers(tmp_path: Path) -> None:
+    text = "- to: [{ipBlock: {cidr: 10.9.0.0/16}}]\n  ports: [{port: 3128}]\n"
+    (rule,) = read(tmp_path, "RLJOB_WORKER_EGRESS", text).defaults.egress
+    assert rule == {"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 3128}]}
+    assert read(tmp_path, "RLJOB_WORKER_EGRESS", "# nothing\n").defaults.egress == ()
+    assert Settings.read({**URL, "RLJOB_WORKER_EGRESS": str(tmp_path / "gone")}).defaults.egress == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("- [", "is no YAML"), ("to: []", "is no list"), ("- 3", "is no list"), ("- {from: []}", "is no list")],
+)
+def test_egress_rules_that_are_none_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words) as caught:
+        read(tmp_path, "RLJOB_WORKER_EGRESS", text)
+    assert caught.value.path == "RLJOB_WORKER_EGRESS"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

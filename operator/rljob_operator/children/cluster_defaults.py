@@ -22,6 +22,7 @@ class ClusterDefaults:
         issuer: signs the roles' NATS credentials; None if the NATS server does not authenticate clients.
         template: pod template patch applied below every job's own patch; its container `worker` stands for the
             container of each role.
+        egress: rules of a NetworkPolicy's egress that hold for every job's workers, besides what the job names.
     """
 
     nats_url: str
@@ -32,3 +33,4 @@ class ClusterDefaults:
     per_job: bool = False
     issuer: Issuer | None = None
     template: Manifest = field(default_factory=dict)
+    egress: tuple[Manifest, ...] = ()

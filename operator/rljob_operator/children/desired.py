@@ -66,7 +66,7 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
             owned += pool_children(manifest, uid=observed["metadata"]["uid"])
     children = [
         isolation.service_account(job.job),
-        isolation.network_policy(job.job),
+        isolation.network_policy(job),
         *_secrets(job),
         config_map_manifest(
             child_metadata(job.job, names.config_map(job.metadata.name), None), job.config_text

@@ -3,7 +3,7 @@
 | child | why |
 |---|---|
 | ServiceAccount `<job>-worker` | pods have their own identity, without any rights and without a token |
-| NetworkPolicy `<job>-workers` | only ranks of the same trainer gang may connect to its pods |
+| NetworkPolicy `<job>-workers` | its pods accept ranks of a trainer gang, and reach what `egress.py` lists |
 | PodDisruptionBudget `<job>-rollout-<pool>` | a node drain evicts a pool's engines one at a time |
 """
 
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from rljob_core.spec import PoolSpec, RLJob
 from rljob_operator import names
+from rljob_operator.children.egress import egress_rules
 from rljob_operator.children.metadata import child_metadata
+from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 
@@ -26,20 +28,22 @@ def service_account(job: RLJob) -> Manifest:
     }
 
 
-def network_policy(job: RLJob) -> Manifest:
+def network_policy(job: ResolvedJob) -> Manifest:
     """Refuse connections to workers, which communicate through NATS, except between pods of the job's trainer gang.
 
-    Egress is not limited: users decide where NATS, models and object stores are.
+    Workers themselves reach what the job names. That bounds code that a model wrote; who may create NetworkPolicies in
+    the namespace can allow more.
     """
     trainer = {"matchLabels": names.identity(job.metadata.name, Role.TRAINER)}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": child_metadata(job, names.network_policy(job.metadata.name), None),
+        "metadata": child_metadata(job.job, names.network_policy(job.metadata.name), None),
         "spec": {
             "podSelector": {"matchLabels": {names.LABEL_JOB: job.metadata.name}},
-            "policyTypes": ["Ingress"],
+            "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": [{"podSelector": trainer}]}],
+            "egress": egress_rules(job),
         },
     }
 

@@ -22,6 +22,7 @@ from rljob_core.spec.base import (
 )
 from rljob_core.spec.data import DataSpec, EvaluationDataSpec, EvaluationSpec, RewardSpec
 from rljob_core.spec.job import CoordinatorSpec, DeltaSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
+from rljob_core.spec.networking import EgressSpec, NetworkingSpec
 from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
 from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
 from rljob_core.spec.reserved import Reserved, ineffective_fields
@@ -50,6 +51,7 @@ __all__ = [
     "CoordinatorSpec",
     "DataSpec",
     "DeltaSpec",
+    "EgressSpec",
     "EngineSpec",
     "EnvironmentSpec",
     "EvaluationDataSpec",
@@ -62,6 +64,7 @@ __all__ = [
     "Mode",
     "ModelSpec",
     "NatsSpec",
+    "NetworkingSpec",
     "ObjectMeta",
     "PipelineSpec",
     "PipelineStatus",

@@ -21,6 +21,7 @@ from rljob_core.spec.base import (
     Uri,
 )
 from rljob_core.spec.data import DataSpec, EvaluationSpec, RewardSpec
+from rljob_core.spec.networking import NetworkingSpec
 from rljob_core.spec.pipeline import PipelineSpec
 from rljob_core.spec.rollout import RolloutSpec
 from rljob_core.spec.status import RLJobStatus
@@ -147,6 +148,8 @@ class RLJobSpec(ApiModel):
     """How weights reach engines."""
     nats: NatsSpec = NatsSpec()
     """The NATS server that carries the job's streams."""
+    networking: NetworkingSpec = NetworkingSpec()
+    """What workers may connect to besides what the spec names, where the cluster enforces NetworkPolicies."""
     trackers: Annotated[list[Identifier], Field(max_length=8)] = Field(default=[])
     """Experiment trackers. They are refused until the coordinator reports to trackers; read metrics.jsonl."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 3
