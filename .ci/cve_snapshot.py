@@ -27,7 +27,6 @@ from vulnerabilities import (
     Vulnerability,
     locked,
     read_database,
-    rounds,
     write_database,
 )
 
@@ -77,7 +76,7 @@ def look_up(releases: Sequence[Release], today: date, osv_url: str | None = None
         RuntimeError: pip-audit failed; its last words say why.
     """
     found = {}
-    for one_version_each in rounds(releases):
+    for one_version_each in _rounds(releases):
         for answer in _ask(one_version_each, osv_url):
             if "skip_reason" in answer:
                 continue
@@ -105,6 +104,17 @@ def _ask(releases: Sequence[Release], osv_url: str | None) -> list[dict[str, Any
             raise RuntimeError(f"pip-audit failed:\n{done.stderr.strip()[-2000:]}")
         answers: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["dependencies"]
     return answers
+
+
+def _rounds(releases: Sequence[Release]) -> list[list[Release]]:
+    """Split releases into lists in which no package has two versions."""
+    lists: list[list[Release]] = []
+    for release in sorted(releases):
+        place = next((one for one in lists if release.name not in {other.name for other in one}), None)
+        if place is None:
+            lists.append(place := [])
+        place.append(release)
+    return lists
 
 
 if __name__ == "__main__":

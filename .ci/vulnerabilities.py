@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -137,14 +137,3 @@ def read_allowed(path: Path = ALLOWED) -> list[Allowance]:
             raise ValueError(f"{path}: entry {number}: `expires` has to be a date, as in 2027-01-31")
         allowances.append(Allowance(entry["id"], entry["package"], entry["reason"], entry["expires"]))
     return allowances
-
-
-def rounds(releases: Iterable[Release]) -> list[list[Release]]:
-    """Split releases into lists in which no package has two versions."""
-    lists: list[list[Release]] = []
-    for release in sorted(releases):
-        place = next((one for one in lists if release.name not in {other.name for other in one}), None)
-        if place is None:
-            lists.append(place := [])
-        place.append(release)
-    return lists
