@@ -321,6 +321,12 @@ MANIFESTS = [
         said("cidr or namespace must say where, and only one of them"),
         at="spec.networking.egress[0].cidr",
     ),
+    case(
+        "spec.networking.egress",
+        [{"cidr": "fd00:::/16"}],
+        said("cidr has numbers and colons that are no address"),
+        at="spec.networking.egress[0].cidr",
+    ),
     # What no release has yet.
     case("spec.trackers", ["wandb"], said("there are no trackers yet: remove them, and read metrics.jsonl")),
     case(

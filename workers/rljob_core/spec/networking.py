@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -21,6 +22,14 @@ Cidr = Annotated[
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
+def _is_range(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
 class EgressSpec(ApiModel):
     """A place that workers may connect to."""
 
@@ -37,6 +46,12 @@ class EgressSpec(ApiModel):
             "has(self.cidr) != has(self.namespace)",
             "cidr or namespace must say where, and only one of them: write two entries for two places",
             lambda place: (place.cidr is None) != (place.namespace is None),
+        ),
+        Rule(
+            "cidr",
+            "!has(self.cidr) || isCIDR(self.cidr)",
+            "cidr has numbers and colons that are no address: write a range such as fd00:10::/32",
+            lambda place: place.cidr is None or _is_range(place.cidr),
         ),
     )
 
