@@ -444,6 +444,9 @@ def test_any_value_of_any_field_is_refused_by_both_or_by_none(
         given = {**(ONLY_SCALED if ".scaling" in path else {}), path: value}
         if path.startswith("spec.rollout.environment."):
             given = {"spec.rollout.environment": {"name": "tools"}, path: value}
+        if path.startswith("spec.networking.egress[0]."):
+            place = {} if path.endswith(".namespace") else {"cidr": "10.0.0.0/8"}
+            given = {"spec.networking.egress": [place], path: value}
         manifest = changed(MANIFEST, given)
         places = [set[str](), set[str]()]
         try:
