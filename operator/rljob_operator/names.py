@@ -39,6 +39,7 @@ ANY_WORKER = "worker"
 CONFIG_FILE = "config.json"
 CONFIG_FOLDER = "/etc/rljob"
 RUN_FOLDER = "/run/rljob"
+SCORING_FOLDER = "/run/rljob-scoring"
 TERMINATION_LOG = "/dev/termination-log"
 
 # A Job's pods are `<name>-<index>`, which must fit into a host name of 63 characters.

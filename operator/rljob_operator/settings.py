@@ -86,6 +86,7 @@ class Settings:
                 trainer_log_uri="",
                 image=environment.get("RLJOB_WORKER_IMAGE", "rljob-worker"),
                 per_job=True,
+                containers=True,
                 issuer=_issuer(issuer) if issuer else None,
                 template=_template(environment),
                 egress=_egress(environment),

@@ -52,6 +52,7 @@ CHANGES: Mapping[str, Any] = {
     "evaluation.samples": 7,
     "reward.replicas": 2,
     "reward.timeoutSeconds": 7.0,
+    "reward.network": True,
     "reward.template": LABELLED,
     "algorithm.loss": "DAPO",
     "algorithm.learningRate": 0.5,
@@ -323,7 +324,11 @@ def test_the_worker_template_reaches_every_pod(tmp_path: Path) -> None:
         spec = workload["spec"]["template"]["spec"]
         assert spec["priorityClassName"] == "training"
         assert spec["imagePullSecrets"] == [{"name": "registry"}]
-        (container,) = spec["containers"]
+        container, *scorer = spec["containers"]
+        assert [each["name"] for each in scorer] == (["scorer"] if container["name"] == "reward" else [])
+        assert "env" not in json.dumps(scorer), (
+            "credentials of workers are not for the functions that they have run"
+        )
         assert {"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"} in container["env"]
 
 

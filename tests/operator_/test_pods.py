@@ -126,6 +126,18 @@ WAITS = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
             {"containerStatuses": [container(last=ended(4, "Unavailable: no model"), waiting=WAITS)]},
             Trouble("Unavailable", "no model"),
         ),
+        (
+            {
+                "containerStatuses": [
+                    container(running={}),
+                    container("scorer", last=ended(137, ""), waiting=WAITS),
+                ]
+            },
+            Trouble(
+                "CrashLoopBackOff",
+                "container scorer: exit code 137 (SIGKILL: out of memory?)",
+            ),
+        ),
         # It has been started again and does not serve yet: what was missing may still be.
         (
             {"containerStatuses": [container(last=ended(4, "Unavailable: no model"), running={})]},
@@ -176,6 +188,8 @@ def test_a_pod_that_was_just_passed_over_is_in_no_trouble_yet(age: float, doubtf
             {"containerStatuses": [container("logs", terminated=ended(1)), container(terminated=ended(3))]},
             PodExit(3, ""),
         ),
+        # Reward functions do not end the job, whatever they say.
+        ({"containerStatuses": [container("scorer", terminated=ended(2, "UserError: x"))]}, None),
         # Of an init container only a failure, and only where the worker itself has not ended.
         ({"initContainerStatuses": [container("streams", terminated=ended(0))]}, None),
         (

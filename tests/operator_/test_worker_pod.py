@@ -30,7 +30,7 @@ VARIABLE = "RLJOB_NATS_CREDENTIALS"
 @pytest.fixture
 def secured(defaults: ClusterDefaults) -> ClusterDefaults:
     """A place whose NATS server asks for credentials."""
-    return dataclasses.replace(defaults, issuer=ISSUER, per_job=True)
+    return dataclasses.replace(defaults, issuer=ISSUER, per_job=True, containers=True)
 
 
 def template(job: RLJob, defaults: ClusterDefaults, role: Role, user: Manifest | None = None) -> Manifest:
@@ -96,7 +96,7 @@ def test_only_the_coordinator_s_first_container_makes_streams(
     assert streams["command"] == ["python", "-m", "rljob_runtime.main", "streams"]
     assert secret_of(streams) == secret_name(job, Holder.STREAMS, ISSUER)
     ours = worker(spec, Role.COORDINATOR)
-    for field in ("image", "volumeMounts", "securityContext", "terminationMessagePath"):
+    for field in ("image", "securityContext", "terminationMessagePath"):
         assert streams[field] == ours[field]
     assert "readinessProbe" not in streams
     for role in set(Role) - {Role.COORDINATOR}:
@@ -111,10 +111,37 @@ def test_a_user_s_init_containers_stay_before_ours(make_job: MakeJob, secured: C
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_model_s_credentials_are_variables(make_job: MakeJob, secured: ClusterDefaults, role: Role) -> None:
+def test_credentials_of_storage_are_variables_of_the_workers_that_use_it(
+    make_job: MakeJob, secured: ClusterDefaults, role: Role
+) -> None:
     spec = template(make_job(model__credentialsSecret="hub"), secured, role)
-    for container in [worker(spec, role), *spec.get("initContainers", [])]:
-        assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    holders = {
+        c["name"] for c in [*spec["containers"], *spec.get("initContainers", [])] if "hub" in json.dumps(c)
+    }
+    assert holders == (set() if role is Role.REWARD else {role.value})
+    if holders:
+        assert worker(spec, role)["envFrom"] == [{"secretRef": {"name": "hub"}}]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_only_the_trainer_may_write_to_claims(
+    make_job: MakeJob, secured: ClusterDefaults, role: Role
+) -> None:
+    job = make_job(model__uri="pvc://shared/model", weights__uri="pvc://runs/w")
+    spec = template(job, secured, role)
+    mounts = {
+        c["name"]: {
+            m["mountPath"]: m.get("readOnly", False) for m in c["volumeMounts"] if "claims" in m["mountPath"]
+        }
+        for c in [*spec["containers"], *spec.get("initContainers", [])]
+    }
+    read_only = role is not Role.TRAINER
+    claims = {"/mnt/claims/shared": read_only, "/mnt/claims/runs": read_only}
+    others = {name: {} for name in mounts if name != role.value}
+    assert mounts == {role.value: claims, **others}
+    _, pod = audit_pod(job, secured)
+    (audit,) = pod["spec"]["containers"]
+    assert all(m["readOnly"] for m in audit["volumeMounts"] if "claims" in m["mountPath"])
 
 
 # ---------------------------------------------------------------------------------------------- templates
@@ -186,6 +213,7 @@ def restricted(spec: Manifest) -> None:
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     assert spec["automountServiceAccountToken"] is False
+    assert not spec.get("shareProcessNamespace")
     allowed = {"configMap", "emptyDir", "persistentVolumeClaim"}
     assert all(volume.keys() - {"name"} <= allowed for volume in spec["volumes"])
     for container in [*spec["containers"], *spec.get("initContainers", [])]:

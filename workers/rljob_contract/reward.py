@@ -1,6 +1,6 @@
 """The contract of the port `Reward`, on items of some data.
 
-Answers are scored as in a job: by a pool of processes (`reward_scores`), each call under its limit.
+Answers are scored as in a job: by a scoring server (`reward_scores`), each call under its limit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rljob_contract.check import Contract, require
 from rljob_contract.reward_scores import ANSWERS, OUTCOMES, Answer
 from rljob_core.config import JobConfig
 from rljob_runtime.data.prompts import open_prompts
-from rljob_runtime.rewards.process import ScoringOutcome
+from rljob_runtime.rewards.messages import ScoringOutcome
 from rljob_runtime.rewards.registry import resolve, score
 
 #: What models say besides right answers.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from rljob_core.config import JobConfig
-from rljob_runtime.rewards.pool import RewardPool
-from rljob_runtime.rewards.process import ScoringJob, ScoringOutcome
+from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome
+from rljob_runtime.rewards.scorer import Scorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ async def scored(config: JobConfig, answers: list[Answer]) -> list[ScoringOutcom
         SpecError: data or reward are not what the configuration needs.
         RewardFailed: the processes die before they score anything.
     """
-    pool = RewardPool(config, workers=1)
+    scorer = Scorer(config, workers=1)
     try:
-        await pool.start()
+        await scorer.start()
         jobs = [ScoringJob(answer.prompt, held_out=False, completion=answer.completion) for answer in answers]
-        return list(await asyncio.gather(*map(pool.score, jobs)))
+        return list(await asyncio.gather(*map(scorer.score, jobs)))
     finally:
-        await pool.close()
+        await scorer.close()
 
 
 def main() -> None:

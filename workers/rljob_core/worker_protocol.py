@@ -26,6 +26,13 @@ from __future__ import annotations
 MODULE = "rljob_runtime.main"
 """The module that runs a worker."""
 
+SCORING_MODULE = "rljob_runtime.rewards.server"
+"""The module that runs reward functions, for a reward worker that connects to the socket at the path it is given."""
+SCORING_PROBE = "rljob_runtime.rewards.probe"
+"""The module that exits with 0 if a scoring server answers at the path that it is given."""
+SCORER = "scorer"
+"""The container of a reward worker's pod that runs the reward functions."""
+
 # ---------------------------------------------------------------------------------------- environment variables
 
 CONFIG = "RLJOB_CONFIG"
@@ -48,12 +55,16 @@ READY_FILE = "RLJOB_READY_FILE"
 """Path of the file that a worker creates once it is ready."""
 TERMINATION_LOG = "RLJOB_TERMINATION_LOG"
 """Path of the file to which a worker writes its termination message."""
+SCORING_SOCKET = "RLJOB_SCORING_SOCKET"
+"""Path of the scoring server's socket; unset if the reward worker starts a server of its own."""
 DECISIONS = "RLJOB_DECISIONS"
 """Folder for the coordinator's decision log; unset if it keeps none."""
 LOG_LEVEL = "RLJOB_LOG_LEVEL"
 """Least severe level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL."""
 DIE_WITH_PARENT = "RLJOB_DIE_WITH_PARENT"
 """1: a process has the kernel kill it when the process that started it ends."""
+CLUSTER = "RLJOB_CLUSTER"
+"""In a local cluster: a word that all of its processes have, by which those that were left behind are found."""
 SUPERVISOR = "RLJOB_SUPERVISOR"
 """Id of the process with which all processes that it has started, and theirs, are to end."""
 

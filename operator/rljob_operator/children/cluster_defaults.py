@@ -19,6 +19,8 @@ class ClusterDefaults:
         trainer_log_uri: folder for the trainer's log; empty to keep the log beside the checkpoints.
         image: container image of the workers.
         per_job: whether jobs share the folders above, so that each job gets a subfolder of its own.
+        containers: whether a pod can have several containers; where it cannot, reward workers run reward functions in
+            child processes of their own.
         issuer: signs the roles' NATS credentials; None if the NATS server does not authenticate clients.
         template: pod template patch applied below every job's own patch; its container `worker` stands for the
             container of each role.
@@ -31,6 +33,7 @@ class ClusterDefaults:
     trainer_log_uri: str
     image: str = "rljob"
     per_job: bool = False
+    containers: bool = False
     issuer: Issuer | None = None
     template: Manifest = field(default_factory=dict)
     egress: tuple[Manifest, ...] = ()

@@ -29,9 +29,15 @@ def volume(claim: str) -> Manifest:
     return {"name": _volume_name(claim), "persistentVolumeClaim": {"claimName": claim}}
 
 
-def mount(claim: str) -> Manifest:
+def mount(claim: str, *, writable: bool) -> Manifest:
     """The mount of a claim's volume in a container."""
-    return {"name": _volume_name(claim), "mountPath": f"{_ROOT}/{claim}"}
+    mounted: Manifest = {"name": _volume_name(claim), "mountPath": mount_path(claim)}
+    return mounted if writable else {**mounted, "readOnly": True}
+
+
+def mount_path(claim: str) -> str:
+    """The folder of a claim in a container."""
+    return f"{_ROOT}/{claim}"
 
 
 def _volume_name(claim: str) -> str:

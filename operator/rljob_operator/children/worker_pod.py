@@ -18,6 +18,11 @@ from rljob_operator.children import storage
 from rljob_operator.children.credentials_secret import secret_name
 from rljob_operator.children.metadata import digest
 from rljob_operator.children.resolved_job import ResolvedJob
+from rljob_operator.children.scoring_container import (
+    add_scoring_container,
+    check_separation,
+    of_any_worker,
+)
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
@@ -33,7 +38,9 @@ READS: Mapping[Role, tuple[str, ...]] = {
         "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.sampling", "trainer.checkpoint",
         "trainer.microBatchTokens", "weights", "nats", "trackers",
     ),
-    Role.REWARD: ("model", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "nats"),
+    Role.REWARD: (
+        "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network", "nats",
+    ),
     Role.ROLLOUT: (
         "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.hangSeconds",
         "rollout.sampling", "pool.engine", "weights", "nats",
@@ -84,18 +91,25 @@ def pod_template(
         SpecError: a patch does not fit.
     """
     template = _base(job, role, config_map, pool)
-    template = merge(template, _for_role(job.defaults.template, role), "the operator's worker template")
+    scoring = role is Role.REWARD and job.defaults.containers
+    if scoring:
+        template = add_scoring_container(template)
+    site = _for_role(job.defaults.template, role, scoring=scoring)
+    template = merge(template, site, "the operator's worker template")
     template = merge(template, patches.role, role.value)
     template = merge(template, patches.user or {}, patches.path)
     spec = template["spec"]
+    if scoring:
+        check_separation(spec, patches.path)
     spec["tolerations"] = _tolerations_for_lost_nodes(spec.get("tolerations") or [])
     credentials = _credentials(job, Holder(role.value))
     if credentials:
         ours = next(c for c in spec["containers"] if c["name"] == role.value)
         if role is Role.COORDINATOR:
             # It creates the job's streams, with credentials that no other container of the pod gets.
+            needed = _without_storage(ours, job)
             streams = _sibling(
-                ours, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, Holder.STREAMS)
+                needed, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, Holder.STREAMS)
             )
             spec["initContainers"] = [*spec.get("initContainers", []), streams]
         ours["env"] = [*ours["env"], *credentials]
@@ -123,7 +137,7 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
             {"name": "run", "mountPath": names.RUN_FOLDER},
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 the container's own
             {"name": "temporary", "mountPath": "/tmp"},  # noqa: S108
-            *(storage.mount(claim) for claim in job.claims),
+            *(storage.mount(claim, writable=role is Role.TRAINER) for claim in job.claims),
         ],
         "readinessProbe": {"exec": {"command": ["test", "-e", ready_file]}, "periodSeconds": 2},
         "terminationMessagePath": names.TERMINATION_LOG,
@@ -134,8 +148,8 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
             "readOnlyRootFilesystem": True,
         },
     }
-    if job.spec.model.credentials_secret is not None:
-        # Clients of model hubs and object stores read variables; and a missing Secret then shows in the pod's status.
+    if job.spec.model.credentials_secret is not None and role is not Role.REWARD:
+        # Clients of object stores, where weights are, read variables; a missing Secret then shows in the pod's status.
         container["envFrom"] = [{"secretRef": {"name": job.spec.model.credentials_secret}}]
     return {
         "metadata": {
@@ -165,14 +179,19 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
     }
 
 
-def _for_role(template: Manifest, role: Role) -> Manifest:
-    """The cluster's template with its container `worker` renamed to the role's container."""
+def _for_role(template: Manifest, role: Role, *, scoring: bool) -> Manifest:
+    """The cluster's template with its container `worker` renamed to the role's containers."""
     if "spec" not in template:
         return template
-    containers = [
-        {**container, "name": role.value} if container.get("name") == names.ANY_WORKER else container
-        for container in template["spec"].get("containers") or []
-    ]
+    containers: list[Manifest] = []
+    for container in template["spec"].get("containers") or []:
+        name = container.get("name")
+        if name == names.ANY_WORKER:
+            containers.append({**container, "name": role.value})
+            if scoring:
+                containers.append(of_any_worker(container))
+        elif name != worker_protocol.SCORER or scoring:
+            containers.append(container)
     return {**template, "spec": {**template["spec"], "containers": containers}}
 
 
@@ -234,6 +253,17 @@ def _sibling(
         "terminationMessagePath": container["terminationMessagePath"],
         "terminationMessagePolicy": container["terminationMessagePolicy"],
         "securityContext": container["securityContext"],
+    }
+
+
+def _without_storage(container: Manifest, job: ResolvedJob) -> Manifest:
+    """The container without the job's claims and the credentials of its object store."""
+    claims = [storage.mount_path(claim) for claim in job.claims]
+    storing = {"secretRef": {"name": job.spec.model.credentials_secret}}
+    return {
+        **container,
+        "volumeMounts": [m for m in container["volumeMounts"] if m["mountPath"] not in claims],
+        "envFrom": [source for source in container.get("envFrom", []) if source != storing],
     }
 
 

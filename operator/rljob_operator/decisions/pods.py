@@ -151,12 +151,26 @@ def _trouble(status: Manifest, conditions: dict[str, Any], end: PodExit | None) 
             missing = "not found" in message and message.startswith(("secret", "configmap"))
             kind = message.partition(" ")[0].capitalize().replace("Configmap", "ConfigMap")
             return Trouble(f"{kind}NotFound" if missing else reason, message)
-    if end is None or _holds(conditions, "Ready"):
+    if _holds(conditions, "Ready"):
+        return None
+    if (scoring := _scoring_trouble(status)) is not None:
+        return scoring
+    if end is None:
         return None
     if end.unavailable is not None:
         return Trouble("Unavailable", end.unavailable)
     if any(waiting.get("reason") == "CrashLoopBackOff" for _, waiting in _waiting(status)):
         return Trouble("CrashLoopBackOff", str(end))
+    return None
+
+
+def _scoring_trouble(status: Manifest) -> Trouble | None:
+    """Why reward functions are not run. What their container says is no worker's word: it never ends the job."""
+    for container, waiting in _waiting(status):
+        if container["name"] == worker_protocol.SCORER and waiting.get("reason") == "CrashLoopBackOff":
+            end = container.get("lastState", {}).get("terminated", {})
+            words = end_in_words(end.get("exitCode", 1), end.get("message", "") or _NO_MESSAGE)
+            return Trouble("CrashLoopBackOff", f"container {worker_protocol.SCORER}: {words}")
     return None
 
 

@@ -33,8 +33,9 @@ from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.rewards import pool as pool_module
+from rljob_runtime.rewards.job_items import JobItems
+from rljob_runtime.rewards.messages import ScoringJob
 from rljob_runtime.rewards.pool import RewardPool
-from rljob_runtime.rewards.process import ScoringJob
 from rljob_runtime.roles.reward import run_reward
 
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
@@ -204,6 +205,10 @@ def trajectory(
     )
 
 
+def pool_of(config: JobConfig, *, workers: int) -> RewardPool:
+    return RewardPool(JobItems(config, workers=workers).setup)
+
+
 class Role:
     """The reward role running in this process, and the results that it published."""
 
@@ -362,7 +367,7 @@ async def test_the_text_of_an_error_is_of_limited_length(model: Path, module: st
 
 async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: str) -> None:
     config = job_config("model", functions=[f"{module}:one", f"{module}:act"], limit=SHORT)
-    pool = RewardPool(config, workers=1)
+    pool = pool_of(config, workers=1)
     try:
         await pool.start()
         words = [*["good xx"] * 20, "deaf", *["good xx"] * 20, "huge", "good xx"]
@@ -442,7 +447,7 @@ async def test_a_wrong_spec_ends_the_role(model: Path, tmp_path: Path) -> None:
 
 
 async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
-    pool = RewardPool(job_config("model", functions=["exact_match"], limit=20), workers=2)
+    pool = pool_of(job_config("model", functions=["exact_match"], limit=20), workers=2)
     try:
         await pool.start()
         for _ in range(2):
@@ -462,7 +467,7 @@ async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
 async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if one had been killed while it held the lock of the queue: all others wait for it."""
     monkeypatch.setattr(pool_module, "_UNTAKEN", 1.0)
-    pool = RewardPool(job_config("model", functions=["exact_match"], limit=20), workers=2)
+    pool = pool_of(job_config("model", functions=["exact_match"], limit=20), workers=2)
     try:
         await pool.start()
         for process in _pool_processes():
@@ -475,7 +480,7 @@ async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch:
 
 async def test_processes_that_cannot_even_load_are_given_up(tmp_path: Path, module: str) -> None:
     (tmp_path / f"{module}_deadly.py").write_text("import os; os._exit(3)\n")
-    pool = RewardPool(job_config("model", functions=[f"{module}_deadly:f"]), workers=1)
+    pool = pool_of(job_config("model", functions=[f"{module}_deadly:f"]), workers=1)
     try:
         with pytest.raises(RewardFailed, match="die before they score anything"):
             await pool.start()
@@ -499,12 +504,12 @@ def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module
     program.write_text(
         "import asyncio, sys\n"
         "from rljob_core.config import JobConfig\n"
-        "from rljob_runtime.rewards.pool import RewardPool\n"
-        "from rljob_runtime.rewards.process import ScoringJob\n"
+        "from rljob_runtime.rewards.scorer import Scorer\n"
+        "from rljob_runtime.rewards.messages import ScoringJob\n"
         "async def main():\n"
-        "    pool = RewardPool(JobConfig.model_validate_json(sys.argv[1]), workers=2)\n"
-        "    await pool.start()\n"
-        "    stuck = [asyncio.ensure_future(pool.score(ScoringJob(0, False, 'stubborn'))) for _ in range(2)]\n"
+        "    scorer = Scorer(JobConfig.model_validate_json(sys.argv[1]), workers=2)\n"
+        "    await scorer.start()\n"
+        "    stuck = [asyncio.ensure_future(scorer.score(ScoringJob(0, False, 'stubborn'))) for _ in range(2)]\n"
         "    await asyncio.sleep(0.2)\n"
         "    print('ready', flush=True)\n"
         "    await asyncio.gather(*stuck)\n"
@@ -512,7 +517,7 @@ def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module
         "    asyncio.run(main())\n"
     )
     environment = {**os.environ, "RLJOB_DIE_WITH_PARENT": "1", "RLJOB_SUPERVISOR": str(os.getpid())}
-    environment["PYTHONPATH"] = str(tmp_path)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
     parent = subprocess.Popen(
         [sys.executable, str(program), config.model_dump_json(by_alias=True)],
         stdout=subprocess.PIPE,
@@ -522,7 +527,7 @@ def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
         family = psutil.Process(parent.pid).children(recursive=True)
-        assert len(family) >= 3  # the fork server and two workers
+        assert len(family) >= 4  # the scoring server, its fork server and two processes
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()

@@ -101,5 +101,7 @@ class RewardSpec(ApiModel):
     """Reward workers."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
     """A function that runs longer is ended and its trajectory aborted."""
+    network: bool = False
+    """Whether functions may open network connections, for instance to a model that judges."""
     template: Options | None = None
-    """Patch of the reward workers' pod template."""
+    """Patch of the reward workers' pod template; functions run in its container `scorer`."""

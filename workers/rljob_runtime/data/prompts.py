@@ -41,7 +41,7 @@ class PromptSource:
 
     def __init__(self, data: DataSpec, *, model_uri: str, path: str = "spec.data") -> None:
         self.path = path
-        self.items = _open(data, path)
+        self.items = open_items(data, path)
         self._template = _compile(data.prompt_template)
         self._tokenizer: Tokenizer | None = None
         if self._template is None:
@@ -77,10 +77,23 @@ def open_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
     """Open the prompts of `spec.data` and the held-out ones of `spec.evaluation`; without it, both are the same.
 
     Raises:
-        SpecError: see `PromptSource`; or the held-out prompts would be rows of the file that is trained on.
+        SpecError: see `PromptSource` and `data_of`.
+    """
+    (training, path), held_out = data_of(config)
+    prompts = PromptSource(training, model_uri=config.spec.model.uri, path=path)
+    if held_out == (training, path):
+        return prompts, prompts
+    return prompts, PromptSource(held_out[0], model_uri=config.spec.model.uri, path=held_out[1])
+
+
+def data_of(config: JobConfig) -> tuple[tuple[DataSpec, str], tuple[DataSpec, str]]:
+    """Return the data to train on and the held-out data, each with its field; without an evaluation, the first twice.
+
+    Raises:
+        SpecError: the held-out prompts would be rows of the file that is trained on.
     """
     spec = config.spec
-    training = PromptSource(spec.data, model_uri=spec.model.uri)
+    training = (spec.data, "spec.data")
     if spec.evaluation is None:
         return training, training
     data = evaluation_data(spec.data, spec.evaluation.data)
@@ -89,7 +102,7 @@ def open_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
         raise SpecError(
             f"{path}.dataset", "give another file than spec.data.dataset: its rows are trained on"
         )
-    return training, PromptSource(data, model_uri=spec.model.uri, path=path)
+    return training, (data, path)
 
 
 def evaluation_data(data: DataSpec, given: EvaluationDataSpec) -> DataSpec:
@@ -97,7 +110,12 @@ def evaluation_data(data: DataSpec, given: EvaluationDataSpec) -> DataSpec:
     return data.model_copy(update=given.model_dump(exclude_none=True))
 
 
-def _open(data: DataSpec, path: str) -> ItemSource:
+def open_items(data: DataSpec, path: str) -> ItemSource:
+    """Open the items of some data, which the manifest's field `path` describes.
+
+    Raises:
+        SpecError: the data set is unknown, missing or empty, or refuses the options.
+    """
     if data.source == "reasoning-gym":
         from rljob_runtime.data.gym import GymSource
 

@@ -25,11 +25,11 @@ from typing import Any
 import psutil
 from pebble import ProcessExpired, ProcessPool
 
-from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, SpecError
 from rljob_core.words import exit_in_words
 from rljob_runtime.rewards import process as reward_worker
-from rljob_runtime.rewards.process import CallInProgress, ScoringJob, ScoringOutcome
+from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome, ScoringSetup
+from rljob_runtime.rewards.process import CallInProgress
 
 _CHUNK = 256
 #: Seconds between two looks at how long functions have been running.
@@ -77,19 +77,18 @@ class RewardPool:
     is there in milliseconds, and memory is shared.
 
     Args:
-        config: the job's.
-        workers: processes; by default one per CPU, four at most.
+        setup: what the job needs. Without `setup.workers`, there is one process per CPU, four at most.
     """
 
-    def __init__(self, config: JobConfig, *, workers: int | None = None) -> None:
-        self._config = config
-        self._workers = workers or min(4, len(os.sched_getaffinity(0)))
+    def __init__(self, setup: ScoringSetup) -> None:
+        self._setup = setup
+        self._workers = setup.workers or min(4, len(os.sched_getaffinity(0)))
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_preload(config))
+        self._context.set_forkserver_preload(_preload(setup))
         self._calls: Any = self._context.RawArray(CallInProgress, self._workers)
         self._free = list(range(self._workers))
-        self._limit = config.spec.reward.timeout_seconds
-        self._chunk_limit = reward_worker.SLICE + len(config.spec.reward.functions) * self._limit + _GRACE
+        self._limit = setup.timeout_seconds
+        self._chunk_limit = reward_worker.SLICE + len(setup.functions) * self._limit + _GRACE
         self._overdue = dict[int, float]()  # by slot: beginning of the call for which its process was killed
         self._clock: asyncio.Task[None] | None = None
         self._queue = _AnswerQueue()
@@ -197,7 +196,7 @@ class RewardPool:
         """A process ended over a chunk."""
         call, overdue = self._calls[slot], self._overdue.get(slot)
         if overdue == call.began:
-            name = self._config.spec.reward.functions[call.function]
+            name = self._setup.functions[call.function]
             self._fail(chunk, call.answer, f"RewardTimeout: {name} ran longer than {self._limit:g} s")
             return
         if (
@@ -207,7 +206,7 @@ class RewardPool:
             return
         culprit = chunk[call.answer]
         if culprit.crashes:
-            name = self._config.spec.reward.functions[call.function]
+            name = self._setup.functions[call.function]
             self._fail(chunk, call.answer, f"RewardCrashed: {name} ended its process: {_end_in_words(code)}")
             return
         culprit.crashes += 1
@@ -242,21 +241,19 @@ class RewardPool:
         return ProcessPool(
             max_workers=self._workers,
             initializer=reward_worker.load,
-            initargs=(self._config.model_dump_json(by_alias=True), self._calls),
+            initargs=(self._setup, self._calls),
             context=self._context,
         )
 
 
-def _preload(config: JobConfig) -> list[str]:
-    """What the fork server imports: modules of the pool's processes that start no threads (`datasets` does)."""
-    sources = {config.spec.data.source}
-    if config.spec.evaluation is not None:
-        sources.add(config.spec.evaluation.data.source or config.spec.data.source)
+def _preload(setup: ScoringSetup) -> list[str]:
+    """What the fork server imports: modules of the pool's processes, before any of them imports the job's functions."""
+    generated = (setup.training.generated, setup.held_out.generated)
     modules = {
         "rljob_runtime.rewards.forkserver": True,
         "rljob_runtime.rewards.process": True,
-        "rljob_runtime.data.gym": "reasoning-gym" in sources,
-        "math_verify": "math_verify" in config.spec.reward.functions,
+        "rljob_runtime.data.gym": any(generated),
+        "math_verify": "math_verify" in setup.functions,
     }
     return [module for module, wanted in modules.items() if wanted]
 

@@ -11,12 +11,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.words import error_in_words
-from rljob_runtime.data.prompts import PromptSource, open_prompts
+from rljob_runtime.data.prompts import ItemSource, open_items
 from rljob_runtime.process.lifeline import die_with_parent
+from rljob_runtime.rewards.messages import ItemsSetup, ScoringJob, ScoringOutcome, ScoringSetup
 from rljob_runtime.rewards.registry import NamedReward, raised_in_words, resolve, score
 
 #: Seconds after which a chunk returns with what is done; the rest goes into other chunks.
@@ -45,34 +46,23 @@ class CallInProgress(ctypes.Structure):
     began: float
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringJob:
-    """An answer to score.
+class _SentItems:
+    """An `ItemSource` of data whose items come with the answers: it has the first one, for what all of them have."""
 
-    Attributes:
-        prompt: index of its item.
-        held_out: whether that index is of the evaluation's data.
-        completion: the response as text.
-    """
+    def __init__(self, first: dict[str, Any]) -> None:
+        self._first = first
 
-    prompt: int
-    held_out: bool
-    completion: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringOutcome:
-    """The score of an answer and what it is the sum of; or `error`, a reason and its detail."""
-
-    reward: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
-    error: str = ""
+    def item(self, index: int) -> dict[str, Any]:
+        """Return the first item."""
+        if index:
+            raise IndexError(f"item {index} comes with its answers")
+        return self._first
 
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    prompts: PromptSource
-    functions: list[NamedReward]
+    items: ItemSource
+    functions: list[NamedReward] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +75,29 @@ class _Loaded:
 _loaded: _Loaded | SpecError | None = None
 
 
-def load(config: str, calls: Sequence[CallInProgress]) -> None:
-    """Make a new process of the pool ready: data and functions. A wrong spec is kept for `check` to return.
+def load(setup: ScoringSetup, calls: Sequence[CallInProgress]) -> None:
+    """Make a new process of the pool ready: items and functions. A wrong spec is kept for `check` to return.
 
     Args:
-        config: the `JobConfig` as JSON.
+        setup: what the job needs.
         calls: shared by the pool, one for each slot.
     """
     global _loaded  # noqa: PLW0603  one process of the pool, one job
     die_with_parent()
-    job = JobConfig.model_validate_json(config)
-    names = job.spec.reward.functions
     try:
-        data = [_Data(prompts, resolve(names, prompts)) for prompts in open_prompts(job)]
+        training, held_out = (_data(items, setup.functions) for items in (setup.training, setup.held_out))
     except SpecError as error:
         _loaded = error
         return
-    _loaded = _Loaded(data[0], data[1], calls)
+    _loaded = _Loaded(training, held_out, calls)
+
+
+def _data(setup: ItemsSetup, functions: Sequence[str]) -> _Data:
+    if setup.generated is not None:
+        items: ItemSource = open_items(setup.generated, setup.path)
+    else:
+        items = _SentItems(setup.first or {})
+    return _Data(items, resolve(functions, _Data(items)))
 
 
 def check() -> tuple[str, str] | None:
@@ -128,7 +124,7 @@ def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
 def _score(data: _Data, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
     parts = dict[str, float]()
     try:
-        item = data.prompts.item(job.prompt)
+        item = data.items.item(job.prompt) if job.item is None else job.item
     except Exception as error:  # the data's own code may raise anything
         return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
     for position, (name, function) in enumerate(data.functions):

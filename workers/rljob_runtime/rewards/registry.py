@@ -17,15 +17,24 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.ports import LARGEST_SCORE, Reward
 from rljob_core.words import error_in_words, place_in_words
-from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.data.prompts import ItemSource
 from rljob_runtime.plugins import Registry
 
 NamedReward = tuple[str, Reward]
+
+
+class Data(Protocol):
+    """What is scored: a `PromptSource`, or its items alone."""
+
+    @property
+    def items(self) -> ItemSource:
+        """The items."""
+
 
 ERROR_CHARACTERS = 400
 """Length to which the text of an error is cut where it enters, so that the whole of a failure's detail is kept."""
@@ -36,7 +45,7 @@ def exact_match(*, completion: str, item: Mapping[str, Any]) -> float:
     return float(completion.strip() == str(item["answer"]).strip())
 
 
-def resolve(functions: Sequence[str], source: PromptSource) -> list[NamedReward]:
+def resolve(functions: Sequence[str], source: Data) -> list[NamedReward]:
     """The reward functions that `spec.reward.functions` names, for items of `source`.
 
     Raises:
@@ -92,19 +101,19 @@ def raised_in_words(function: Reward, error: BaseException) -> str:
     return f"{words} ({place})" if place else words
 
 
-def _exact_match(source: PromptSource, path: str) -> Reward:
+def _exact_match(source: Data, path: str) -> Reward:
     _require_answer(source, path, "exact_match")
     return exact_match
 
 
-def _verifier(source: PromptSource, path: str) -> Reward:
+def _verifier(source: Data, path: str) -> Reward:
     verify: Reward | None = getattr(source.items, "verify", None)
     if verify is None:
         raise SpecError(path, "only reasoning-gym's tasks have a verifier of their own: write exact_match")
     return verify
 
 
-def _math_verify(source: PromptSource, path: str) -> Reward:
+def _math_verify(source: Data, path: str) -> Reward:
     _require_answer(source, path, "math_verify")
     # SymPy takes seconds to import.
     from math_verify import parse, verify
@@ -130,7 +139,7 @@ def _installed(made: object) -> ForData:
     return lambda source, path: reward  # noqa: ARG005  it takes any data
 
 
-ForData = Callable[[PromptSource, str], Reward]
+ForData = Callable[[Data, str], Reward]
 """The reward for items of some data; raises SpecError for the field of that path if the data cannot serve it."""
 
 REWARDS = Registry[ForData](
@@ -142,8 +151,8 @@ REWARDS = Registry[ForData](
 )
 
 
-def _require_answer(source: PromptSource, path: str, name: str) -> None:
-    item = source.item(0)
+def _require_answer(source: Data, path: str, name: str) -> None:
+    item = source.items.item(0)
     if "answer" not in item:
         raise SpecError(path, f"{name} compares with the item's field `answer`; items have {', '.join(item)}")
 

@@ -3,6 +3,8 @@
 Any number of reward workers share one durable queue over the trajectories. A worker acknowledges a message once the
 results of all its trajectories are stored. The messages of a worker that dies are delivered again to another one, so
 a result may be published twice: the coordinator counts the first result per trajectory and attempt.
+
+This process has the job's credentials, so it never imports or runs a reward function (`rewards.scorer`).
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.summaries import PayloadSummary
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
-from rljob_runtime.rewards.pool import RewardPool
-from rljob_runtime.rewards.process import ScoringJob, ScoringOutcome
+from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome
+from rljob_runtime.rewards.scorer import Scorer
 
 SUFFIX = "results"
 """Suffix of result messages."""
@@ -61,16 +63,17 @@ async def run_reward(
         store: the job's streams, open.
         stop: the caller sets it to drain the worker.
         ready: called once trajectories can be scored.
-        workers: number of processes in the pool; see `RewardPool`.
+        workers: number of processes in the pool; see `Scorer`.
 
     Raises:
         SpecError: the data set or a reward function does not fit the spec.
+        ResourceMissing: the container that runs reward functions does not answer.
         StoreUnavailable: the server cannot be reached.
     """
     tokenizer = Tokenizer(model_folder(config))
-    pool = RewardPool(config, workers=workers)
+    scorer = Scorer(config, workers=workers)
     try:
-        await pool.start()
+        await scorer.start()
         trajectories = TrajectoryStore(store, max_tokens=config.spec.rollout.sampling.max_tokens)
         queue = await trajectories.queue(REWARD_QUEUE, ack_wait=_ACK_WAIT)
         publisher = ResultPublisher(store)
@@ -85,7 +88,7 @@ async def run_reward(
             await delivery.ack()
 
         async def score_and_publish(trajectory: Trajectory, digest: str) -> None:
-            await publisher.publish(await score(trajectory, digest, pool=pool, tokenizer=tokenizer))
+            await publisher.publish(await score(trajectory, digest, scorer=scorer, tokenizer=tokenizer))
 
         async def restart_ack_timers() -> None:
             while True:
@@ -110,18 +113,16 @@ async def run_reward(
                 await asyncio.wait(in_progress)
             ack_timers.cancel()
     finally:
-        await pool.close()
+        await scorer.close()
 
 
-async def score(
-    trajectory: Trajectory, digest: str, *, pool: RewardPool, tokenizer: Tokenizer
-) -> RewardResult:
+async def score(trajectory: Trajectory, digest: str, *, scorer: Scorer, tokenizer: Tokenizer) -> RewardResult:
     """Score a trajectory.
 
     Args:
         trajectory: the trajectory.
         digest: digest of the trajectory's payload, which the result repeats.
-        pool: the processes that run the reward functions.
+        scorer: has reward functions run.
         tokenizer: decodes the response.
     """
     try:
@@ -130,7 +131,7 @@ async def score(
     except OverflowError as error:
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:
-        outcome = await pool.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
+        outcome = await scorer.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
     result = RewardResult(
         trajectory=trajectory.id,
         attempt=trajectory.attempt,

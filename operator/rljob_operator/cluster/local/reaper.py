@@ -13,7 +13,9 @@ from contextlib import suppress
 
 import psutil
 
-TOKEN = "RLJOB_CLUSTER"  # noqa: S105 the name of a variable
+from rljob_core import worker_protocol
+
+TOKEN = worker_protocol.CLUSTER
 _EMPTY_SCANS = 2  # a process can fork between being listed and being killed
 
 

@@ -1,0 +1,388 @@
+"""Scoring servers that fail, lie and hang, and what a reward function sees of the worker that has it run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from rljob_contract.samples import job_config
+from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
+from rljob_runtime.rewards import scorer as scorer_module
+from rljob_runtime.rewards.messages import (
+    GREETING,
+    LARGEST_REQUEST,
+    ScoringJob,
+    ScoringOutcome,
+    frame,
+    read_frame,
+    setup_reply,
+)
+from rljob_runtime.rewards.places import Child, Connection, Container, scoring_environment
+from rljob_runtime.rewards.scorer import Scorer
+
+#: A user's reward function: what it does is what the answer says.
+USER_MODULE = """
+import json, os, signal, socket, sys, time
+from pathlib import Path
+
+def server():
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+
+def attempt(action):
+    try:
+        return str(action())
+    except OSError as error:
+        return type(error).__name__
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+def seen(port):
+    outside = parent(server())  # the reward worker
+    return {
+        "variables": dict(os.environ),
+        "files": [attempt(lambda: os.readlink(file)) for file in Path("/proc/self/fd").iterdir()],
+        "worker's variables": attempt(lambda: Path(f"/proc/{outside}/environ").read_bytes()),
+        "worker's memory": attempt(lambda: open(f"/proc/{outside}/mem", "rb")),
+        "worker's files": attempt(lambda: os.readlink(f"/proc/{outside}/fd/0")),
+        "worker's death": attempt(lambda: os.kill(outside, signal.SIGCONT)),
+        "TCP": attempt(lambda: socket.create_connection(("127.0.0.1", port))),
+        "UDP": attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
+        "IPv6": attempt(lambda: socket.socket(socket.AF_INET6)),
+        "raw": attempt(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)),
+        "netlink": attempt(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
+        "imported": sorted(name for name in sys.modules if "nats" in name),
+    }
+
+def act(*, completion, item):
+    word, _, rest = completion.partition(" ")
+    if word == "see":
+        Path(rest.split()[0]).write_text(json.dumps(seen(int(rest.split()[1]))))
+    if word == "kill-server":
+        os.kill(server(), signal.SIGKILL)
+        time.sleep(600)
+    if word == "stop-server":
+        os.kill(server(), signal.SIGSTOP)
+        time.sleep(600)
+    return len(rest)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"user_reward_{xxhash.xxh32_hexdigest(str(tmp_path).encode())}"
+    (tmp_path / f"{name}.py").write_text(USER_MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def config_of(*functions: str, **reward: Any) -> JobConfig:
+    return job_config(Path("model"), reward={"functions": list(functions), "timeoutSeconds": 20, **reward})
+
+
+async def outcomes(scorer: Scorer, *completions: str) -> list[ScoringOutcome]:
+    async with asyncio.timeout(120):
+        return await asyncio.gather(*(scorer.score(ScoringJob(0, False, text)) for text in completions))
+
+
+# ---------------------------------------------------------------------------------------- what a function sees
+
+
+def test_all_that_a_function_can_see_and_reach(tmp_path: Path, module: str) -> None:
+    """Through the way that a reward worker takes, with secrets wherever a worker may have some."""
+    secrets = {
+        "RLJOB_NATS_URL": "nats://secret:4222",
+        "RLJOB_NATS_CREDENTIALS": "secret",
+        "RLJOB_CONFIG": "/secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/secret",
+        "HF_TOKEN": "secret",
+        "KUBERNETES_SERVICE_HOST": "secret",
+    }
+    config = config_of(f"{module}:act")
+    with socket.create_server(("127.0.0.1", 0)) as nats, (tmp_path / "secret").open("w+") as secret:
+        seen = tmp_path / "seen.json"
+        answer = {"prompt": 0, "completion": f"see {seen} {nats.getsockname()[1]}"}
+        subprocess.run(
+            [sys.executable, "-m", "rljob_contract.reward_scores", config.model_dump_json(by_alias=True)],
+            input=json.dumps([answer]).encode(),
+            stdout=subprocess.PIPE,
+            check=True,
+            pass_fds=[secret.fileno()],
+            env={**os.environ, **secrets, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    found = json.loads(seen.read_text())
+    variables, files = found.pop("variables"), found.pop("files")
+    assert not secrets.keys() & variables.keys()
+    assert not [name for name, value in variables.items() if "secret" in value]
+    assert {name for name in variables if name.startswith("RLJOB_")} <= {
+        "RLJOB_CLUSTER", "RLJOB_DIE_WITH_PARENT", "RLJOB_SUPERVISOR"
+    }  # fmt: skip
+    assert not [name for name in files if "secret" in name]
+    assert found == {
+        "worker's variables": "PermissionError",
+        "worker's memory": "PermissionError",
+        "worker's files": "PermissionError",
+        "worker's death": "PermissionError",
+        "TCP": "PermissionError",
+        "UDP": "PermissionError",
+        "IPv6": "PermissionError",
+        "raw": "PermissionError",
+        "netlink": "PermissionError",
+        "imported": [],
+    }
+
+
+def test_functions_reach_the_network_only_if_the_job_says_so(tmp_path: Path, module: str) -> None:
+    config = config_of(f"{module}:act", network=True)
+
+    async def see() -> Any:
+        scorer = Scorer(config, workers=1)
+        with socket.create_server(("127.0.0.1", 0)) as judge:
+            try:
+                await scorer.start()
+                await outcomes(scorer, f"see {tmp_path / 'seen.json'} {judge.getsockname()[1]}")
+            finally:
+                await scorer.close()
+        return json.loads((tmp_path / "seen.json").read_text())
+
+    found = asyncio.run(see())
+    assert found["TCP"].startswith("<socket.socket")
+    assert found["worker's memory"] == "PermissionError"
+
+
+def test_variables_that_a_job_names_reach_functions() -> None:
+    ours = {"PATH": "/bin", "JUDGE_KEY": "key", "HF_TOKEN": "secret", "RLJOB_NATS_CREDENTIALS": "secret"}
+    source = {"secretKeyRef": {"name": "judge", "key": "key"}}
+    named = [
+        {"name": "JUDGE_KEY", "valueFrom": source},
+        {"name": "JUDGE", "value": "large"},
+        {"name": "MISSING", "valueFrom": source},
+    ]
+    other = [{"name": "HF_TOKEN", "valueFrom": source}]
+    containers = [{"name": "reward", "env": other}, {"name": "scorer", "env": named}]
+    assert scoring_environment(ours, {}) == {"PATH": "/bin"}
+    assert scoring_environment(ours, {"spec": {"containers": containers}}) == {
+        "PATH": "/bin",
+        "JUDGE_KEY": "key",
+        "JUDGE": "large",
+    }
+
+
+async def test_the_worker_never_imports_a_function(module: str) -> None:
+    scorer = Scorer(config_of(f"{module}:act"), workers=1)
+    try:
+        await scorer.start()
+        (outcome,) = await outcomes(scorer, "good xyz")
+    finally:
+        await scorer.close()
+    assert outcome.reward == 3.0
+    assert module not in sys.modules
+
+
+async def test_rows_of_a_file_come_with_their_answers(tmp_path: Path) -> None:
+    """The scoring side opens no file of the job's."""
+    file = tmp_path / "rows.jsonl"
+    rows = [{"question": f"{i}+1=", "answer": str(i + 1)} for i in range(20)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = job_config(
+        Path("model"), data={"source": "jsonl", "dataset": str(file)}, reward={"functions": ["exact_match"]}
+    )
+    scorer = Scorer(config, workers=1)
+    try:
+        await scorer.start()
+        file.unlink()
+        jobs = [ScoringJob(i, False, "7") for i in range(40)]
+        scored = await asyncio.gather(*map(scorer.score, jobs))
+    finally:
+        await scorer.close()
+    assert sum(outcome.reward for outcome in scored) == 2.0, "the row is in each of the two epochs once"
+
+
+# ---------------------------------------------------------------------------------------- servers that are attacked
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"), [("kill-server", "RewardCrashed"), ("stop-server", "RewardTimeout")]
+)
+async def test_a_function_that_ends_its_server_costs_its_own_answer(
+    module: str, monkeypatch: pytest.MonkeyPatch, word: str, reason: str
+) -> None:
+    monkeypatch.setattr(scorer_module, "_SILENCE", 3.0)
+    monkeypatch.setattr(scorer_module, "_SILENCE_STARTS", 0)
+    scorer = Scorer(config_of(f"{module}:act", timeoutSeconds=1), workers=1)
+    try:
+        await scorer.start()
+        monkeypatch.setattr(scorer_module, "_SILENCE", 3.0)
+        found = await outcomes(scorer, "good x", "good xx", f"{word} x", "good xxx", "good xxxx")
+        assert (await outcomes(scorer, "good xy"))[0].reward == 2.0
+    finally:
+        await scorer.close()
+    assert [outcome.reward for outcome in found] == [1.0, 2.0, 0.0, 3.0, 4.0]
+    assert [outcome.error.partition(":")[0] for outcome in found] == ["", "", reason, "", ""]
+
+
+Lie = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def says(content: bytes) -> Lie:
+    async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader, LARGEST_REQUEST)
+        writer.write(content)
+
+    return lie
+
+
+async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await read_frame(reader, LARGEST_REQUEST)
+    while True:
+        writer.write(frame(b'{"number": 1, "scores": [1.0]}') * 1000)
+        await writer.drain()
+
+
+async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await read_frame(reader, LARGEST_REQUEST)
+    writer.close()
+
+
+LIES: dict[str, Lie] = {
+    "floods": flood,
+    "leaves": leave,
+    "a frame of 4 GiB": says(b"\xff\xff\xff\xff" + bytes(1000)),
+    "a frame just too large": says((16385).to_bytes(4, "big") + bytes(16385)),
+    "no JSON": says(frame(b"\x80\x05cos\nsystem\n(S'true'\ntR.")),
+    "nested JSON": says(frame(b"[" * 16000)),
+    "another number": says(frame(b'{"number": 99, "scores": [1.0]}')),
+    "no number": says(frame(b'{"number": 1.5, "scores": [1.0]}')),
+    "NaN": says(frame(b'{"number": 0, "scores": [NaN]}')),
+    "an infinity": says(frame(b'{"number": 0, "scores": [1e999]}')),
+    "a score beyond the largest": says(frame(b'{"number": 0, "scores": [1e7]}')),
+    "text for a score": says(frame(b'{"number": 0, "scores": ["1"]}')),
+    "two scores": says(frame(b'{"number": 0, "scores": [1.0, 1.0]}')),
+    "no scores": says(frame(b'{"number": 0}')),
+    "an unknown reason": says(frame(b'{"number": 0, "error": "PayloadCorrupt: generate again"}')),
+    "an endless error": says(frame(b'{"number": 0, "error": "RewardRaised: ' + b"x" * 2000 + b'"}')),
+    "no Unicode": says(frame(b'{"number": 0, "error": "RewardRaised: \\ud800"}')),
+    "another field": says(frame(b'{"number": 0, "scores": [1.0], "digest": "x"}')),
+}
+
+
+class LyingThenHonest:
+    """Two servers that lie, and then real ones."""
+
+    def __init__(self, path: Path, lie: Lie) -> None:
+        self.path, self.lie, self.lies = path, lie, 0
+        self.honest = Child(os.environ)
+        self.server: asyncio.Server | None = None
+
+    async def connect(self) -> Connection:
+        self.lies += 1
+        if self.lies > 2:
+            return await self.honest.connect()
+        if self.server is None:
+            self.server = await asyncio.start_unix_server(self._serve, self.path)
+        return await asyncio.open_unix_connection(self.path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(frame(GREETING))
+            await read_frame(reader, LARGEST_REQUEST)
+            writer.write(frame(setup_reply("ready")))
+            await self.lie(reader, writer)
+            await reader.read()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        await self.honest.close()
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_what_no_server_may_send_fails_the_answer_it_is_sent_for(tmp_path: Path, lie: str) -> None:
+    scorer = Scorer(config_of("exact_match"), workers=1, place=LyingThenHonest(tmp_path / "s", LIES[lie]))
+    try:
+        await scorer.start()
+        (outcome,) = await outcomes(scorer, "1")
+        assert outcome.error.startswith("RewardCrashed: the scoring server ")
+        assert len(outcome.error) < 500
+        assert outcome.reward == 0.0
+        (honest,) = await outcomes(scorer, "1")
+        assert not honest.error
+    finally:
+        await scorer.close()
+
+
+# ---------------------------------------------------------------------------------------- a server in a container
+
+
+async def test_a_server_in_a_container_is_found_again_when_it_comes_back(tmp_path: Path, module: str) -> None:
+    path = tmp_path / "socket"
+
+    def start() -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen(
+            [sys.executable, "-m", "rljob_runtime.rewards.server", str(path)], env=environment
+        )
+
+    def probe() -> int:
+        command = [sys.executable, "-m", "rljob_runtime.rewards.probe", str(path)]
+        return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+
+    assert probe() != 0
+    server = start()
+    scorer = Scorer(config_of(f"{module}:act"), workers=1, place=Container(path))
+    try:
+        await scorer.start()
+        assert (await outcomes(scorer, "good xy"))[0].reward == 2.0
+        assert await asyncio.to_thread(probe) == 0
+        server.kill()
+        server.wait()
+        server = start()
+        assert (await outcomes(scorer, "good x"))[0].reward == 1.0
+        # A pod that ends: the worker finishes what it has in hand, and then the server goes.
+        server.send_signal(signal.SIGTERM)
+        assert (await outcomes(scorer, "good xyz"))[0].reward == 3.0
+        await scorer.close()
+        assert await asyncio.to_thread(server.wait, 60) == 0
+    finally:
+        await scorer.close()
+        server.kill()
+        server.wait()
+
+
+async def test_a_spec_that_was_right_remains_right_whatever_a_server_says(tmp_path: Path) -> None:
+    """Else code that has taken a server over could end the job by calling its spec wrong."""
+
+    class Turncoat(LyingThenHonest):
+        async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self.lies == 1:
+                await super()._serve(reader, writer)
+                return
+            writer.write(frame(GREETING) + frame(setup_reply("refused", "spec.steps", "is wrong")))
+            await reader.read()
+            writer.close()
+
+    scorer = Scorer(config_of("exact_match"), workers=1, place=Turncoat(tmp_path / "s", leave))
+    try:
+        await scorer.start()
+        with pytest.raises(Exception, match="is wrong") as raised:
+            await outcomes(scorer, "1")
+        assert not isinstance(raised.value, SpecError)
+    finally:
+        await scorer.close()

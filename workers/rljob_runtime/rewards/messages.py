@@ -1,0 +1,187 @@
+"""What the reward worker and the scoring server say to each other over a Unix socket.
+
+The server and its processes run code that nobody has reviewed, so trust has one direction: the server unpickles what
+the worker sends, and the worker checks what the server sends as it would check a stranger's.
+
+| from | frame | bytes, at most |
+|---|---|---|
+| server | a greeting, `GREETING` | 64 |
+| worker | `ScoringSetup`, pickled | 64 MiB |
+| server | `SetupReply`, as JSON | 16 KiB |
+| worker | number and `ScoringJob`, pickled: any number of these frames, in any order | 64 MiB |
+| server | `ScoringReply`, as JSON: one for each job, in any order | 16 KiB |
+
+A frame is its length, four bytes big-endian, and that many bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+
+from rljob_core.ports import LARGEST_SCORE
+from rljob_core.spec import DataSpec
+
+GREETING = b"rljob-scoring-1"
+LARGEST_GREETING, LARGEST_REPLY, LARGEST_REQUEST = 64, 16 << 10, 64 << 20
+
+_LENGTH = 4
+_LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+# ------------------------------------------------------------------------------------------------ from the worker
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsSetup:
+    """Where the items of some answers come from.
+
+    Attributes:
+        path: the manifest's field that describes the data, for errors.
+        generated: the data, if the scoring processes generate the items; None if each `ScoringJob` brings its own.
+        first: the item with index 0, if each job brings its own.
+    """
+
+    path: str
+    generated: DataSpec | None = None
+    first: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringSetup:
+    """What a pool of scoring processes needs to know of the job.
+
+    Attributes:
+        functions: `spec.reward.functions`.
+        timeout_seconds: `spec.reward.timeoutSeconds`.
+        training: items of the training's answers.
+        held_out: items of the evaluations' answers.
+        network: `spec.reward.network`.
+        workers: number of processes; None for the pool's own choice.
+    """
+
+    functions: tuple[str, ...]
+    timeout_seconds: float
+    training: ItemsSetup
+    held_out: ItemsSetup
+    network: bool = False
+    workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringJob:
+    """An answer to score.
+
+    Attributes:
+        prompt: index of its item.
+        held_out: whether that index is of the evaluation's data.
+        completion: the response as text.
+        item: its item; None if the scoring processes generate it from the index.
+    """
+
+    prompt: int
+    held_out: bool
+    completion: str
+    item: dict[str, Any] | None = None
+
+
+# ------------------------------------------------------------------------------------------------ from the server
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOutcome:
+    """The score of an answer and what it is the sum of; or `error`, a reason and its detail."""
+
+    reward: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class SetupReply:
+    """Whether the functions can score.
+
+    Attributes:
+        state: `ready`; `refused` if the spec is wrong; `failed` if the processes die while they load.
+        path: the manifest's field that is wrong.
+        message: what is wrong.
+    """
+
+    state: Literal["ready", "refused", "failed"]
+    path: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
+    message: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class ScoringReply:
+    """The outcome of one job.
+
+    Attributes:
+        number: the job's.
+        scores: one for each function, in their order; empty if there is an error.
+        error: a reason and its detail, or nothing.
+    """
+
+    number: int
+    scores: tuple[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)], ...] = ()
+    error: Annotated[
+        str,
+        Field(
+            max_length=_LONGEST_ERROR,
+            pattern=r"^((RewardRaised|RewardOutOfRange|RewardTimeout|RewardCrashed): |$)",
+        ),
+    ] = ""
+
+
+SETUP_REPLY: TypeAdapter[SetupReply] = TypeAdapter(SetupReply)
+SCORING_REPLY: TypeAdapter[ScoringReply] = TypeAdapter(ScoringReply)
+
+
+def setup_reply(state: Literal["ready", "refused", "failed"], path: str = "", message: str = "") -> bytes:
+    """A `SetupReply` as JSON, its texts cut to what the worker reads."""
+    reply = SetupReply(state, _readable(path, _LONGEST_MESSAGE), _readable(message, _LONGEST_MESSAGE))
+    return SETUP_REPLY.dump_json(reply)
+
+
+def scoring_reply(number: int, outcome: ScoringOutcome) -> bytes:
+    """An outcome as JSON, its error cut to what the worker reads."""
+    error = _readable(outcome.error, _LONGEST_ERROR)
+    return SCORING_REPLY.dump_json(ScoringReply(number, tuple(outcome.parts.values()), error))
+
+
+def _readable(text: str, length: int) -> str:
+    return text[:length].encode(errors="replace").decode()
+
+
+# ------------------------------------------------------------------------------------------------ frames
+
+
+def frame(content: bytes) -> bytes:
+    """The content as a frame."""
+    return len(content).to_bytes(_LENGTH, "big") + content
+
+
+async def read_frame(reader: asyncio.StreamReader, largest: int) -> bytes:
+    """Read one frame's content.
+
+    Raises:
+        ValueError: it would be larger than `largest` bytes.
+        asyncio.IncompleteReadError: the stream ends before the frame does.
+        OSError: the connection broke.
+    """
+    length = int.from_bytes(await reader.readexactly(_LENGTH), "big")
+    if length > largest:
+        raise ValueError(f"a message of {length} bytes; at most {largest} are read")
+    return await reader.readexactly(length)
+
+
+def pickled(content: object) -> bytes:
+    """What the worker sends; only the scoring side may load it."""
+    return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)

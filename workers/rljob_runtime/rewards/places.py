@@ -1,0 +1,147 @@
+"""The two places of a scoring server: a container of the reward worker's pod, or a child of the reward worker.
+
+Both are reached by a Unix socket, and both run `rljob_runtime.rewards.server`. Where there are no containers, as in
+`rljob run`, the worker starts the server itself, with an environment that holds no secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rljob_core import worker_protocol
+from rljob_core.config import JobConfig
+from rljob_core.errors import ResourceMissing
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+#: Seconds for which a container may be starting, or waiting for its restart.
+_CONTAINER_STARTS = 300.0
+_RETRY = 0.5
+#: Seconds in which a child ends its pool.
+_CHILD_ENDS = 5.0
+
+_KEPT = {
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "VIRTUAL_ENV",
+    worker_protocol.CLUSTER,
+}  # fmt: skip
+_KEPT_BEGINNINGS = ("CUDA_", "LC_", "MKL_", "OMP_", "PYTHON")
+
+
+class Place(Protocol):
+    """Where a scoring server runs."""
+
+    async def connect(self) -> Connection:
+        """Open a connection to a server that is not damaged by what an earlier connection asked for.
+
+        Raises:
+            ResourceMissing: there is no server.
+        """
+
+    async def close(self) -> None:
+        """Release what is held."""
+
+
+class Container:
+    """A container of this pod, which the kubelet starts and restarts.
+
+    Args:
+        path: of its socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def connect(self) -> Connection:
+        """Connect to the server once it listens."""
+        try:
+            async with asyncio.timeout(_CONTAINER_STARTS):
+                while True:
+                    try:
+                        return await asyncio.open_unix_connection(self._path)
+                    except OSError:
+                        await asyncio.sleep(_RETRY)
+        except TimeoutError:
+            raise ResourceMissing(
+                "spec.reward.template",
+                f"nothing scores answers at {self._path}: read the log of the pod's container "
+                f"{worker_protocol.SCORER}",
+            ) from None
+
+    async def close(self) -> None:
+        """Do nothing: the container ends with the pod."""
+
+
+class Child:
+    """A child process of this one, replaced for each connection.
+
+    Args:
+        environment: the child's, without what this module adds.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def connect(self) -> Connection:
+        """Start a server, instead of the last one."""
+        await self.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", worker_protocol.SCORING_MODULE),
+                stdin=theirs.fileno(),
+                env={
+                    **self._environment,
+                    **worker_protocol.dying_with(os.getpid()),
+                    "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                },
+            )
+        return await asyncio.open_unix_connection(sock=ours)
+
+    async def close(self) -> None:
+        """End the server; it ends by itself once its connection is closed, if it is in order."""
+        if self._process is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _CHILD_ENDS)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        self._process = None
+
+
+def scoring_place(config: JobConfig) -> Place:
+    """The place of this worker's scoring server."""
+    path = os.environ.get(worker_protocol.SCORING_SOCKET)
+    if path:
+        return Container(Path(path))
+    return Child(scoring_environment(os.environ, config.spec.reward.template or {}))
+
+
+def scoring_environment(ours: Mapping[str, str], template: Mapping[str, Any]) -> dict[str, str]:
+    """The environment variables of a scoring server that a worker starts itself.
+
+    Args:
+        ours: the worker's, of which the server gets those that say how programs run here.
+        template: `spec.reward.template`; the server also gets what it gives to the container `scorer`. Of a variable
+            that a cluster would take from elsewhere (`valueFrom`), it gets the worker's value.
+    """
+    kept = {name: ours[name] for name in ours if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)}
+    containers: Sequence[Mapping[str, Any]] = template.get("spec", {}).get("containers") or []
+    for container in containers:
+        if container.get("name") != worker_protocol.SCORER:
+            continue
+        for variable in container.get("env") or []:
+            name = variable["name"]
+            if "valueFrom" not in variable:
+                kept[name] = str(variable.get("value", ""))
+            elif name in ours:
+                kept[name] = ours[name]
+    return kept

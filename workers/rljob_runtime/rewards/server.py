@@ -1,0 +1,133 @@
+"""The scoring server: it runs reward functions in a pool of processes for a reward worker at the other end of a socket.
+
+    python -m rljob_runtime.rewards.server [SOCKET]
+
+With a path it listens there: a container of the reward worker's pod, which has none of the worker's credentials, files
+and volumes. Without one, its standard input is the socket: a child of the reward worker, where there are no containers.
+Each connection has a pool of its own, which ends with it. SIGTERM ends the server once no connection is open, because
+the worker of a pod that is asked to end still finishes what it has in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+
+from rljob_core.errors import RewardFailed, SpecError
+from rljob_runtime.process.lifeline import die_with_parent
+from rljob_runtime.rewards.confinement import confine
+from rljob_runtime.rewards.messages import (
+    GREETING,
+    LARGEST_REQUEST,
+    ScoringJob,
+    ScoringSetup,
+    frame,
+    read_frame,
+    scoring_reply,
+    setup_reply,
+)
+from rljob_runtime.rewards.pool import RewardPool
+
+log = logging.getLogger(__name__)
+
+#: The user of the worker's image may be another one of the same group (the pod's `fsGroup`).
+_GROUP_MAY_CONNECT = 0o660
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Score what one connection asks for, until its other end closes it."""
+    pool: RewardPool | None = None
+    try:
+        writer.write(frame(GREETING))
+        setup: ScoringSetup = pickle.loads(await read_frame(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
+        confine(network=setup.network)
+        pool = RewardPool(setup)
+        try:
+            if not await _started(pool, reader):
+                return
+        except SpecError as error:
+            writer.write(frame(setup_reply("refused", error.path, error.message)))
+            return
+        except RewardFailed as error:
+            writer.write(frame(setup_reply("failed", message=str(error))))
+            return
+        writer.write(frame(setup_reply("ready")))
+        async with asyncio.TaskGroup() as scoring:
+            # Both come from one frame; a job ends the group only if no process of the pool stays alive.
+            while True:
+                number, job = pickle.loads(await read_frame(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
+                scoring.create_task(_score(pool, number, job, writer))
+    except* (OSError, asyncio.IncompleteReadError):
+        pass  # the worker has gone, or it only asked whether this server lives
+    except* RewardFailed as failures:
+        log.error("%s", failures.exceptions[0])  # noqa: TRY400  it says all
+    finally:
+        if pool is not None:
+            await pool.close()
+        with contextlib.suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+
+
+async def _started(pool: RewardPool, reader: asyncio.StreamReader) -> bool:
+    """Start the pool, unless the worker goes before: it sends nothing until it knows that the pool has started."""
+    start, gone = asyncio.ensure_future(pool.start()), asyncio.ensure_future(reader.read(1))
+    await asyncio.wait({start, gone}, return_when=asyncio.FIRST_COMPLETED)
+    started = start.done()
+    (gone if started else start).cancel()
+    await asyncio.gather(start, gone, return_exceptions=True)
+    if started:
+        start.result()
+    return started
+
+
+async def _score(pool: RewardPool, number: int, job: ScoringJob, writer: asyncio.StreamWriter) -> None:
+    writer.write(frame(scoring_reply(number, await pool.score(job))))
+
+
+async def _serve_standard_input() -> None:
+    """Serve the socket that is the standard input, which no process of the pool inherits."""
+    connection = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    await serve(*await asyncio.open_unix_connection(sock=connection))
+
+
+async def _listen(path: str) -> None:
+    """Serve every connection to the socket at that path until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    connections = set[asyncio.Task[None]]()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  a coroutine's own
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+        await serve(reader, writer)
+
+    server = await asyncio.start_unix_server(accepted, path)
+    os.chmod(path, _GROUP_MAY_CONNECT)  # noqa: PTH101
+    await stop.wait()
+    server.close()
+    while connections:
+        await asyncio.wait(connections)
+
+
+def main() -> None:
+    """Serve the socket at the path that the command line gives, else the standard input."""
+    die_with_parent()
+    logging.basicConfig(level="INFO", format="%(asctime)s scoring %(levelname)s %(name)s: %(message)s")
+    path = sys.argv[1:]
+    asyncio.run(_listen(path[0]) if path else _serve_standard_input())
+
+
+if __name__ == "__main__":
+    main()
