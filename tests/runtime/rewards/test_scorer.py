@@ -221,11 +221,10 @@ async def test_a_function_that_ends_its_server_costs_its_own_answer(
     module: str, monkeypatch: pytest.MonkeyPatch, word: str, reason: str
 ) -> None:
     monkeypatch.setattr(scorer_module, "_SILENCE", 3.0)
-    monkeypatch.setattr(scorer_module, "_SILENCE_STARTS", 0)
+    monkeypatch.setattr(scorer_module, "_STARTS", 0.5)
     scorer = Scorer(config_of(f"{module}:act", timeoutSeconds=1), workers=1)
     try:
         await scorer.start()
-        monkeypatch.setattr(scorer_module, "_SILENCE", 3.0)
         found = await outcomes(scorer, "good x", "good xx", f"{word} x", "good xxx", "good xxxx")
         assert (await outcomes(scorer, "good xy"))[0].reward == 2.0
     finally:

@@ -90,8 +90,8 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
 
     async def connect(self) -> Connection:
-        """Start a server, instead of the last one."""
-        await self.close()
+        """Start a server, instead of the last one, which has done something wrong."""
+        await self._kill()
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
@@ -107,14 +107,18 @@ class Child:
 
     async def close(self) -> None:
         """End the server; it ends by itself once its connection is closed, if it is in order."""
-        if self._process is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _CHILD_ENDS)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
-        self._process = None
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _CHILD_ENDS)
+        await self._kill()
+
+    async def _kill(self) -> None:
+        """Kill the server; its pool's processes end with it."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
 
 
 def scoring_place(config: JobConfig) -> Place:

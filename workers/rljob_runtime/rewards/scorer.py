@@ -40,12 +40,12 @@ from rljob_runtime.rewards.places import Connection, Place, scoring_place
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which a server that has accepted a connection must greet: a child starts Python meanwhile.
-_GREETING_SECONDS = 120.0
+#: Seconds in which a server must greet, while a child starts Python; and load functions, if another one has before.
+_START_SECONDS = 120.0
 #: Seconds beyond the limits of an answer's functions without any outcome: the pool may be replacing its processes.
 _SILENCE = 120.0
-#: The same, in durations of the server's start: a process that replaces another one loads as much.
-_SILENCE_STARTS = 4
+#: Both, in durations of the first server's start: what replaces it, or one of its processes, loads as much.
+_STARTS = 4
 #: Servers in a row that may fail to start before the role gives up.
 _MAX_FAILED_STARTS = 5
 #: Answers that are sent before any of them has come back.
@@ -164,21 +164,17 @@ class Scorer:
     async def _set_up(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, first: bool
     ) -> None:
-        async with asyncio.timeout(_GREETING_SECONDS):
+        async with asyncio.timeout(_START_SECONDS):
             if await read_frame(reader, LARGEST_GREETING) != GREETING:
                 raise ValueError("the scoring server is of another version than this worker")
         writer.write(frame(pickled(self._items.setup)))
         # What functions load may take any time, once.
-        async with asyncio.timeout(None if first else self._patience):
+        async with asyncio.timeout(None if first else max(_START_SECONDS, _STARTS * self._start_seconds)):
             reply = SETUP_REPLY.validate_json(await read_frame(reader, LARGEST_REPLY))
         if reply.state == "refused" and first:
             raise SpecError(reply.path, reply.message)
         if reply.state != "ready":  # a spec that was right remains right, whatever a server says
             raise RewardFailed(reply.message)
-
-    @property
-    def _patience(self) -> float:
-        return max(_SILENCE, _SILENCE_STARTS * self._start_seconds)
 
     async def _keep_talking(self, connection: Connection) -> None:
         """Have answers scored over one connection after the other, until cancelled or no server stays alive."""
@@ -251,7 +247,8 @@ class Scorer:
 
     @property
     def _longest_silence(self) -> float:
-        return len(self._functions) * self._config.spec.reward.timeout_seconds + self._patience
+        calls = len(self._functions) * self._config.spec.reward.timeout_seconds
+        return calls + max(_SILENCE, _STARTS * self._start_seconds)
 
     def _expect_progress(self) -> None:
         """Wait for the next outcome only so long, if any answer is with the server."""
