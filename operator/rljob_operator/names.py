@@ -1,7 +1,15 @@
-"""Names that the operator gives: labels, annotations, child objects, files in a pod."""
+"""Names that the operator gives: labels, annotations, child objects, files in a pod.
+
+Children of two jobs of one namespace must not have the same name. A child's name is the job's with words after it, and
+only `-rollout-` is followed by a word that the user chooses, the pool's name. So names of two jobs can meet only where
+one job is called as the other one's pools are: job `a` with the pool `b`, and a job `a-rollout-b`. Such a job's name is
+`ambiguous`, and the operator starts no job that has one. Names that are too long end in 32 bits of their SHA-256
+instead; two that meet nevertheless are found when the second one is written (`cluster.port.NameTaken`).
+"""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from hashlib import sha256
 
@@ -44,6 +52,12 @@ TERMINATION_LOG = "/dev/termination-log"
 
 # A Job's pods are `<name>-<index>`, which must fit into a host name of 63 characters.
 _LONGEST_NAME = 52
+_POOL_PART = re.compile(rf"-{Role.ROLLOUT}(-|$)")
+
+
+def ambiguous(job: str) -> bool:
+    """Whether names of this job's children could be those of the children of a pool of another job."""
+    return _POOL_PART.search(job) is not None
 
 
 def _fit(name: str) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rljob_core.spec import RLJob, RLJobStatus
-from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.cluster.port import Manifest, NameTaken, Ref, controller, same_controller
 from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
 from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete
 
@@ -30,11 +30,17 @@ class DictionaryServer:
         self._uid = 0
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
+        self.collect_garbage()
         return copy.deepcopy(list(self.objects.values()))
+
+    async def find(self, ref: Ref) -> Manifest | None:
+        return copy.deepcopy(self.objects.get(ref))
 
     async def apply(self, manifest: Manifest) -> None:
         ref = Ref.of(manifest)
         old = self.objects.get(ref)
+        if old is not None and "uid" not in manifest["metadata"] and not same_controller(old, manifest):
+            raise NameTaken(ref, old)
         self.log.append(f"apply {ref}")
         self._uid += 1
         metadata = {
@@ -55,15 +61,16 @@ class DictionaryServer:
         if Ref.of(manifest) in self.objects:
             self.objects[Ref.of(manifest)]["status"] = manifest["status"]
 
-    async def delete(self, ref: Ref) -> None:
+    async def delete(self, ref: Ref, uid: str | None = None) -> None:
+        assert uid == self.objects[ref]["metadata"]["uid"]
         self.log.append(f"delete {ref}")
         self.objects.pop(ref, None)
 
-    async def force_delete(self, ref: Ref) -> None:
+    async def force_delete(self, ref: Ref, uid: str | None = None) -> None:
         self.log.append(f"force delete {ref}")
         self.objects.pop(ref, None)
 
-    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str], uid: str | None = None) -> None:
         self.log.append(f"annotate {ref}")
         self.objects[ref]["metadata"].setdefault("annotations", {}).update(annotations)
 
@@ -81,6 +88,14 @@ class DictionaryServer:
         raise NotImplementedError("tests call reconcile pass by pass")
 
     # ---- what the world does
+
+    def collect_garbage(self) -> None:
+        """What a RolloutPool owned goes after it."""
+        uids = {pool["metadata"]["uid"] for pool in self.of("RolloutPool")}
+        for ref, manifest in list(self.objects.items()):
+            owner = controller(manifest) or {}
+            if owner.get("kind") == "RolloutPool" and owner["uid"] not in uids:
+                del self.objects[ref]
 
     def of(self, kind: str) -> list[Manifest]:
         return [manifest for ref, manifest in self.objects.items() if ref.kind == kind]
@@ -111,7 +126,7 @@ class DictionaryServer:
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "labels": labels},
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [controller_of_pods(owner)]},
             "status": {
                 "conditions": [{"type": "Ready", "status": str(ready)}],
                 "containerStatuses": [container],
@@ -141,6 +156,7 @@ class DictionaryServer:
                 del self.objects[Ref.of(pod)]
 
     def observe(self, job: RLJob, metrics: JobMetrics | None = None) -> Observed:
+        self.collect_garbage()
         return summarize(
             job, self.stored, copy.deepcopy(list(self.objects.values())), now=self.now, metrics=metrics
         )
@@ -151,8 +167,22 @@ class DictionaryServer:
                 case Apply():
                     await self.apply(action.manifest)
                 case Delete():
-                    await self.delete(action.ref)
+                    await self.delete(action.ref, action.uid)
                 case ForceDelete():
-                    await self.force_delete(action.ref)
+                    await self.force_delete(action.ref, action.uid)
                 case Annotate():
-                    await self.annotate(action.ref, action.annotations)
+                    await self.annotate(action.ref, action.annotations, action.uid)
+
+
+def controller_of_pods(owner: Manifest) -> Manifest:
+    """The owner reference of the pods of a Deployment or Job."""
+    name = owner["metadata"]["name"]
+    if owner["kind"] == "Deployment":
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "name": f"{name}-5d4f",
+            "uid": "r",
+            "controller": True,
+        }
+    return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "j", "controller": True}

@@ -145,7 +145,8 @@ async def test_a_new_attempt_waits_until_nothing_of_the_old_one_is_left(
         return list(plan(observed, desired(resolve_job(job, defaults), Targets(2, 1, observed.pools))))
 
     (delete,) = next_actions()
-    assert delete == Delete(Ref("Job", "default", "chain-sum-trainer-1"), "not wanted")
+    ref = Ref("Job", "default", "chain-sum-trainer-1")
+    assert delete == Delete(ref, server.objects[ref]["metadata"]["uid"], "not wanted")
     await server.do([delete])
     assert next_actions() == []
     server.pods_gone("trainer")

@@ -27,7 +27,9 @@ async def running(server: DictionaryServer, defaults: ClusterDefaults, make_job:
 
 def only(server: DictionaryServer, make_job: MakeJob) -> Manifest:
     (found,) = pool_statuses(server.observe(make_job()))
-    assert (found["kind"], found["metadata"]) == ("RolloutPool", {"name": POOL.name, "namespace": "default"})
+    uid = server.objects[POOL]["metadata"]["uid"]
+    address = {"name": POOL.name, "namespace": "default", "uid": uid}
+    assert (found["kind"], found["metadata"]) == ("RolloutPool", address)
     status: Manifest = found["status"]
     return status
 

@@ -292,8 +292,8 @@ async def test_a_crash_between_any_two_calls_neither_loses_nor_doubles_an_attemp
             await super().apply(manifest)
             self._spend()
 
-        async def delete(self, ref: Any) -> None:
-            await super().delete(ref)
+        async def delete(self, ref: Any, uid: Any = None) -> None:
+            await super().delete(ref, uid)
             self._spend()
 
         async def patch_status(self, job: Any, status: Any) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from rljob_core.spec import API_VERSION, PoolSpec, ScalingSpec
 from rljob_operator import names
-from rljob_operator.children import isolation
+from rljob_operator.children import isolation, limits
 from rljob_operator.children.audit_pod import audit_config_map
 from rljob_operator.children.credentials_secret import credentials_secret
 from rljob_operator.children.metadata import child_metadata, digest, owner_reference
@@ -54,8 +54,10 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     The children of a RolloutPool are included once the pool has been observed, because they refer to its uid.
 
     Raises:
-        SpecError: a pod template patch does not fit.
+        SpecError: a pod template patch does not fit, two children would have the same name, or the children would be
+            too large.
     """
+    limits.check_configuration(job)
     pools: list[Manifest] = []
     owned: list[Manifest] = []
     for pool in job.spec.rollout.pools:
@@ -79,7 +81,10 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     ]
     if targets.attempt is not None:
         children.append(trainer_job(job, targets.attempt, targets.failures))
-    return (*permanent_children(job), *(_with_digest(child) for child in children))
+    made = (*permanent_children(job), *(_with_digest(child) for child in children))
+    limits.check_names(made)
+    limits.check_sizes(made)
+    return made
 
 
 def permanent_children(job: ResolvedJob) -> tuple[Manifest, ...]:

@@ -6,6 +6,10 @@
 | `local.cluster.LocalCluster` | processes of this machine, for `rljob run` |
 
 Both work on Kubernetes manifests: dictionaries of JSON values.
+
+A write says which object it is meant for, so that it cannot hit another one that has taken the name since: `apply` by
+`metadata.uid` of the manifest, or, if the manifest has none, by the fact that there is no object of that name yet;
+`delete` by the uid that is given.
 """
 
 from __future__ import annotations
@@ -37,6 +41,18 @@ class Ref:
         return f"{self.kind} {self.name}"
 
 
+def controller(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The owner reference of the one object that controls this one; None if no object does."""
+    owners = manifest["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def same_controller(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether one object controls both."""
+    first, second = controller(one), controller(other)
+    return first is not None and second is not None and first["uid"] == second["uid"]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A Kubernetes Event; `reason` is in CamelCase, `about` names the object that it concerns (empty: the RLJob)."""
@@ -51,29 +67,61 @@ class Rejected(Exception):
     """The cluster refused a manifest and would refuse it again; the message says why."""
 
 
+class NameTaken(Exception):
+    """An object that is not the job's has the name of one of the job's children; nothing was written to it.
+
+    Args:
+        ref: the name.
+        holder: the object that has it.
+    """
+
+    def __init__(self, ref: Ref, holder: Mapping[str, Any]) -> None:
+        owner = controller(holder)
+        whose = f"{owner['kind']} {owner['name']} (uid {owner['uid']})" if owner else "no controller"
+        ends = ", which is being deleted" if "deletionTimestamp" in holder["metadata"] else ""
+        super().__init__(
+            f"{ref.kind} {ref.namespace}/{ref.name} exists already and belongs to {whose}{ends}: "
+            "delete it or give it another name, or create the RLJob under another name"
+        )
+        self.ref = ref
+
+
 class Cluster(Protocol):
     """A cluster. All methods are idempotent; reads include the writes of the same client."""
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
-        """All objects with this job's label, including Pods and objects that are being deleted, with their statuses."""
+        """All objects with this job's label, including Pods and objects that are being deleted, with their statuses.
+
+        Anybody can set a label: not all of these objects need be the job's.
+        """
+
+    async def find(self, ref: Ref) -> Manifest | None:
+        """The object of that name, whoever's it is and whatever its labels; None if there is none."""
 
     async def apply(self, manifest: Manifest) -> None:
         """Create or change an object by server-side apply: fields that others own stay.
 
+        With `metadata.uid`, the object with that uid is changed, and none is created. Without, the object is created;
+        one that exists already is changed only if it has the controller that the manifest names.
+
         Raises:
             Rejected: the manifest is invalid.
+            NameTaken: an object of that name exists and has another controller, or none.
         """
 
     async def apply_status(self, manifest: Manifest) -> None:
         """Write an object's status; does nothing if the object is gone."""
 
-    async def delete(self, ref: Ref) -> None:
-        """Delete an object and what it owns; both may stay visible for a while. Does nothing if the object is gone."""
+    async def delete(self, ref: Ref, uid: str | None = None) -> None:
+        """Delete an object and what it owns; both may stay visible for a while.
 
-    async def force_delete(self, ref: Ref) -> None:
-        """Remove an object without waiting for its node; does nothing if the object is gone."""
+        Does nothing if the object is gone, or if the one of that name has another uid than `uid`.
+        """
 
-    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+    async def force_delete(self, ref: Ref, uid: str | None = None) -> None:
+        """Do the same without waiting for the object's node."""
+
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str], uid: str | None = None) -> None:
         """Set annotations of an object that another controller created; does nothing if the object is gone."""
 
     async def status(self, job: RLJob) -> RLJobStatus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from rljob_core.messages import StepMetrics
 from rljob_core.spec import PipelineStatus, RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.decisions.ownership import sort_out
 from rljob_operator.decisions.pods import Pod, Trouble, read_pod
 from rljob_operator.names import Role
 
@@ -107,6 +108,7 @@ class Observed:
 
     Attributes:
         children: manifests of all children except pods.
+        strangers: manifests of the objects with the job's label that are not the job's.
         now: the time of observation, with its time zone.
         metrics: the job's newest metrics; None if there are none yet.
         outage: why something that all jobs need, such as the NATS server, is unavailable; None if it is available.
@@ -121,6 +123,7 @@ class Observed:
     now: datetime
     metrics: JobMetrics | None = None
     outage: Trouble | None = None
+    strangers: Mapping[Ref, Manifest] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def at_work(self) -> bool:
@@ -153,25 +156,22 @@ def summarize(
     metrics: JobMetrics | None = None,
     outage: Trouble | None = None,
 ) -> Observed:
-    """What the manifests of a job's children say."""
-    children = {Ref.of(manifest): manifest for manifest in manifests if manifest["kind"] != "Pod"}
+    """What the manifests of the objects with a job's label say."""
+    owned = sort_out(job, manifests, now=now)
+    children = owned.children
     of_kind = {kind: [m for r, m in children.items() if r.kind == kind] for kind in ("Deployment", "Job")}
     return Observed(
         job=job,
         status=status,
         children=MappingProxyType(children),
-        pods=tuple(read_pod(manifest, now) for manifest in manifests if _is_worker(manifest)),
+        pods=tuple(read_pod(manifest, now) for manifest in owned.pods),
         deployed=tuple(_deployed(manifest) for manifest in of_kind["Deployment"]),
         gangs=tuple(_gang(manifest) for manifest in of_kind["Job"]),
         now=now,
         metrics=metrics,
         outage=outage,
+        strangers=MappingProxyType(owned.strangers),
     )
-
-
-def _is_worker(manifest: Manifest) -> bool:
-    """Whether a manifest is a worker's pod; users may put the job's label on pods of their own."""
-    return manifest["kind"] == "Pod" and names.LABEL_ROLE in manifest["metadata"]["labels"]
 
 
 def _deployed(manifest: Manifest) -> Deployed:

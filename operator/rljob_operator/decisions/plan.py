@@ -3,6 +3,8 @@
 * Objects that differ are applied. Objects that are no longer desired are deleted, one role at a time in the order of
   `Role`, so that a trainer can save its checkpoint while the coordinator still answers it.
 * A Secret is created once and never changed. So is a Job, and only when nothing of another attempt is left.
+* Each change and each deletion names the uid of the observed object: another object that has taken its name is left
+  alone. An object that was not observed is only created.
 * Objects that are being deleted are waited for, except pods on lost nodes, whose end nothing would ever report.
 
 Performing the actions of `plan`, again and again until there are none, leads to the desired objects.
@@ -31,9 +33,10 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object; `reason` says why."""
+    """Delete the object with that name and uid; `reason` says why."""
 
     ref: Ref
+    uid: str | None
     reason: str
 
 
@@ -42,13 +45,15 @@ class ForceDelete:
     """Remove a pod without waiting for its node, which is lost."""
 
     ref: Ref
+    uid: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Set annotations of an object that the operator does not own; `reason` says why."""
+    """Set annotations of a pod, which another controller has created; `reason` says why."""
 
     ref: Ref
+    uid: str | None
     annotations: Mapping[str, str]
     reason: str
 
@@ -64,7 +69,7 @@ def plan(observed: Observed, desired: Sequence[Manifest]) -> tuple[Action, ...]:
     wanted = {Ref.of(manifest): manifest for manifest in desired}
     return (
         *(
-            ForceDelete(Ref("Pod", observed.job.metadata.namespace, pod.name))
+            ForceDelete(Ref("Pod", observed.job.metadata.namespace, pod.name), pod.uid)
             for pod in observed.pods
             if pod.lost
         ),
@@ -79,7 +84,7 @@ def _deletions(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Delet
     leaving = [*unwanted.values(), *_leaving_pods(observed, wanted)]
     first = min(leaving, default=0)
     return [
-        Delete(ref, "not wanted")
+        Delete(ref, observed.children[ref]["metadata"].get("uid"), "not wanted")
         for ref, stage in unwanted.items()
         if stage == first and "deletionTimestamp" not in observed.children[ref]["metadata"]
     ]
@@ -99,6 +104,8 @@ def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Ap
     actions = []
     for ref, manifest in wanted.items():
         current = observed.children.get(ref)
+        if ref in observed.strangers:
+            continue
         if current is None:
             if ref.kind == "Job" and (
                 observed.gangs or any(pod.attempt is not None for pod in observed.pods)
@@ -108,18 +115,20 @@ def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Ap
         elif "deletionTimestamp" in current["metadata"] or ref.kind in {"Job", "Secret"}:
             continue
         elif _applied(current) != _applied(manifest):
-            actions.append(Apply(_unless_scaled(manifest, current), "changed"))
+            actions.append(Apply(_if_still(manifest, current), "changed"))
         elif not _covers(current, manifest):
-            actions.append(Apply(_unless_scaled(manifest, current), "altered by others"))
+            actions.append(Apply(_if_still(manifest, current), "altered by others"))
     return actions
 
 
-def _unless_scaled(manifest: Manifest, current: Manifest) -> Manifest:
-    """Let the API server reject a RolloutPool if it was scaled after its replica count was read."""
-    version = current["metadata"].get("resourceVersion")
-    if manifest["kind"] != "RolloutPool" or version is None:
-        return manifest
-    return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}
+def _if_still(manifest: Manifest, current: Manifest) -> Manifest:
+    """Let the API server reject the manifest if another object has taken the name of the observed one.
+
+    And a RolloutPool's manifest also if the pool was scaled after its replica count was read.
+    """
+    fields = ("uid", "resourceVersion") if manifest["kind"] == "RolloutPool" else ("uid",)
+    known = {field: current["metadata"][field] for field in fields if field in current["metadata"]}
+    return {**manifest, "metadata": {**manifest["metadata"], **known}}
 
 
 def _stage(manifest: Manifest) -> int:

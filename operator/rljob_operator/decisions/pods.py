@@ -76,6 +76,7 @@ class Pod:
         trouble: why it does not run, as far as Kubernetes reports a reason.
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
+        uid: the uid of the object; None of a local process.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Pod:
     trouble: Trouble | None = None
     doubtful_until: datetime | None = None
     lost: bool = False
+    uid: str | None = None
 
 
 def read_pod(manifest: Manifest, now: datetime) -> Pod:
@@ -111,6 +113,7 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         trouble=None if doubtful else _trouble(status, conditions, end),
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
+        uid=metadata.get("uid"),
     )
 
 

@@ -41,7 +41,7 @@ def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
             for kind, (holds, reason, message) in facts.items()
         ]
         if known != status:
-            address = {field: metadata[field] for field in ("name", "namespace")}
+            address = {field: metadata[field] for field in ("name", "namespace", "uid")}
             found.append(
                 {"apiVersion": API_VERSION, "kind": "RolloutPool", "metadata": address, "status": status}
             )

@@ -46,6 +46,7 @@ def with_costs(
     costs = [
         Annotate(
             Ref("Pod", observed.job.metadata.namespace, pod.name),
+            pod.uid,
             {DELETION_COST: str(loads.get(pod.name, 0))},
             "its pool shrinks",
         )

@@ -202,7 +202,7 @@ class Controller:
         await self._make_room(key, job)
         done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
-            await self._cluster.delete(Ref("RLJob", *key))
+            await self._cluster.delete(Ref("RLJob", *key), job.metadata.uid)
             return 0.0  # to remove our finalizer: the watch will report no change that is not known already
         at_rest = done.settled or done.at_rest
         self._recheck(key, job, at_rest=at_rest)

@@ -29,10 +29,11 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.trainer_gang import trainer_hash
-from rljob_operator.cluster.port import Cluster, Ref, Rejected
+from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Rejected
 from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions import trainer_attempts
 from rljob_operator.decisions.job_events import events, field_warnings
+from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
 from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
 from rljob_operator.decisions.pods import Trouble
@@ -40,6 +41,7 @@ from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.desired_memo import DesiredMemo
+from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
 
 _MAKE_PODS = frozenset({"Deployment", "Job"})
 
@@ -120,6 +122,7 @@ class Reconciler:
         self._metrics_written: datetime | None = None
         self._rejected: tuple[int | None, str] = (0, "")
         """The generation whose children the cluster rejected, and why; nothing is applied until the spec changes."""
+        self._taken = TakenNames(cluster)
 
     async def reconcile(self, job: RLJob) -> Pass:
         """Reconcile once."""
@@ -127,6 +130,8 @@ class Reconciler:
         due = self._metrics_written is None or (now - self._metrics_written).total_seconds() >= RESYNC_SECONDS
         observed = await self._observe(job, now=now)
         try:
+            if self._defaults.per_job:
+                check_name(observed)
             resolved = resolve_job(job, self._defaults)
             attempt = trainer_attempts.decide(
                 observed, wanted_hash=trainer_hash(resolved), backoff=self._backoff
@@ -136,11 +141,18 @@ class Reconciler:
             assessment = job_status.assess(observed, attempt, metrics_due=due)
             if self._rejected[0] == job.metadata.generation:
                 raise SpecError("", self._rejected[1])
+            if assessment.phase is not Phase.RUNNING:
+                wanted = tuple(m for m in wanted if names.LABEL_KEPT in m["metadata"]["labels"])
+            taken = await self._taken.first(observed, wanted)
+            if taken is not None and assessment.phase in {Phase.RUNNING, Phase.SUSPENDED}:
+                raise taken
+            wanted = tuple(m for m in wanted if Ref.of(m) not in self._taken)
         except SpecError as error:
             wanted = observed.kept
-            assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
-        if assessment.phase is not Phase.RUNNING:
-            wanted = tuple(m for m in wanted if names.LABEL_KEPT in m["metadata"]["labels"])
+            assessment = job_status.rejected(observed, _reason(error), str(error))
+        except NameTaken as error:
+            wanted = observed.kept
+            assessment = job_status.rejected(observed, "NameTaken", str(error))
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:
@@ -157,10 +169,15 @@ class Reconciler:
         except Rejected as error:
             self._rejected = job.metadata.generation, str(error)
             return await self.reconcile(job)
+        except NameTaken as error:
+            self._taken.add(error.ref)
+            return await self.reconcile(job)
         moving = job_status.condition(assessment.status, "Reconciling")
         times = [assessment.retry_at, *(pod.doubtful_until for pod in observed.pods)]
         if not due and self._metrics_written is not None and job_status.outdated(assessment.status, observed):
             times.append(self._metrics_written + timedelta(seconds=RESYNC_SECONDS))
+        if self._taken:
+            times.append(now + timedelta(seconds=TAKEN_SECONDS))
         return Pass(
             phase=assessment.phase,
             status=assessment.status,
@@ -211,11 +228,11 @@ class Reconciler:
             case Apply():
                 await self._cluster.apply(action.manifest)
             case Delete():
-                await self._cluster.delete(action.ref)
+                await self._cluster.delete(action.ref, action.uid)
             case ForceDelete():
-                await self._cluster.force_delete(action.ref)
+                await self._cluster.force_delete(action.ref, action.uid)
             case Annotate():
-                await self._cluster.annotate(action.ref, action.annotations)
+                await self._cluster.annotate(action.ref, action.annotations, action.uid)
 
     async def run(self, job: RLJob | Callable[[], RLJob]) -> ReconcileOutcome:
         """Reconcile until the job is finished or suspended and its children are gone.
@@ -241,6 +258,11 @@ class Reconciler:
         await self._cluster.patch_status(job, after)
         for event in (*field_warnings(job, before), *events(before, after)):
             await self._cluster.event(job, event)
+
+
+def _reason(error: SpecError) -> str:
+    """The reason of the condition of a job that cannot be made."""
+    return "InvalidName" if error.path == NAME else "InvalidTemplate"
 
 
 def _why(result: Pass) -> tuple[str, str]:

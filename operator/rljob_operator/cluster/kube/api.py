@@ -31,6 +31,7 @@ _NO_FIT = ("failed to create typed patch object", "failed to convert new object"
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
 _PAGE = 250  # objects
+_ABSENT = {"resourceVersion": "1"}  # which no object has: the first write to a store makes revision 2
 _ENDING_SECONDS = 0.1
 _SILENT_SECONDS = 150.0  # of a watch: the server sends a bookmark every minute
 
@@ -146,8 +147,23 @@ class KubeApi:
         """Read an object; None if there is none."""
         return await self._found("GET", ref)
 
+    async def find(self, ref: Ref) -> Manifest | None:
+        """Read an object by a list of that one name, as the operator may list and not get; None if there is none."""
+        version = KINDS[ref.kind][0]
+        body = await self._request(
+            "GET",
+            ref.kind,
+            resource_path(ref.kind, ref.namespace),
+            params={"fieldSelector": f"metadata.name={ref.name}"},
+        )
+        found: list[Manifest] = body.get("items") or []
+        return {"apiVersion": version, "kind": ref.kind, **found[0]} if found else None
+
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
-        """Server-side apply, as field manager `rljob-operator` and with force; returns the object as stored."""
+        """Server-side apply, as field manager `rljob-operator` and with force; returns the object as stored.
+
+        A `metadata.uid` or `metadata.resourceVersion` of the manifest has to be that of the object (else 409).
+        """
         ref = Ref.of(manifest)
         return await self._request(
             "PATCH",
@@ -162,14 +178,23 @@ class KubeApi:
         """JSON merge patch; returns the object as stored, None if there is none."""
         return await self._found("PATCH", ref, body=body, content_type=_MERGE)
 
+    async def apply_new(self, manifest: Manifest) -> Manifest:
+        """Create an object by server-side apply, so that later applies own its fields; 409 if there is one already."""
+        return await self.apply({**manifest, "metadata": {**manifest["metadata"], **_ABSENT}})
+
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object; returns it as stored."""
         ref = Ref(manifest["kind"], manifest["metadata"]["namespace"], "")
         return await self._request("POST", ref.kind, resource_path(ref.kind, ref.namespace), body=manifest)
 
-    async def delete(self, ref: Ref, *, grace: int | None = None) -> Manifest | None:
-        """Delete an object; returns it as it is then (terminating, or as it was last), None if it is gone."""
+    async def delete(self, ref: Ref, uid: str | None = None, *, grace: int | None = None) -> Manifest | None:
+        """Delete an object; returns it as it is then (terminating, or as it was last), None if it is gone.
+
+        With `uid`, only the object with that uid is deleted; another one of its name is refused (409).
+        """
         body: Manifest = {"propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         left = await self._found("DELETE", ref, body=body)

@@ -54,27 +54,29 @@ class KubeCache:
         if key is None:
             return False
         ref, uid, version = Ref.of(manifest), manifest["metadata"].get("uid"), _version(manifest)
-        known = self._objects.get(key, {}).get(ref)
-        if known is not None and known.uid == uid and version <= known.version:
-            return False
+        before = self._jobs.get(ref)
+        if before is not None:
+            known = self._objects[before][ref]
+            if known.uid == uid and version <= known.version:
+                return False
+            if before != key:  # somebody has changed the label
+                self.forget(ref)
         self._objects.setdefault(key, {})[ref] = _Kept(uid, version, marshal.dumps(slim(manifest)))
         self._jobs[ref] = key
         return True
 
     def remove(self, manifest: Manifest) -> None:
         """Forget an object, unless another one of its name has come since."""
-        ref = Ref.of(manifest)
-        key = self._jobs.get(ref)
-        if key is not None and self._objects[key][ref].uid == manifest["metadata"].get("uid"):
-            self.forget(ref)
+        self.forget(Ref.of(manifest), manifest["metadata"].get("uid"))
 
-    def forget(self, ref: Ref) -> None:
-        """Forget what is at an address."""
-        key = self._jobs.pop(ref, None)
-        if key is not None:
-            del self._objects[key][ref]
-            if not self._objects[key]:
-                del self._objects[key]
+    def forget(self, ref: Ref, uid: str | None = None) -> None:
+        """Forget what is at an address; with `uid`, only if it is the object with that uid."""
+        key = self._jobs.get(ref)
+        if key is None or (uid is not None and self._objects[key][ref].uid != uid):
+            return
+        del self._jobs[ref], self._objects[key][ref]
+        if not self._objects[key]:
+            del self._objects[key]
 
     def get(self, key: JobKey, ref: Ref) -> Manifest | None:
         """A job's object at an address."""

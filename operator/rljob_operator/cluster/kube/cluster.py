@@ -12,12 +12,13 @@ from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
 from rljob_operator.cluster.kube.api import ApiError, KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache
 from rljob_operator.cluster.kube.kinds import KINDS
-from rljob_operator.cluster.port import Event, Manifest, Ref, Rejected
+from rljob_operator.cluster.port import Event, Manifest, NameTaken, Ref, Rejected, same_controller
 from rljob_operator.names import LABEL_JOB
 
 CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret"})
 """The kinds that are listed and watched. The operator has no right to read Secrets."""
 _COMPONENT = "rljob-operator"
+_CONFLICT = 409
 
 
 class KubeCluster:
@@ -40,6 +41,10 @@ class KubeCluster:
         """Every object labelled with this job that the cache has."""
         return self._cache.children(_key(job))
 
+    async def find(self, ref: Ref) -> Manifest | None:
+        """Ask the API server: the cache has only objects with a job's label."""
+        return await self._api.find(ref)
+
     async def apply(self, manifest: Manifest) -> None:
         """Server-side apply; a Secret, which never changes and which the operator may not read, is only created."""
         if manifest["kind"] == "Secret":
@@ -48,11 +53,34 @@ class KubeCluster:
         if manifest["kind"] == "Job":
             await self._refuse_second(manifest)
         try:
-            self._take(await self._api.apply(manifest))
+            if "uid" in manifest["metadata"]:
+                self._take(await self._api.apply(manifest))
+            else:
+                await self._create(manifest)
         except ApiError as error:
             if error.invalid:
                 raise Rejected(str(error)) from error
             raise
+
+    async def _create(self, manifest: Manifest) -> None:
+        """Create an object, or change the one that has its name if it has its controller.
+
+        That one exists unknown to the cache if the answer to its creation was lost, or if it lost its label.
+        """
+        try:
+            made = await self._api.apply_new(manifest)
+        except ApiError as error:
+            if error.status != _CONFLICT:
+                raise
+            ref = Ref.of(manifest)
+            found = await self._api.find(ref)
+            if found is None:
+                raise
+            if not same_controller(found, manifest):
+                raise NameTaken(ref, found) from error
+            known = {"uid": found["metadata"]["uid"]}
+            made = await self._api.apply({**manifest, "metadata": {**manifest["metadata"], **known}})
+        self._take(made)
 
     async def _refuse_second(self, job: Manifest) -> None:
         """Raise where a job already has a trainer, of which there must never be two.
@@ -61,7 +89,8 @@ class KubeCluster:
         own, if the answer to its creation was lost.
         """
         name = job["metadata"]["labels"][LABEL_JOB]
-        there = await self._api.list("Job", job["metadata"]["namespace"], f"{LABEL_JOB}={name}")
+        labelled = await self._api.list("Job", job["metadata"]["namespace"], f"{LABEL_JOB}={name}")
+        there = [other for other in labelled if same_controller(other, job)]
         for other in there:
             self._cache.put(other)
         if there:
@@ -72,7 +101,7 @@ class KubeCluster:
         try:
             await self._api.create(manifest)
         except ApiError as error:
-            if error.status != 409:
+            if error.status != _CONFLICT:
                 raise
         # Without its data. From now on this process takes the Secret for existing and does not create it again.
         self._cache.put({field: manifest[field] for field in ("apiVersion", "kind", "metadata")})
@@ -85,32 +114,41 @@ class KubeCluster:
             if error.status != 404:
                 raise
 
-    async def delete(self, ref: Ref) -> None:
+    async def delete(self, ref: Ref, uid: str | None = None) -> None:
         """Delete the object; the cache shows it, as terminating, for as long as a finalizer keeps it."""
         if ref.kind == "Secret":
             # Kubernetes deletes it with its owner. A right to delete Secrets would hold for those of others, too.
             self._cache.forget(ref)
             return
-        left = await self._api.delete(ref)
+        left = await self._delete(ref, uid)
         # Of some kinds the server returns what it has just removed: only a finalizer keeps an object there.
         if left is not None and left["metadata"].get("finalizers"):
             self._take(left)
         else:
-            self._cache.forget(ref)
+            self._cache.forget(ref, uid)
+
+    async def _delete(self, ref: Ref, uid: str | None, *, grace: int | None = None) -> Manifest | None:
+        try:
+            return await self._api.delete(ref, uid, grace=grace)
+        except ApiError as error:
+            if error.status == _CONFLICT and uid is not None:
+                return None  # the object is gone, and another one has its name
+            raise
 
     def _take(self, manifest: Manifest) -> None:
         """Cache what a write returned. If that was new, the watch has to report it as well, and `wrote` is called."""
         if self._cache.put(manifest):
             self._wrote(manifest["kind"])
 
-    async def force_delete(self, ref: Ref) -> None:
+    async def force_delete(self, ref: Ref, uid: str | None = None) -> None:
         """Remove a pod without waiting for its node."""
-        await self._api.delete(ref, grace=0)
-        self._cache.forget(ref)
+        await self._delete(ref, uid, grace=0)
+        self._cache.forget(ref, uid)
 
-    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str], uid: str | None = None) -> None:
         """Merge annotations into an object's."""
-        changed = await self._api.patch(ref, {"metadata": {"annotations": dict(annotations)}})
+        known = {} if uid is None else {"uid": uid}
+        changed = await self._api.patch(ref, {"metadata": {**known, "annotations": dict(annotations)}})
         if changed is not None:
             self._take(changed)
 
@@ -128,7 +166,11 @@ class KubeCluster:
             {
                 "apiVersion": API_VERSION,
                 "kind": "RLJob",
-                "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
+                "metadata": {
+                    "name": job.metadata.name,
+                    "namespace": job.metadata.namespace,
+                    "uid": job.metadata.uid,
+                },
                 "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
             }
         )

@@ -115,8 +115,12 @@ class LocalCluster:
                 found.append(manifest)
                 continue
             found.append({**manifest, "status": workload.status()})
-            found.extend(pod_manifest(slot.pod, slot.template, ref.namespace) for slot in workload.slots)
+            found.extend(pod_manifest(slot.pod, slot.template, ref) for slot in workload.slots)
         return found
+
+    async def find(self, ref: Ref) -> Manifest | None:
+        """The object of that name; all objects are this run's own."""
+        return self._objects.get(ref)
 
     async def apply(self, manifest: Manifest) -> None:
         """Store an object; for a Deployment or Job, start or change its processes."""
@@ -147,10 +151,10 @@ class LocalCluster:
         if ref in self._objects and ref not in self._workloads:
             self._objects[ref] = {**self._objects[ref], "status": manifest["status"]}
 
-    async def delete(self, ref: Ref) -> None:
+    async def delete(self, ref: Ref, uid: str | None = None) -> None:
         """End an object's processes and delete what it owns; it stays visible until its processes have ended."""
         manifest = self._objects.get(ref)
-        if manifest is None:
+        if manifest is None or uid not in {None, manifest["metadata"]["uid"]}:
             return
         workload = self._workloads.get(ref)
         if workload is None:
@@ -162,11 +166,11 @@ class LocalCluster:
             await self.delete(other)
         self._step()
 
-    async def force_delete(self, ref: Ref) -> None:
+    async def force_delete(self, ref: Ref, uid: str | None = None) -> None:
         """The same as `delete`: the node of a local process cannot be lost."""
-        await self.delete(ref)
+        await self.delete(ref, uid)
 
-    async def annotate(self, ref: Ref, annotations: Mapping[str, str]) -> None:
+    async def annotate(self, ref: Ref, annotations: Mapping[str, str], uid: str | None = None) -> None:
         """Do nothing: no one reads annotations of local pods."""
 
     async def status(self, job: RLJob) -> RLJobStatus:

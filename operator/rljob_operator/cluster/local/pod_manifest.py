@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from rljob_operator.cluster.local.process_group import PodProcess
-from rljob_operator.cluster.port import Manifest
+from rljob_operator.cluster.port import Manifest, Ref
 
 
-def pod_manifest(pod: PodProcess, template: Manifest, namespace: str) -> Manifest:
-    """A Pod with labels, readiness, restart count and the end of its last process."""
-    metadata: dict[str, Any] = {**template["metadata"], "name": pod.name, "namespace": namespace}
+def pod_manifest(pod: PodProcess, template: Manifest, workload: Ref) -> Manifest:
+    """A Pod with labels, controller, readiness, restart count and the end of its last process.
+
+    Args:
+        pod: the process.
+        template: the pod template that it was started from.
+        workload: the Deployment or Job that it belongs to.
+    """
+    metadata: dict[str, Any] = {
+        **template["metadata"],
+        "name": pod.name,
+        "namespace": workload.namespace,
+        "ownerReferences": [_controller(workload)],
+    }
     if pod.stopped_at is not None and not pod.done.is_set():
         metadata["deletionTimestamp"] = pod.stopped_at.isoformat()
     terminated: dict[str, Any] | None = None
@@ -47,4 +58,17 @@ def pod_manifest(pod: PodProcess, template: Manifest, namespace: str) -> Manifes
             "conditions": [{"type": "Ready", "status": "True" if pod.ready else "False"}],
             "containerStatuses": [container],
         },
+    }
+
+
+def _controller(workload: Ref) -> Manifest:
+    """The pod's owner reference: of a Deployment, Kubernetes makes a ReplicaSet that owns the pods."""
+    of_deployment = workload.kind == "Deployment"
+    kind, name = ("ReplicaSet", f"{workload.name}-local") if of_deployment else (workload.kind, workload.name)
+    return {
+        "apiVersion": "apps/v1" if of_deployment else "batch/v1",
+        "kind": kind,
+        "name": name,
+        "uid": "",
+        "controller": True,
     }
