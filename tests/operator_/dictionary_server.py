@@ -57,6 +57,9 @@ class DictionaryServer:
             stored["status"] = old["status"]
         self.objects[ref] = stored
 
+    async def check(self, manifest: Manifest) -> None:
+        self.log.append(f"check {Ref.of(manifest)}")
+
     async def apply_status(self, manifest: Manifest) -> None:
         if Ref.of(manifest) in self.objects:
             self.objects[Ref.of(manifest)]["status"] = manifest["status"]

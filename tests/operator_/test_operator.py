@@ -125,6 +125,7 @@ def test_a_spec_that_cannot_be_made_stalls_and_heals(
     stalled = watched.condition("sums", "Stalled")
     assert stalled["reason"] == "InvalidTemplate"
     assert words in stalled["message"]
+    assert not watched.children(), "nothing is written before the whole spec is found to be right"
     watched.apply(manifest())
     until(lambda: settled(watched))
     until(lambda: not watched.is_true("sums", "Stalled"))

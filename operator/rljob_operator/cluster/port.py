@@ -109,6 +109,13 @@ class Cluster(Protocol):
             NameTaken: an object of that name exists and has another controller, or none.
         """
 
+    async def check(self, manifest: Manifest) -> None:
+        """Do as `apply` would, without writing anything.
+
+        Raises:
+            Rejected, NameTaken: as `apply` would.
+        """
+
     async def apply_status(self, manifest: Manifest) -> None:
         """Write an object's status; does nothing if the object is gone."""
 

@@ -41,6 +41,7 @@ from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.desired_memo import DesiredMemo
+from rljob_operator.reconcile.rehearsal import Rehearsal
 from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
 
 _MAKE_PODS = frozenset({"Deployment", "Job"})
@@ -123,6 +124,7 @@ class Reconciler:
         self._rejected: tuple[int | None, str] = (0, "")
         """The generation whose children the cluster rejected, and why; nothing is applied until the spec changes."""
         self._taken = TakenNames(cluster)
+        self._rehearsal = Rehearsal(cluster)
 
     async def reconcile(self, job: RLJob) -> Pass:
         """Reconcile once."""
@@ -165,6 +167,7 @@ class Reconciler:
             if Ref.of(manifest) not in changing:
                 await self._cluster.apply_status(manifest)
         try:
+            await self._rehearsal.check(observed, actions)
             await self._act(actions)
         except Rejected as error:
             self._rejected = job.metadata.generation, str(error)

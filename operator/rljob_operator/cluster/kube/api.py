@@ -159,17 +159,22 @@ class KubeApi:
         found: list[Manifest] = body.get("items") or []
         return {"apiVersion": version, "kind": ref.kind, **found[0]} if found else None
 
-    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
+    async def apply(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Manifest:
         """Server-side apply, as field manager `rljob-operator` and with force; returns the object as stored.
 
-        A `metadata.uid` or `metadata.resourceVersion` of the manifest has to be that of the object (else 409).
+        A `metadata.uid` or `metadata.resourceVersion` of the manifest has to be that of the object (else 409). With
+        `dry_run`, everything is checked and nothing is written.
         """
         ref = Ref.of(manifest)
         return await self._request(
             "PATCH",
             ref.kind,
             resource_path(ref.kind, ref.namespace, ref.name, subresource),
-            params={"fieldManager": FIELD_MANAGER, "force": "true"},
+            params={
+                "fieldManager": FIELD_MANAGER,
+                "force": "true",
+                **({"dryRun": "All"} if dry_run else {}),
+            },
             body=manifest,
             content_type=_APPLY,
         )
@@ -178,9 +183,10 @@ class KubeApi:
         """JSON merge patch; returns the object as stored, None if there is none."""
         return await self._found("PATCH", ref, body=body, content_type=_MERGE)
 
-    async def apply_new(self, manifest: Manifest) -> Manifest:
+    async def apply_new(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object by server-side apply, so that later applies own its fields; 409 if there is one already."""
-        return await self.apply({**manifest, "metadata": {**manifest["metadata"], **_ABSENT}})
+        new = {**manifest, "metadata": {**manifest["metadata"], **_ABSENT}}
+        return await self.apply(new, dry_run=dry_run)
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object; returns it as stored."""

@@ -52,23 +52,29 @@ class KubeCluster:
             return
         if manifest["kind"] == "Job":
             await self._refuse_second(manifest)
+        self._take(await self._applied(manifest))
+
+    async def check(self, manifest: Manifest) -> None:
+        """Server-side apply as a dry run."""
+        await self._applied(manifest, dry_run=True)
+
+    async def _applied(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         try:
             if "uid" in manifest["metadata"]:
-                self._take(await self._api.apply(manifest))
-            else:
-                await self._create(manifest)
+                return await self._api.apply(manifest, dry_run=dry_run)
+            return await self._created(manifest, dry_run=dry_run)
         except ApiError as error:
             if error.invalid:
                 raise Rejected(str(error)) from error
             raise
 
-    async def _create(self, manifest: Manifest) -> None:
+    async def _created(self, manifest: Manifest, *, dry_run: bool) -> Manifest:
         """Create an object, or change the one that has its name if it has its controller.
 
         That one exists unknown to the cache if the answer to its creation was lost, or if it lost its label.
         """
         try:
-            made = await self._api.apply_new(manifest)
+            return await self._api.apply_new(manifest, dry_run=dry_run)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
@@ -78,9 +84,8 @@ class KubeCluster:
                 raise
             if not same_controller(found, manifest):
                 raise NameTaken(ref, found) from error
-            known = {"uid": found["metadata"]["uid"]}
-            made = await self._api.apply({**manifest, "metadata": {**manifest["metadata"], **known}})
-        self._take(made)
+        known = {**manifest["metadata"], "uid": found["metadata"]["uid"]}
+        return await self._api.apply({**manifest, "metadata": known}, dry_run=dry_run)
 
     async def _refuse_second(self, job: Manifest) -> None:
         """Raise where a job already has a trainer, of which there must never be two.

@@ -145,6 +145,9 @@ class LocalCluster:
             self._refresh_volumes()
         self._step()
 
+    async def check(self, manifest: Manifest) -> None:
+        """Do nothing: what a process is given is checked when it starts."""
+
     async def apply_status(self, manifest: Manifest) -> None:
         """Store an object's status; a Deployment or Job reports its own."""
         ref = Ref.of(manifest)
