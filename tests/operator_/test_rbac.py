@@ -18,9 +18,12 @@ from typing import Any
 
 import pytest
 from e2e.harness.control_plane import ControlPlane
-from installation import NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
+from installation import MANIFESTS, NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
 from operators import Namespace, Operator, manifest, until
 
+from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.login import KubeLogin
+from rljob_operator.cluster.port import Ref
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
 from rljob_operator.nats.credentials import operator_credentials
 from rljob_runtime.messaging.nats.server import EmbeddedServer
@@ -85,6 +88,9 @@ def granted(rules: list[Object]) -> set[Right]:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     flags = {"kube-apiserver": ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]}
     with installed(tmp_path_factory.mktemp("rbac"), audit=True, flags=flags) as control_plane:
+        control_plane.kubectl(
+            "apply", "--kustomize", str(MANIFESTS / "policies/operator"), "--validate=strict"
+        )
         yield Installation(control_plane)
 
 
@@ -223,3 +229,67 @@ def test_in_one_namespace_a_role_is_enough(installation: Installation, nats_url:
         deleted(watched)
     assert installation.refused(user) == []
     assert installation.used(user)
+
+
+def named(kind: str, name: str) -> Object:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
+
+
+def inside(namespace: str, manifest: Object) -> Object:
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}
+
+
+STRANGER: Object = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "plain"},
+    "data": {"to": "a friend"},
+}
+OWNED_BY_WEB: Object = {
+    **STRANGER,
+    "metadata": {
+        "name": "of-web",
+        "labels": {"rljob.dev/job": "sums"},
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u", "controller": True}
+        ],
+    },
+}
+CLAIMED: Object = {
+    "metadata": {
+        "ownerReferences": [
+            {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "a", "uid": "u", "controller": True}
+        ]
+    }
+}
+
+
+async def test_the_operator_s_token_is_good_for_nothing_but_objects_of_jobs(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Tried by whoever has stolen it."""
+    admin = installation.control_plane.kubectl
+    admin("create", "namespace", "victim")
+    victim = admin.within("victim")
+    spec = {"containers": [{"name": "own", "image": "own"}]}
+    victim.apply([STRANGER, named("ServiceAccount", "default"), {**named("Pod", "own"), "spec": spec}])
+    account = kubeconfig_of(admin, "rljob-operator", "rljob-system", tmp_path / "stolen.kubeconfig")
+    thief = KubeApi(KubeLogin(account))
+    tried = [
+        thief.create(inside("victim", OWNED_BY_WEB)),
+        thief.create(inside("victim", named("ConfigMap", "new"))),
+        thief.create(inside("victim", named("ServiceAccount", "new"))),
+        thief.create(inside("victim", named("Secret", "new"))),
+        thief.apply(inside("victim", STRANGER)),
+        thief.patch(Ref("ConfigMap", "victim", "plain"), {"data": {"to": "a foe"}}),
+        thief.patch(Ref("ConfigMap", "victim", "plain"), CLAIMED),
+        thief.delete(Ref("ConfigMap", "victim", "plain")),
+        thief.patch(Ref("Pod", "victim", "own"), {"metadata": {"labels": {"rljob.dev/job": "sums"}}}),
+        thief.delete(Ref("Pod", "victim", "own")),
+        thief.patch(Ref("ServiceAccount", "victim", "default"), CLAIMED),
+    ]
+    for request in tried:
+        with pytest.raises(ApiError, match=r"ValidatingAdmissionPolicy 'rljob-operator'.* denied request"):
+            await request
+    await thief.close()
+    assert victim.json("get", "configmap", "plain")["data"] == STRANGER["data"]

@@ -73,6 +73,10 @@ def stalled(watched: Namespace, name: str) -> Object | None:
     return found if found is not None and found["status"] == "True" else None
 
 
+def attempt(watched: Namespace, name: str) -> int:
+    return int((watched.get("rljob", name) or {}).get("status", {}).get("trainerAttempt", 0))
+
+
 @pytest.fixture
 def operator(
     crds: SharedControlPlane, namespace: str, nats_server: EmbeddedServer, tmp_path: Path
@@ -110,7 +114,7 @@ def test_names_that_others_have_are_reported_and_left_alone(operator: Operator, 
     # A job whose name is free again goes on.
     watched("delete", "serviceaccount", "account-worker")
     watched.apply(manifest("account", steps=4))
-    until(lambda: children_of("account") <= watched.children())
+    until(lambda: children_of("account", attempt=attempt(watched, "account")) <= watched.children())
     assert not watched.is_true("account", "Stalled")
 
 

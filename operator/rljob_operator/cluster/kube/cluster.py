@@ -64,9 +64,20 @@ class KubeCluster:
                 return await self._api.apply(manifest, dry_run=dry_run)
             return await self._created(manifest, dry_run=dry_run)
         except ApiError as error:
-            if error.invalid:
-                raise Rejected(str(error)) from error
-            raise
+            if not error.invalid:
+                raise
+            await self._refuse_other(manifest)
+            raise Rejected(str(error)) from error
+
+    async def _refuse_other(self, manifest: Manifest) -> None:
+        """Raise if an object with another uid has the manifest's name: a change of the uid counts as invalid, too."""
+        uid, ref = manifest["metadata"].get("uid"), Ref.of(manifest)
+        found = None if uid is None else await self._api.find(ref)
+        if found is None or found["metadata"]["uid"] == uid:
+            return
+        if not same_controller(found, manifest):
+            raise NameTaken(ref, found)
+        raise ApiError(_CONFLICT, "Conflict", f"{ref} has been replaced by another object since it was read")
 
     async def _created(self, manifest: Manifest, *, dry_run: bool) -> Manifest:
         """Create an object, or change the one that has its name if it has its controller.
