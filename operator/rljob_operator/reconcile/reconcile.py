@@ -149,10 +149,16 @@ class Reconciler:
             if taken is not None and assessment.phase in {Phase.RUNNING, Phase.SUSPENDED}:
                 raise taken
             wanted = tuple(m for m in wanted if Ref.of(m) not in self._taken)
+            await self._rehearsal.check(observed, wanted)
         except SpecError as error:
             wanted = observed.kept
             assessment = job_status.rejected(observed, _reason(error), str(error))
+        except Rejected as error:
+            self._rejected = job.metadata.generation, str(error)
+            wanted = observed.kept
+            assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
         except NameTaken as error:
+            self._taken.add(error.ref)
             wanted = observed.kept
             assessment = job_status.rejected(observed, "NameTaken", str(error))
         stalled = assessment.phase is Phase.STALLED
@@ -167,7 +173,6 @@ class Reconciler:
             if Ref.of(manifest) not in changing:
                 await self._cluster.apply_status(manifest)
         try:
-            await self._rehearsal.check(observed, actions)
             await self._act(actions)
         except Rejected as error:
             self._rejected = job.metadata.generation, str(error)

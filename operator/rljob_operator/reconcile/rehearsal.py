@@ -13,7 +13,7 @@ from rljob_operator import names
 from rljob_operator.children.desired import pool_children
 from rljob_operator.cluster.port import Cluster, Manifest, Ref
 from rljob_operator.decisions.observe import Observed
-from rljob_operator.decisions.plan import Action, Apply
+from rljob_operator.decisions.plan import Apply, plan
 from rljob_operator.names import Role
 
 _NO_POOL_YET = "00000000-0000-0000-0000-000000000000"
@@ -26,17 +26,17 @@ class Rehearsal:
         self._cluster = cluster
         self._passed: int | None = None
 
-    async def check(self, observed: Observed, actions: Sequence[Action]) -> None:
-        """Check the workloads that the actions create or change, as far as the user has patched their templates.
+    async def check(self, observed: Observed, wanted: Sequence[Manifest]) -> None:
+        """Check the workloads that are to be created or changed, as far as the user has patched their templates.
 
         Raises:
             Rejected: the cluster would refuse a workload.
             NameTaken: an object that is not the job's has a workload's name.
         """
         generation = observed.job.metadata.generation
-        applied = [action.manifest for action in actions if isinstance(action, Apply)]
-        if not applied or self._passed == generation:
+        if self._passed == generation:
             return
+        applied = [action.manifest for action in plan(observed, wanted) if isinstance(action, Apply)]
         for manifest in _workloads(observed, applied):
             await self._cluster.check(manifest)
         self._passed = generation
