@@ -1,21 +1,31 @@
-"""Three nats-servers on this machine that replicate streams, each of which can be stopped and continued."""
+"""Three nats-servers on this machine that replicate streams, to be killed, frozen, wiped, parted and restarted.
+
+The servers reach each other only through proxies (`links`), one for each direction of each pair, so that a test can cut
+any of them off without root. What a cut link held back arrives when it is mended, as over a network that lost packets.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
+from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import permutations
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import nats
+from links import Link
 
-from rljob_runtime.messaging.nats.server import command, hold_port
+from rljob_runtime.messaging.nats.server import command, hold_port, render_config
 
 SIZE = 3
 _PATIENCE = 120.0  # seconds
+#: An address at which nobody listens: servers tell each other theirs, and would connect past the proxies.
+_NOWHERE = "127.0.0.1:1"
 
 
 class NatsCluster:
@@ -23,62 +33,141 @@ class NatsCluster:
 
     Args:
         folder: for their files.
+        sync_interval: of JetStream's files.
+        proxied: whether routes go through proxies, which `part` needs. A proxy costs throughput.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, sync_interval: str = "1s", proxied: bool = True) -> None:
         self._folder = folder
+        self._sync_interval = sync_interval
+        self._proxied = proxied
         self._held = ExitStack()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._links: dict[tuple[int, int], Link] = {}
+        self._ports: list[int] = []
         self.urls: list[str] = []
 
     async def __aenter__(self) -> Self:
-        self._start()
+        self._ports = [self._port() for _ in range(SIZE)]
+        routes = [self._port() for _ in range(SIZE)]
+        self.urls = [f"nats://127.0.0.1:{port}" for port in self._ports]
+        for one, other in permutations(range(SIZE), 2):
+            link = Link(routes[other])
+            await link.open()
+            self._links[one, other] = link
+        for number in range(SIZE):
+            self._configure(number, routes)
+            self.start(number)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
+        for number in list(self._processes):
+            self.kill(number)
+        for link in self._links.values():
+            await link.close()
         self._held.close()
 
-    def _start(self) -> None:
-        ports = [self._port() for _ in range(SIZE)]
-        routes = [self._port() for _ in range(SIZE)]
-        self.urls = [f"nats://127.0.0.1:{port}" for port in ports]
-        listed = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
-        for number in range(SIZE):
-            config = self._folder / f"s{number}.conf"
-            config.write_text(
-                f"server_name: s{number}\nhost: 127.0.0.1\nport: {ports[number]}\n"
-                f'jetstream {{ store_dir: "{self._folder / f"s{number}"}" }}\n'
-                f"cluster {{ name: c, listen: 127.0.0.1:{routes[number]}, routes: [{listed}] }}\n"
-            )
-            with (self._folder / f"s{number}.log").open("wb") as log:
-                self._processes.append(subprocess.Popen(command(config), stdout=log, stderr=log))
+    def _configure(self, number: int, routes: list[int]) -> None:
+        ports = {
+            other: self._links[number, other].port if self._proxied else routes[other]
+            for other in range(SIZE)
+            if other != number
+        }
+        listed = ", ".join(f"nats://127.0.0.1:{port}" for port in ports.values())
+        advertise = f", advertise: {_NOWHERE!r}" if self._proxied else ""
+        self._config(number).write_text(
+            render_config(self.files(number), self._ports[number], sync_interval=self._sync_interval)
+            + f"server_name: s{number}\n"
+            + f"cluster {{ name: c, listen: 127.0.0.1:{routes[number]}, routes: [{listed}]{advertise} }}\n"
+        )
+
+    def _config(self, number: int) -> Path:
+        return self._folder / f"s{number}.conf"
+
+    def files(self, number: int) -> Path:
+        """Folder of a server's files."""
+        return self._folder / f"s{number}"
 
     def _port(self) -> int:
         return int(self._held.enter_context(hold_port()).getsockname()[1])
 
-    async def leader(self, stream: str) -> int:
-        """Number of the server that leads a stream, once all replicas of it are up to date."""
-        client = await nats.connect(self.urls[0])
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                while True:
-                    info: Any = (await client.jetstream().stream_info(stream)).cluster
-                    replicas = info.replicas or []
-                    if info.leader and len(replicas) == SIZE - 1 and all(r.current for r in replicas):
-                        return int(info.leader.removeprefix("s"))
-                    await asyncio.sleep(0.1)
-        finally:
-            await client.close()
+    # ------------------------------------------------------------------------------------ what a test does
+
+    def start(self, number: int) -> None:
+        """Start a server; it joins the others on its own time."""
+        with (self._folder / f"s{number}.log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(command(self._config(number)), stdout=log, stderr=log)
+
+    def kill(self, number: int) -> None:
+        """Kill a server (SIGKILL)."""
+        process = self._processes.pop(number)
+        process.kill()
+        process.wait()
+
+    def shut_down(self, number: int) -> None:
+        """Ask a server to end (SIGTERM), as a rolling restart does; it has ended on return."""
+        process = self._processes.pop(number)
+        process.terminate()
+        process.wait(_PATIENCE)
+
+    def wipe(self, number: int) -> None:
+        """Delete the files of a server that does not run: its disk is a new one."""
+        shutil.rmtree(self.files(number))
 
     def stop(self, number: int) -> None:
-        """Stop a server: it answers nothing, and hears nothing."""
+        """Stop a server (SIGSTOP): it answers nothing, and hears nothing."""
         self._processes[number].send_signal(signal.SIGSTOP)
 
     def continue_(self, number: int) -> None:
         """Continue a server that was stopped."""
         self._processes[number].send_signal(signal.SIGCONT)
+
+    def part(self, some: Iterable[int]) -> None:
+        """Cut every link between these servers and the others; clients reach all of them."""
+        inside = set(some)
+        for (one, other), link in self._links.items():
+            if (one in inside) != (other in inside):
+                link.cut()
+
+    def mend(self) -> None:
+        """Mend all links."""
+        for link in self._links.values():
+            link.mend()
+
+    # ------------------------------------------------------------------------------------ what it shows
+
+    async def leader(self, stream: str) -> int:
+        """Number of the server that leads a stream, once all replicas of it are up to date."""
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                for number in self._processes:
+                    found = await self._replication(number, stream)
+                    replicas = (found.replicas or []) if found else []
+                    healthy = [replica for replica in replicas if replica.current and not replica.offline]
+                    if found and found.leader and len(healthy) == SIZE - 1:
+                        return _number(found.leader)
+                await asyncio.sleep(0.1)
+
+    async def led_by(self, number: int, stream: str) -> int | None:
+        """Number of the server that leads a stream, as another server has it; None if it has nobody."""
+        found = await self._replication(number, stream)
+        return _number(found.leader) if found and found.leader else None
+
+    async def _replication(self, number: int, stream: str) -> Any:
+        """What a server says of a stream's replicas; None if it does not answer."""
+        try:
+            client = await nats.connect(self.urls[number], connect_timeout=2, allow_reconnect=False)
+        except (OSError, TimeoutError, nats.errors.Error):
+            return None
+        try:
+            return (await client.jetstream(timeout=2).stream_info(stream)).cluster
+        except (TimeoutError, nats.errors.Error):
+            return None
+        finally:
+            await client.close()
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("s"))

@@ -21,7 +21,7 @@ FROZEN = 12
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
-    async with NatsCluster(tmp_path) as running:
+    async with NatsCluster(tmp_path, proxied=False) as running:
         yield running
 
 
@@ -48,6 +48,9 @@ async def test_a_server_that_is_behind_does_not_say_that_messages_are_gone(
     newest = (await asyncio.gather(*writes))[-ASKED:]
     await asyncio.sleep(FROZEN)
     cluster.continue_(behind)
+    newest_there = await reader.last(Channel.TRAJECTORIES)
+    assert newest_there is not None
+    assert newest_there.sequence == newest[-1]
     for _ in range(10):
         found = await reader.get(Channel.TRAJECTORIES, newest)
         assert [m.sequence if m is not None else None for m in found] == newest

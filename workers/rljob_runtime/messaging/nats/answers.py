@@ -38,7 +38,8 @@ def parsed(data: bytes) -> dict[str, Any]:
     refused = JetStreamError(error)
     # 10008: JetStream is starting or recovering. 10059: the stream is not created yet, by the role that creates it.
     # 10005: a cluster has fewer servers now than the stream has replicas. 429: more requests wait in the server than
-    # it keeps.
-    if refused.err_code in (10005, 10008, 10059) or refused.code == 429:
+    # it keeps. 10009: a cluster is without a leader. 10158: this message was sent before, to a leader that was lost
+    # since, and it is not decided yet whether it is stored.
+    if refused.err_code in (10005, 10008, 10009, 10059, 10158) or refused.code == 429:
         raise Interrupted(str(refused))
     raise refused

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _RECONNECT_WAIT = 0.2
 _RETRY_WAIT = 0.05
+#: A server that leaves two pings unanswered is given up: of a cluster, another one answers.
+_PING_SECONDS = 2
 #: Seconds after which a cancellation that had no effect is repeated.
 _CANCEL_AGAIN = 0.5
 _NO_RESPONDERS = "503"
@@ -115,7 +117,7 @@ class Connection:
                 connect_timeout=2,
                 reconnect_time_wait=_RECONNECT_WAIT,  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
-                ping_interval=10,
+                ping_interval=_PING_SECONDS,
             )
         )
         try:

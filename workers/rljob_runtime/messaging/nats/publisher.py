@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from rljob_core.errors import Fenced, StoreFull
@@ -10,6 +9,7 @@ from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
+from rljob_runtime.messaging.nats.pull import get_from_leader
 from rljob_runtime.messaging.nats.streams import JobStreams
 from rljob_runtime.messaging.nats.window import Window
 
@@ -83,10 +83,12 @@ class Publisher:
 
     async def _stored_before(self, channel: Channel, expected: int | None, identity: str) -> int | None:
         """The sequence of this message if it is already stored where expected: its acknowledgement was lost."""
-        subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        body = self._newest(channel) if expected is None else get_request(expected + 1)
-        headers = (await self._connection.request(subject, body)).headers or {}
-        return int(headers["Nats-Sequence"]) if headers.get(MESSAGE_ID) == identity else None
+        found = (
+            await self._newest(channel) if expected is None else await self._get(channel, seq=expected + 1)
+        )
+        if found is None or (found[0].headers or {}).get(MESSAGE_ID) != identity:
+            return None
+        return found[1]
 
     async def _forgotten(
         self, channel: Channel, expected_id: str, subject: str, data: bytes, head: Mapping[str, str]
@@ -97,13 +99,12 @@ class Publisher:
         between the two requests, and a restart ends the connection: on one connection the sequence is enough.
         """
         generation = self._connection.generation
-        asked = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        newest = (await self._connection.request(asked, self._newest(channel))).headers or {}
-        if newest.get(MESSAGE_ID) != expected_id:
+        newest = await self._newest(channel)
+        if newest is None or (newest[0].headers or {}).get(MESSAGE_ID) != expected_id:
             return None
         if generation != self._connection.generation:
             raise Interrupted("the connection was lost")
-        conditions = {"Nats-Expected-Last-Sequence": newest["Nats-Sequence"], **head}
+        conditions = {"Nats-Expected-Last-Sequence": str(newest[1]), **head}
         del conditions["Nats-Expected-Last-Msg-Id"]
         try:
             return _sequence(await self._connection.request(subject, data, conditions))
@@ -112,18 +113,12 @@ class Publisher:
                 raise
             return None
 
-    def _newest(self, channel: Channel) -> bytes:
-        return last_request(self._streams.subject_of(channel, ">"))
+    async def _newest(self, channel: Channel) -> tuple[Received, int] | None:
+        return await self._get(channel, last_by_subj=self._streams.subject_of(channel, ">"))
 
-
-def get_request(sequence: int) -> bytes:
-    """A request of `DIRECT.GET` for the message at a sequence."""
-    return b'{"seq":%d}' % sequence
-
-
-def last_request(subject: str) -> bytes:
-    """A request of `DIRECT.GET` for the newest message of a subject, which may have wildcards."""
-    return json.dumps({"last_by_subj": subject}).encode()
+    async def _get(self, channel: Channel, **which: object) -> tuple[Received, int] | None:
+        """From the leader: another replica may not have the message yet, and a writer would be taken for replaced."""
+        return await get_from_leader(self._connection, self._streams.stream(channel), which)
 
 
 def _sequence(answer: Received) -> int:

@@ -15,12 +15,13 @@ from typing import Any
 
 from rljob_core.ports import MESSAGE_ID, Message
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError
-from rljob_runtime.messaging.nats.client import Received
+from rljob_runtime.messaging.nats.client import Received, received
 from rljob_runtime.messaging.nats.connection import Connection
 
 #: Bytes of one pull: an eighth of what makes the server cut a slow client off (64 MB).
 PULL_BYTES = 8 << 20
 NANOSECONDS = 1_000_000_000
+_NO_MESSAGE = 10037
 #: Error codes for the creation of a consumer while a consumer of that name is being deleted.
 _BEING_DELETED = (10012, 10149)
 
@@ -104,6 +105,21 @@ def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
         },
         size=int(size) if size.isdecimal() and len(size) < 16 else len(arrived.data),
     )
+
+
+async def get_from_leader(
+    connection: Connection, stream: str, which: Mapping[str, Any]
+) -> tuple[Received, int] | None:
+    """A message of a stream and its sequence, as the server that leads the stream has them; None if there is none.
+
+    Args:
+        which: `{"seq": …}`, or `{"last_by_subj": …}` for the newest of a subject, which may have wildcards.
+
+    Raises:
+        Interrupted, JetStreamError: see `Connection.call`.
+    """
+    answer = await connection.find(f"STREAM.MSG.GET.{stream}", which, absent=_NO_MESSAGE)
+    return None if answer is None else (received(answer["message"]), int(answer["message"]["seq"]))
 
 
 async def create_consumer(connection: Connection, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:

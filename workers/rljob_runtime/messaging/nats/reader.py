@@ -25,8 +25,9 @@ from rljob_runtime.messaging.nats.streams import probe_config, reader_config
 
 _PULL_MESSAGES = 1024
 _PULL_SECONDS = 30.0
-_HEARTBEAT_SECONDS = 5.0
-_SILENCE_SECONDS = 3 * _HEARTBEAT_SECONDS
+#: A reader's consumer is on one server of a cluster, which may die while the reader's own connection lives on.
+_HEARTBEAT_SECONDS = 1.0
+_SILENCE_SECONDS = 4 * _HEARTBEAT_SECONDS
 
 
 async def read_in_order(

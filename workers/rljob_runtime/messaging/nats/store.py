@@ -11,10 +11,10 @@ from uuid import uuid4
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.ports import Channel, Message, first_sequence
 from rljob_runtime.messaging.nats.answers import NO_CONSUMER, JetStreamError
-from rljob_runtime.messaging.nats.client import Received, received
+from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
-from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher, get_request, last_request
-from rljob_runtime.messaging.nats.pull import message_of
+from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher
+from rljob_runtime.messaging.nats.pull import get_from_leader, message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.signals import SignalBucket
@@ -24,7 +24,6 @@ from rljob_runtime.messaging.nats.window import Window
 #: Limits of the server, of the account, and of one stream of an account.
 _NO_ROOM = (*NO_STORAGE, 10002, 10122)
 _STREAM_EXISTS = 10058
-_NO_MESSAGE = 10037
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
 
@@ -238,7 +237,7 @@ class NatsStore:
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
         """Messages by sequence; None for one that is gone."""
         subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        bodies = [get_request(sequence) for sequence in sequences]
+        bodies = [b'{"seq":%d}' % sequence for sequence in sequences]
         answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
         found = {n: self._stored(channel, answer) for n, answer in zip(sequences, answers, strict=True)}
         # Any replica of the stream may have answered, also one that is behind the others; the leader is not.
@@ -251,22 +250,22 @@ class NatsStore:
         return [found[sequence] for sequence in sequences]
 
     async def _get_from_leader(self, channel: Channel, sequence: int) -> Message | None:
-        """A message as the server that leads the stream has it: slower than `DIRECT.GET`, which any replica answers."""
+        return await self._ask_leader(channel, {"seq": sequence})
 
-        subject = f"STREAM.MSG.GET.{self._streams.stream(channel)}"
-        answer = await self._call(subject, {"seq": sequence}, absent=_NO_MESSAGE)
-        if answer is None:
+    async def _ask_leader(self, channel: Channel, which: Mapping[str, Any]) -> Message | None:
+        """A message as the server that leads the stream has it: slower than `DIRECT.GET`, which any replica answers."""
+        stream = self._streams.stream(channel)
+        found = await self._connection.retried(partial(get_from_leader, self._connection, stream, which))
+        if found is None:
             return None
-        stored = received(answer["message"])
+        stored, sequence = found
         suffix = self._streams.suffix_of(channel, stored.subject)
         return message_of(stored, suffix=suffix, sequence=sequence)
 
     async def last(self, channel: Channel, suffix: str = ">") -> Message | None:
         """The newest message of a suffix that is stored; None if there is none."""
-        subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        body = last_request(self._streams.subject_of(channel, suffix))
-        (answer,) = await self._connection.requests(subject, [body], window=1)
-        return self._stored(channel, answer)
+        # Of a replica that is behind, `DIRECT.GET` would give an older one.
+        return await self._ask_leader(channel, {"last_by_subj": self._streams.subject_of(channel, suffix)})
 
     async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
         """The suffixes under a pattern that have messages, and how many."""
