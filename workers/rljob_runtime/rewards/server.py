@@ -40,6 +40,24 @@ log = logging.getLogger(__name__)
 _GROUP_MAY_CONNECT = 0o660
 
 
+class _Replies:
+    """Writes all replies of one turn of the loop at once: the outcomes of a chunk come together."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._frames = list[bytes]()
+
+    def send(self, reply: bytes) -> None:
+        """Write a reply after this turn."""
+        if not self._frames:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._frames.append(reply)
+
+    def _flush(self) -> None:
+        self._writer.writelines(self._frames)
+        self._frames = []
+
+
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Score what one connection asks for, until its other end closes it."""
     pool: RewardPool | None = None
@@ -58,11 +76,12 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(frame(setup_reply("failed", message=str(error))))
             return
         writer.write(frame(setup_reply("ready")))
+        replies = _Replies(writer)
         async with asyncio.TaskGroup() as scoring:
             # Both come from one frame; a job ends the group only if no process of the pool stays alive.
             while True:
                 number, job = pickle.loads(await read_frame(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
-                scoring.create_task(_score(pool, number, job, writer))
+                scoring.create_task(_score(pool, number, job, replies))
     except* (OSError, asyncio.IncompleteReadError):
         pass  # the worker has gone, or it only asked whether this server lives
     except* RewardFailed as failures:
@@ -87,8 +106,8 @@ async def _started(pool: RewardPool, reader: asyncio.StreamReader) -> bool:
     return started
 
 
-async def _score(pool: RewardPool, number: int, job: ScoringJob, writer: asyncio.StreamWriter) -> None:
-    writer.write(frame(scoring_reply(number, await pool.score(job))))
+async def _score(pool: RewardPool, number: int, job: ScoringJob, replies: _Replies) -> None:
+    replies.send(frame(scoring_reply(number, await pool.score(job))))
 
 
 async def _serve_standard_input() -> None:
