@@ -19,13 +19,16 @@ SECRETS_FILE = "secrets.yaml"
 def nats_init(
     folder: Annotated[Path, typer.Argument(help="Where the files are kept.", show_default=False)],
     namespace: Annotated[str, typer.Option(help="Of NATS and the operator.")] = "rljob-system",
+    accounts_folder: Annotated[
+        str, typer.Option(help="Where nats-server keeps the jobs' accounts: on its volume.")
+    ] = "/data/accounts",
 ) -> None:
     """Make the keys by which NATS knows the operator and every job's roles.
 
     Writes `seeds.json` (keep it secret and safe: all else follows from it), `accounts.conf` (the part of the server's
     configuration that makes it ask for credentials; no secret) and `secrets.yaml` (both Secrets for the cluster).
     Run again, it writes the same; without `signing` in `seeds.json`, a new signing key, which ends all credentials
-    made with the old one.
+    made with the old one, and no stream.
 
     **Examples**
 
@@ -38,8 +41,8 @@ def nats_init(
         seeds = Seeds.complete(_known(folder / SEEDS_FILE), os.urandom)
         texts = {
             SEEDS_FILE: seeds.text(),
-            ACCOUNTS_FILE: server_config(seeds),
-            SECRETS_FILE: _manifests(seeds, namespace),
+            ACCOUNTS_FILE: server_config(seeds, folder=accounts_folder),
+            SECRETS_FILE: _manifests(seeds, namespace, accounts_folder),
         }
         for name, text in texts.items():
             _replace(folder / name, text)
@@ -66,7 +69,7 @@ def _known(file: Path) -> dict[str, str]:
         return {}
 
 
-def _manifests(seeds: Seeds, namespace: str) -> str:
+def _manifests(seeds: Seeds, namespace: str, accounts_folder: str) -> str:
     from ruamel.yaml import YAML
 
     from rljob_operator.nats.accounts import secrets
@@ -76,7 +79,7 @@ def _manifests(seeds: Seeds, namespace: str) -> str:
     yaml.explicit_start = True
     yaml.width = 1 << 20  # never fold
     text = io.StringIO()
-    yaml.dump_all(secrets(seeds, namespace=namespace), text)
+    yaml.dump_all(secrets(seeds, namespace=namespace, folder=accounts_folder), text)
     return text.getvalue()
 
 

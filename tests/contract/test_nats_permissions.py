@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -32,14 +31,17 @@ from rljob_core.ports import WORK_QUEUES, Channel
 from rljob_core.spec import RLJob, RLJobSpec
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
-from rljob_operator.nats.credentials import job_credentials, operator_credentials
-from rljob_operator.nats.permissions import Holder
+from rljob_operator.nats.credentials import JobKeys, job_credentials, operator_credentials, user_limits
+from rljob_operator.nats.job_accounts import account_name, job_accounts
+from rljob_operator.nats.jwt import Kind, credentials_file, public_key, seed_of, token
+from rljob_operator.nats.permissions import REPORTS, Holder, Permissions
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
 
 SECONDS = 60.0
 """After which a test that waits for something gives up."""
@@ -50,12 +52,14 @@ ISSUER = issuer(SEEDS)
 class Site:
     """A server that asks for credentials, and who connects to it."""
 
-    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
-        self.server = server
-        self._folder = folder
+    def __init__(self, folder: Path, seeds: Seeds = SEEDS) -> None:
+        accounts = server_config(seeds, folder=str(folder / "accounts"))
+        self.server = EmbeddedServer(folder, accounts=accounts)
+        self.folder = folder
+        self.issuer = issuer(seeds)
 
     def credentials(self, holder: Holder, uid: str) -> str:
-        return job_credentials(ISSUER, holder, namespace="default", job="roles", uid=uid)
+        return job_credentials(self.issuer, holder, namespace="default", job="roles", uid=uid)
 
     def store(self, holder: Holder, uid: str, *, of: str | None = None, **options: object) -> NatsStore:
         """A role's store; `of`: the UID of the job whose streams it tries for."""
@@ -66,7 +70,7 @@ class Site:
             stream_prefix=names.prefix,
             credentials=self.credentials(holder, uid),
             inbox=inbox_of(uid, holder),
-            **{"patience": 20.0, "create": holder is Holder.STREAMS} | options,  # type: ignore[arg-type]
+            **{"patience": 20.0, "create": False} | options,  # type: ignore[arg-type]
         )
 
     @asynccontextmanager
@@ -81,8 +85,25 @@ class Site:
             await store.close()
 
     async def create(self, uid: str) -> None:
-        async with self.opened(Holder.STREAMS, uid):
-            pass
+        """Let a job have its accounts and streams."""
+        async with self.operating() as streams:
+            assert await streams.prepare(job_of(uid), TRAJECTORY_BYTES)
+
+    @asynccontextmanager
+    async def operating(self) -> AsyncIterator[JobStreams]:
+        """The operator's part, connected."""
+        credentials = self.folder / "operator.creds"
+        credentials.write_text(operator_credentials(self.issuer))
+        connection = NatsConnection(self.server.url, credentials=str(credentials))
+        connected = asyncio.Event()
+        connection.on_outage = connected.set
+        running = asyncio.create_task(connection.run())
+        try:
+            await asyncio.wait_for(connected.wait(), SECONDS)
+            yield JobStreams(connection, self.issuer)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     @asynccontextmanager
     async def connection(self, credentials: str, inbox: str) -> AsyncIterator[Connection]:
@@ -97,16 +118,33 @@ class Site:
 
     @asynccontextmanager
     async def operator(self) -> AsyncIterator[Connection]:
-        async with self.connection(operator_credentials(ISSUER), "_INBOX") as connection:
+        async with self.connection(operator_credentials(self.issuer), "_INBOX") as connection:
             yield connection
+
+
+def job_of(uid: str) -> RLJob:
+    """The job of the site's streams."""
+    return RLJob.model_validate(
+        {
+            "apiVersion": "rljob.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": "roles", "namespace": "default", "uid": uid},
+            "spec": {
+                "steps": 1,
+                "model": {"uri": "/model"},
+                "data": {"dataset": "chain_sum"},
+                "rollout": {"pools": [{"name": "cpu", "replicas": 1}]},
+            },
+        }
+    )
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory):
-    server = EmbeddedServer(tmp_path_factory.mktemp("nats"), accounts=server_config(SEEDS))
-    asyncio.run(server.start())
-    yield Site(server, tmp_path_factory.mktemp("credentials"))
-    asyncio.run(server.kill())
+    site = Site(tmp_path_factory.mktemp("nats"))
+    asyncio.run(site.server.start())
+    yield site
+    asyncio.run(site.server.kill())
 
 
 @pytest.fixture
@@ -233,6 +271,7 @@ async def test_a_role_can_do_what_it_needs_and_nothing_else(site: Site, filled: 
 @pytest.mark.parametrize("holder", ALLOWED)
 async def test_another_jobs_streams_are_out_of_reach(site: Site, filled: str, holder: Holder) -> None:
     mine = uuid4().hex
+    await site.create(mine)
     async with site.opened(holder, mine, of=filled) as store:
         for operation in operations(store).values():
             with pytest.raises(StoreUnavailable, match="permissions violation"):
@@ -385,6 +424,69 @@ async def _some(batches):
     await batches.aclose()
 
 
+# ------------------------------------------------------------------------------- streams that reach elsewhere
+
+OTHERS = {
+    "sources": {"sources": [{"name": "{stream}"}]},
+    "mirror": {"mirror": {"name": "{stream}"}},
+    "another's subjects": {"subjects": ["{subject}.>"]},
+    "all subjects of jobs": {"subjects": ["rljob.>"]},
+    "answers of services": {"subjects": ["_R_.>"], "no_ack": True},
+    "answers": {"subjects": ["_INBOX.>"], "no_ack": True},
+    "requests": {"subjects": ["$JS.API.>"], "no_ack": True},
+    "figures": {"subjects": ["report.>", "rljob.reports.>"]},
+    "into its ledger": {"subjects": ["own.>"], "republish": {"src": "own.>", "dest": "{subject}.ledger.>"}},
+    "into its deletion": {
+        "subjects": ["own.>"],
+        "republish": {"src": "own.*", "dest": "$JS.API.STREAM.DELETE.{{{{wildcard(1)}}}}"},
+    },
+}
+
+
+def everything_allowed(keys: JobKeys) -> str:
+    """Credentials that nobody has: all rights in the account of a job's streams."""
+    seed, everything = seed_of(Kind.USER, os.urandom(32)), Permissions((">",), (">",))
+    claims = {"type": "user", "issuer_account": keys.account("streams"), **user_limits(everything)}
+    jwt = token(name="all", subject=public_key(seed), issuer=keys.signing("streams"), claims=claims)
+    return credentials_file(jwt, seed)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+async def test_a_stream_of_any_configuration_reaches_no_other_job(site: Site, filled: str, name: str) -> None:
+    """Even if a tenant could create streams in its job's account, and do anything else there."""
+    keys = JobKeys(ISSUER, "default", "thief", uuid4().hex)
+    names = StreamNames.of_job(namespace="default", job="roles", uid=filled)
+    places = {"stream": names.stream(Channel.TRAJECTORIES), "subject": names.subject}
+    definition = {"name": "LOOT", "storage": "file", **_filled_in(OTHERS[name], places)}
+    async with site.operator() as operator, site.opened(Holder.READER, filled) as reader:
+        for jwt in job_accounts(keys, revision=1).tokens:
+            assert b"jwt updated" in (await operator.request("$SYS.REQ.CLAIMS.UPDATE", jwt.encode())).data
+        before = await reader.depths()
+        async with site.connection(everything_allowed(keys), "_INBOX") as thief:
+            with suppress(JetStreamError):  # some are refused
+                await thief.call("STREAM.CREATE.LOOT", definition)
+            thief.send(f"own.{names.stream(Channel.LEDGER)}", b"x")
+            async with site.opened(Holder.ROLLOUT, filled) as rollout:
+                await rollout.publish(Channel.TRAJECTORIES, "payload", b"secret")
+            (message,) = await reader.get(Channel.TRAJECTORIES, [before["trajectories"] + 2])
+            assert message is not None
+            assert message.data == b"secret"
+            with suppress(JetStreamError):
+                found = await thief.call("STREAM.INFO.LOOT", {"subjects_filter": ">"})
+                kept = found["state"].get("subjects", {})
+                assert not [s for s in kept if filled in s and not s.startswith("own.")], kept
+        after = await reader.depths()
+        assert after == {**before, "trajectories": before["trajectories"] + 1}
+
+
+def _filled_in(value: object, places: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled_in(part, places) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_filled_in(part, places) for part in value]
+    return value.format(**places) if isinstance(value, str) else value
+
+
 # ---------------------------------------------------------------------------------------------- whole jobs
 
 
@@ -493,12 +595,12 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
     """Through a restart of the server, an engine's death, and events that a role sends under another one's name."""
     uid = uuid4().hex
     tiny_model(tmp_path / "model")
+    await site.create(uid)
     async with (
         Workers(site, tmp_path, config_of(tmp_path, uid)) as workers,
         site.opened(Holder.READER, uid, patience=100) as reader,
     ):
         training = asyncio.create_task(workers.train())
-        await site.create(uid)  # for which all of them wait
         try:
             async with asyncio.timeout(200):
                 await until(reader, lambda line: line.version >= 2)
@@ -525,112 +627,100 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
             assert trouble not in workers.logs()
 
 
-async def test_the_streams_role_makes_them_as_a_process_of_its_own(site: Site, tmp_path: Path) -> None:
-    uid = uuid4().hex
-    config = tmp_path / "config.json"
-    config.write_text(config_of(tmp_path, uid).model_dump_json(by_alias=True))
-    environment = {
-        **os.environ,
-        "RLJOB_CONFIG": str(config),
-        "RLJOB_NATS_URL": site.server.url,
-        "RLJOB_NATS_CREDENTIALS": site.credentials(Holder.STREAMS, uid),
-    }
-    command = [sys.executable, "-m", "rljob_runtime.main", "streams"]
-    for _ in range(2):  # it may be started again
-        await asyncio.to_thread(subprocess.run, command, env=environment, check=True, timeout=120)
-    async with site.opened(Holder.READER, uid) as reader:
-        assert await reader.depths() == {channel.value: 0 for channel in Channel}
-
-
-def asking_job(uid: str) -> RLJob:
-    """The job of the site's streams."""
-    return RLJob.model_validate(
-        {
-            "apiVersion": "rljob.dev/v1alpha1",
-            "kind": "RLJob",
-            "metadata": {"name": "roles", "namespace": "default", "uid": uid},
-            "spec": {
-                "steps": 1,
-                "model": {"uri": "/model"},
-                "data": {"dataset": "chain_sum"},
-                "rollout": {"pools": [{"name": "cpu", "replicas": 1}]},
-            },
-        }
-    )
-
-
-async def test_the_operator_reads_how_much_each_engine_has_to_do(
-    site: Site, uid: str, tmp_path: Path
-) -> None:
-    credentials = tmp_path / "operator.creds"
-    credentials.write_text(operator_credentials(ISSUER))
-    connection = NatsConnection(site.server.url, credentials=str(credentials))
-    job_streams = JobStreams(connection)
-    connected = asyncio.Event()
-    connection.on_outage = connected.set
-    running = asyncio.create_task(connection.run())
-    job = asking_job(uid)
-    try:
+async def test_the_operator_reads_how_much_each_engine_has_to_do(site: Site, uid: str) -> None:
+    job = job_of(uid)
+    assert await JobStreams(NatsConnection("nats://127.0.0.1:1"), ISSUER).engine_loads(job) == {}
+    async with site.operating() as job_streams, site.opened(Holder.ROLLOUT, uid) as engines:
         assert await job_streams.engine_loads(job) == {}
-        async with site.opened(Holder.ROLLOUT, uid) as engines:
-            for pod, load in (("a-0", 3), ("b-1", 0)):
-                signal = EngineSignal(f"{pod}.1f", "cpu", 1, 1, load, 8, load, 1, 0)
-                await engines.put_signal(f"{ENGINE_SIGNALS}{pod}.1f", ENGINE_SIGNAL.dump_json(signal))
-            await asyncio.wait_for(connected.wait(), SECONDS)
-            assert await job_streams.engine_loads(job) == {"a-0": 4, "b-1": 1}
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        for pod, load in (("a-0", 3), ("b-1", 0)):
+            signal = EngineSignal(f"{pod}.1f", "cpu", 1, 1, load, 8, load, 1, 0)
+            await engines.put_signal(f"{ENGINE_SIGNALS}{pod}.1f", ENGINE_SIGNAL.dump_json(signal))
+        assert await job_streams.engine_loads(job) == {"a-0": 4, "b-1": 1}
 
 
 async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch(
-    site: Site, uid: str, tmp_path: Path
+    site: Site, uid: str
 ) -> None:
-    credentials = tmp_path / "operator.creds"
-    credentials.write_text(operator_credentials(ISSUER))
-    connection = NatsConnection(site.server.url, credentials=str(credentials))
-    job_streams = JobStreams(connection)
-    job = asking_job(uid)
-    assert not await job_streams.make_room(job, 5 << 30), "it is not connected"
-    connected = asyncio.Event()
-    connection.on_outage = connected.set
-    running = asyncio.create_task(connection.run())
-    await asyncio.wait_for(connected.wait(), SECONDS)
-    wanted = 5 << 30
-    try:
-        async with (
-            site.opened(Holder.COORDINATOR, uid) as coordinator,
-            site.opened(Holder.STREAMS, uid) as streams,
-        ):
-            with pytest.raises(StoreFull, match="4096 MB so far"):
-                await coordinator.grow(Channel.TRAJECTORIES, wanted)
-            assert not await job_streams.make_room(asking_job("none"), wanted), "it has no streams as yet"
-            assert not await job_streams.make_room(job, 2 << 40), "the server has 1 TB"
-            with pytest.raises(StoreFull):
-                await coordinator.grow(Channel.TRAJECTORIES, wanted)
-            assert await job_streams.make_room(job, wanted)
+    job, wanted = job_of(uid), 5 << 30
+    assert not await JobStreams(NatsConnection(site.server.url), ISSUER).prepare(job, wanted), "not connected"
+    async with site.operating() as job_streams, site.opened(Holder.COORDINATOR, uid) as coordinator:
+        with pytest.raises(StoreFull, match="4096 MB so far"):
             await coordinator.grow(Channel.TRAJECTORIES, wanted)
-            assert await job_streams.make_room(job, wanted - 1), "it is large enough"
-            await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
-            await streams.grow(Channel.TRAJECTORIES, wanted + 1)  # as its pod does at its start
-            await coordinator.grow(Channel.TRAJECTORIES, wanted + 1)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        assert not await job_streams.prepare(job, 2 << 40), "the server has 1 TB"
+        with pytest.raises(StoreFull):
+            await coordinator.grow(Channel.TRAJECTORIES, wanted)
+        assert await job_streams.prepare(job, wanted)
+        await coordinator.grow(Channel.TRAJECTORIES, wanted)
+        assert await job_streams.prepare(job, wanted - 1), "it is large enough"
+        await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
 
 
-async def test_the_operator_hears_figures_and_removes_streams(site: Site, uid: str) -> None:
-    names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
-    heard: asyncio.Queue[bytes] = asyncio.Queue()
+async def test_a_job_that_the_server_has_no_room_for_says_so(site: Site) -> None:
+    job = job_of(uuid4().hex)
+    async with site.operating() as job_streams:
+        assert job_streams.trouble(job) is None
+        assert not await job_streams.prepare(job, 2 << 40), "the server has 1 TB"
+        trouble = job_streams.trouble(job)
+        assert trouble is not None
+        assert trouble.reason == "StreamsRefused"
+        assert "trajectories cannot be created: " in trouble.message
+        assert "give the NATS server more storage" in trouble.message
+        assert await job_streams.prepare(job, 1 << 30)  # once it has
+        assert job_streams.trouble(job) is None
+
+
+async def test_the_operator_hears_of_each_job_under_the_name_of_its_account(site: Site, uid: str) -> None:
+    heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     async with site.operator() as operator, site.opened(Holder.COORDINATOR, uid) as coordinator:
-        await operator._client.listen("rljob.*.*.*.metrics.>", lambda message: heard.put_nowait(message.data))
-        # Once this is answered, the server knows of the subscription: another connection's messages may overtake it.
-        await operator.call(f"STREAM.INFO.{names.stream(Channel.METRICS)}", {})
+        await operator._client.listen(f"{REPORTS}.*.>", lambda m: heard.put_nowait((m.subject, m.data)))
+        await operator._client.flush()
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
-        assert await asyncio.wait_for(heard.get(), SECONDS) == b"{}"
-        for stream in names.all_streams:
-            info = await operator.call(f"STREAM.INFO.{stream}", {})
-            assert info["config"]["name"] == stream
-            assert (await operator.call(f"STREAM.DELETE.{stream}", {}))["success"]
-        with pytest.raises(JetStreamError, match="permissions violation"):
-            await operator.request(names.subject_of(Channel.LEDGER, "records"), json.dumps({}).encode())
+        account = account_name(ISSUER, namespace="default", job="roles", uid=uid)
+        assert await asyncio.wait_for(heard.get(), SECONDS) == (f"{REPORTS}.{account}.steps", b"{}")
+
+
+async def test_a_job_that_is_removed_leaves_no_stream_and_no_way_in(site: Site, uid: str) -> None:
+    async with site.operating() as job_streams, site.opened(Holder.COORDINATOR, uid) as coordinator:
+        await coordinator.publish(Channel.METRICS, "steps", b"{}")
+        await job_streams.remove(job_of(uid))
+        with pytest.raises(StoreUnavailable):
+            await site.store(Holder.READER, uid, patience=1).open()
+        await job_streams.remove(job_of(uid))  # a pass that was cut off comes again
+    account = account_name(ISSUER, namespace="default", job="roles", uid=uid)
+    kept = [path.name for path in site.folder.rglob("*") if account in path.name]
+    assert kept == [f"{account}.jwt.deleted"]
+
+
+async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: Path) -> None:
+    uid = uuid4().hex
+    before = Site(tmp_path)
+    await before.server.start()
+    await before.create(uid)
+    async with before.opened(Holder.COORDINATOR, uid) as coordinator:
+        await coordinator.publish(Channel.METRICS, "steps", b"{}")
+    await before.server.kill()
+    known = {name: getattr(SEEDS, name) for name in Seeds.__slots__ if name != "signing"}
+    after = Site(tmp_path, Seeds.complete(known, os.urandom))
+    await after.server.start()
+    try:
+        await after.create(uid)
+        async with after.opened(Holder.READER, uid) as reader:
+            assert (await reader.depths())["metrics"] == 1
+        for credentials in (before.credentials(Holder.READER, uid), operator_credentials(before.issuer)):
+            with pytest.raises(StoreUnavailable, match="no nats-server answers"):
+                await Connection(after.server.url, patience=1, attempt=1, credentials=credentials).open()
+    finally:
+        await after.server.kill()
+
+
+async def test_accounts_outlive_the_server(tmp_path: Path) -> None:
+    site, uid = Site(tmp_path), uuid4().hex
+    await site.server.start()
+    await site.create(uid)
+    await site.server.kill()
+    await site.server.start()
+    try:
+        async with site.opened(Holder.COORDINATOR, uid) as coordinator:
+            assert await coordinator.publish(Channel.METRICS, "steps", b"{}") == 1
+    finally:
+        await site.server.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.nats.accounts import Seeds, server_config
 from rljob_operator.nats.credentials import (
     Issuer,
+    JobKeys,
     job_credentials,
     operator_credentials,
+    stream_credentials,
 )
+from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.jwt import Kind, derived_seed, public_key, seed_of, token
-from rljob_operator.nats.permissions import SERVICES, Holder, permissions
+from rljob_operator.nats.permissions import REPORTS, SERVICES, Holder, permissions
 
 
 def claims_of(jwt: str) -> dict[str, Any]:
@@ -43,6 +47,8 @@ def seeds(first: int = 1) -> Seeds:
 
 
 ISSUER = nats_accounts.issuer(seeds())
+KEYS = JobKeys(ISSUER, "team", "sums", "u-1")
+ACCOUNTS = job_accounts(KEYS, revision=1)
 
 
 def render(holder: Holder, issuer: Issuer = ISSUER, **identity: str) -> str:
@@ -102,29 +108,42 @@ def test_a_file_is_a_signed_token_and_its_users_seed(holder: Holder) -> None:
     assert verify(text.splitlines()[1]) == claims
     assert claims["sub"] == public_key(seed)
     assert seed.startswith("SU")
-    assert claims["iss"] == public_key(ISSUER.signing_seed)
-    assert claims["nats"]["version"] == 2
+    assert claims["iss"] == public_key(KEYS.signing(holder))
+    # The token says who it is; what it may do is the account's to say, which the operator can change.
+    assert claims["nats"] == {"type": "user", "version": 2, "issuer_account": KEYS.account("roles")}
     assert "exp" not in claims
-    assert claims["nats"]["allowed_connection_types"] == ["STANDARD"]
 
 
-def test_only_who_makes_streams_is_a_user_of_their_account() -> None:
-    accounts = {holder: parts(render(holder))[0]["nats"]["issuer_account"] for holder in Holder}
-    assert accounts.pop(Holder.STREAMS) == ISSUER.streams_account
-    assert set(accounts.values()) == {ISSUER.roles_account}
-    assert parts(operator_credentials(ISSUER))[0]["nats"]["issuer_account"] == ISSUER.streams_account
+def test_no_two_jobs_and_no_two_installations_share_an_account() -> None:
+    keys = [KEYS, *(replace(KEYS, **{part: "other"}) for part in ("namespace", "job", "uid"))]
+    keys.append(replace(KEYS, issuer=nats_accounts.issuer(seeds(100))))
+    names = [each.account(name) for each in keys for name in ("streams", "roles")]
+    assert len(set(names)) == len(names)
+
+
+def test_only_the_operator_connects_to_the_account_of_the_streams() -> None:
+    streams, _ = (verify(token) for token in ACCOUNTS.tokens)
+    (key,) = streams["nats"]["signing_keys"]
+    operator = claims_of(stream_credentials(KEYS).splitlines()[1])
+    assert operator["iss"] == key
+    assert operator["nats"]["issuer_account"] == streams["sub"] == ACCOUNTS.streams
+    assert key not in {public_key(KEYS.signing(holder)) for holder in Holder}
 
 
 @pytest.mark.parametrize("holder", Holder)
 def test_a_role_is_held_to_its_own_job_and_its_own_inbox(holder: Holder) -> None:
-    claims = parts(render(holder))[0]["nats"]
-    assert claims["sub"]["allow"] == [f"_INBOX.u-1.{holder}.>"]
-    assert claims["pub"]["allow"]
-    for subject in claims["pub"]["allow"]:
+    _, roles = (verify(token)["nats"] for token in ACCOUNTS.tokens)
+    scopes = {scope["role"]: scope for scope in roles["signing_keys"]}
+    assert scopes[holder]["key"] == public_key(KEYS.signing(holder))
+    allowed = scopes[holder]["template"]
+    assert allowed["sub"]["allow"] == [f"_INBOX.u-1.{holder}.>"]
+    assert allowed["allowed_connection_types"] == ["STANDARD"]
+    assert allowed["pub"]["allow"]
+    for subject in allowed["pub"]["allow"]:
         assert "team_sums_u-1" in subject or subject.startswith("rljob.team.sums.u-1.")
 
 
-@pytest.mark.parametrize("holder", sorted(set(Holder) - {Holder.STREAMS}))
+@pytest.mark.parametrize("holder", Holder)
 def test_what_a_role_may_ask_reaches_the_streams_account(holder: Holder) -> None:
     names = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
     for subject in permissions(holder, names, uid="u-1").publish:
@@ -150,13 +169,13 @@ NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
         (NAMES.subject_of(Channel.EVENTS, "rollout"), {Holder.ROLLOUT}),
         (NAMES.signal_subject + "coordinator", {Holder.COORDINATOR}),
         (NAMES.signal_subject + "engine.pod-0.ab12", {Holder.COORDINATOR, Holder.ROLLOUT}),
-        (f"$JS.API.STREAM.CREATE.{NAMES.stream(Channel.LEDGER)}", {Holder.STREAMS}),
+        (f"$JS.API.STREAM.CREATE.{NAMES.stream(Channel.LEDGER)}", set()),
         (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.TRAJECTORIES)}", {Holder.COORDINATOR}),
         (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.LEDGER)}", set()),
         (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.WORK)}", {Holder.COORDINATOR}),
         (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.LEDGER)}", set()),
         (f"$JS.API.STREAM.DELETE.{NAMES.stream(Channel.WORK)}", set()),
-        (f"$JS.API.STREAM.UPDATE.{NAMES.stream(Channel.WORK)}", {Holder.STREAMS}),
+        (f"$JS.API.STREAM.UPDATE.{NAMES.stream(Channel.WORK)}", set()),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.TRAINING)}.trainer-1", {Holder.TRAINER}),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.WORK)}.engine-pod-0-ab12", {Holder.ROLLOUT}),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.EVENTS)}.coordinator", {Holder.COORDINATOR}),
@@ -226,20 +245,27 @@ def test_a_removed_seed_is_created_again_and_the_others_stay() -> None:
     after = Seeds.complete(known, lambda size: b"\xff" * size)
     assert after.signing != before.signing
     assert {name: getattr(after, name) for name in known} == known
-    # The old key signs nothing that counts from then on.
-    assert public_key(before.signing) not in [
-        key
-        for account in preloaded(server_config(after)).values()
-        for key in claims_of(account)["nats"].get("signing_keys", [])
-    ]
+    # The old key signs nothing that counts from then on, and the accounts keep their names, and so their streams.
+    assert public_key(before.signing) not in server_config(after)
+    assert f'"{public_key(before.signing)}"' not in str(operator_claims(after))
+    old, new = (replace(KEYS, issuer=nats_accounts.issuer(each)) for each in (before, after))
+    assert old.account("streams") == new.account("streams")
+    assert old.signing("trainer") != new.signing("trainer")
 
 
 @pytest.mark.parametrize(
     "seed",
-    ["", "SO", seed_of(Kind.USER, b"x" * 32), seed_of(Kind.ACCOUNT, b"x" * 32)[:-1] + "A", "not a seed", "é"],
+    [
+        "",
+        "SO",
+        seed_of(Kind.USER, b"x" * 32),
+        seed_of(Kind.OPERATOR, b"x" * 32)[:-1] + "A",
+        "not a seed",
+        "é",
+    ],
 )
 def test_what_is_no_seed_is_refused(seed: str) -> None:
-    with pytest.raises(ValueError, match="not the seed of account keys"):
+    with pytest.raises(ValueError, match="not the seed of operator keys"):
         Seeds.complete({"signing": seed}, bytes)
 
 
@@ -250,13 +276,46 @@ def preloaded(config: str) -> dict[str, str]:
     return {key: json.loads(jwt) for key, jwt in pairs}
 
 
-def test_only_the_account_of_the_streams_has_jetstream() -> None:
-    accounts = {claims_of(jwt)["name"]: verify(jwt) for jwt in preloaded(server_config(seeds())).values()}
-    assert set(accounts) == {"system", "streams", "roles"}
-    limits = {name: claims["nats"]["limits"] for name, claims in accounts.items()}
-    assert {name for name in limits if "disk_storage" in limits[name]} == {"streams"}
-    assert [e["subject"] for e in accounts["streams"]["nats"]["exports"]] == list(SERVICES)
-    assert {i["account"] for i in accounts["roles"]["nats"]["imports"]} == {accounts["streams"]["sub"]}
+def operator_claims(seeds_: Seeds) -> dict[str, Any]:
+    first, *_ = server_config(seeds_).splitlines()
+    return verify(json.loads(first.removeprefix("operator: ")))["nats"]
+
+
+def test_the_server_begins_with_one_account_which_has_no_streams() -> None:
+    ((name, jwt),) = preloaded(server_config(seeds())).items()
+    claims = verify(jwt)
+    assert claims["sub"] == name == ISSUER.system_account == operator_claims(seeds())["system_account"]
+    assert "disk_storage" not in claims["nats"]["limits"]
+    assert operator_claims(seeds())["signing_keys"] == [public_key(seeds().signing)]
+    # What a job's account sends there comes under the name that the server gives it.
+    (reports,) = claims["nats"]["exports"]
+    assert reports["subject"].split(".")[reports["account_token_position"] - 1] == "*"
+
+
+def test_a_jobs_accounts_give_nothing_away_but_to_each_other() -> None:
+    streams, roles = (verify(token) for token in ACCOUNTS.tokens)
+    assert streams["iss"] == roles["iss"] == public_key(ISSUER.signing_seed)
+    assert [export["subject"] for export in streams["nats"]["exports"]] == list(SERVICES)
+    assert {i["account"] for i in roles["nats"]["imports"]} == {streams["sub"]}
+    assert "exports" not in roles["nats"]
+    assert "disk_storage" not in roles["nats"]["limits"]
+    (report,) = streams["nats"]["imports"]
+    assert report["account"] == ISSUER.system_account
+    assert report["subject"] == f"{REPORTS}.{streams['sub']}.>"
+
+
+def test_the_limits_of_a_jobs_account() -> None:
+    limits = verify(job_accounts(KEYS, revision=1, storage_bytes=5 << 30).tokens[0])["nats"]["limits"]
+    assert limits["disk_storage"] == 5 << 30
+    assert limits["streams"] == len(NAMES.all_streams)
+    assert 0 < limits["consumer"] < 1 << 20
+
+
+def test_a_later_revision_is_the_newer_token() -> None:
+    before, after = (
+        [verify(jwt)["iat"] for jwt in job_accounts(KEYS, revision=number).tokens] for number in (1, 2)
+    )
+    assert [new - old for old, new in zip(before, after, strict=True)] == [1, 1]
 
 
 # ------------------------------------------------------------------------------------------------ keys
@@ -282,10 +341,12 @@ def test_a_token_verifies() -> None:
     assert (claims["name"], claims["sub"], claims["nats"]) == ("n", "s", {"type": "user", "version": 2})
 
 
-def test_the_longest_names_make_a_token_that_the_server_takes() -> None:
-    text = render(Holder.COORDINATOR, namespace="n" * 63, job="j" * 52, uid="u" * 36)
-    assert len(text) < 24 << 10
-    assert "max_control_line: 32768" in server_config(seeds())
+def test_the_longest_names_make_tokens_that_the_server_takes() -> None:
+    longest = {"namespace": "n" * 63, "job": "j" * 52, "uid": "u" * 36}
+    assert len(render(Holder.COORDINATOR, **longest)) < 4 << 10
+    keys = JobKeys(ISSUER, **longest)
+    assert len(stream_credentials(keys)) < 4 << 10  # of which a client sends a part in one line
+    assert all(len(jwt) < 512 << 10 for jwt in job_accounts(keys, revision=1).tokens)
 
 
 # ------------------------------------------------------------------------------------------------ rljob nats-init

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.nats.accounts import ISSUER_SECRET, SEEDS_SECRET, SERVER_SECRET, Seeds
 from rljob_operator.nats.setup import SetupError, set_up
-from rljob_runtime.messaging.nats.answers import Interrupted
+from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import command, read_ports
 
@@ -164,7 +165,7 @@ async def test_a_secret_that_does_not_follow_from_the_seeds_is_reported(api: Kub
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [({}, "has no seeds.json"), ({"seeds.json": "{}"}, "lacks operator"), ({"seeds.json": "["}, "")],
+    [({}, "has no seeds.json"), ({"seeds.json": "{}"}, "lacks accounts"), ({"seeds.json": "["}, "")],
 )
 def test_seeds_that_are_none_end_the_job_at_once(
     here: Kubectl, service_account: Path, files: dict[str, str], message: str
@@ -190,22 +191,23 @@ def test_the_shipped_server_takes_the_accounts_and_the_operator(
         text = text.replace(place, ours)
     (tmp_path / "nats-server.conf").write_text(f"{text}\nports_file_dir: {tmp_path}\n")
     for name, file in ((SERVER_SECRET, "accounts.conf"), (ISSUER_SECRET, "user.creds")):
-        (tmp_path / file).write_bytes(base64.b64decode(secrets[name][file]))
+        content = base64.b64decode(secrets[name][file]).decode()
+        (tmp_path / file).write_text(content.replace("/data", str(tmp_path / "data")))
     with subprocess.Popen(command(tmp_path / "nats-server.conf"), stderr=subprocess.DEVNULL) as server:
         try:
             url = until(lambda: read_ports(tmp_path, server.pid))
-            with pytest.raises(Interrupted, match="stream not found"):  # an answer
-                asyncio.run(_ask(url, patience=60, credentials=str(tmp_path / "user.creds")))
+            answer = asyncio.run(_ask(url, patience=60, credentials=str(tmp_path / "user.creds")))
+            assert "error" in json.loads(answer.data)  # what it was asked to keep is no account
             with pytest.raises(StoreUnavailable):
                 asyncio.run(_ask(url, patience=3))
         finally:
             server.kill()
 
 
-async def _ask(url: str, *, patience: float, **options: Any) -> None:
+async def _ask(url: str, *, patience: float, **options: Any) -> Received:
     connection = Connection(url, patience=patience, attempt=3, **options)
     await connection.open()
     try:
-        await connection.call("STREAM.INFO.none", {})
+        return await connection.request("$SYS.REQ.CLAIMS.UPDATE", b"none")
     finally:
         await connection.close()

@@ -189,7 +189,8 @@ def nats_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         file = tmp_path / variable
         file.write_text(text)
         monkeypatch.setenv(variable, str(file))
-    server = EmbeddedServer(tmp_path / "nats", accounts=server_config(seeds))
+    accounts = server_config(seeds, folder=str(tmp_path / "accounts"))
+    server = EmbeddedServer(tmp_path / "nats", accounts=accounts)
     asyncio.run(server.start())
     yield server.url
     asyncio.run(server.kill())

@@ -86,15 +86,22 @@ def test_a_user_s_own_secret_comes_before_ours(
     assert {secret_of(container) for container in containers} == {"mine"}
 
 
-def test_only_the_coordinator_s_first_container_makes_streams(
+@pytest.mark.parametrize("role", Role)
+def test_no_container_makes_streams_where_the_operator_does(
+    make_job: MakeJob, secured: ClusterDefaults, role: Role
+) -> None:
+    assert "initContainers" not in template(make_job(), secured, role)
+
+
+def test_with_credentials_of_its_own_a_job_s_coordinator_makes_its_streams(
     make_job: MakeJob, secured: ClusterDefaults
 ) -> None:
-    job = make_job()
+    job = make_job(nats__credentialsSecret="mine")
     spec = template(job, secured, Role.COORDINATOR)
     (streams,) = spec["initContainers"]
     assert streams["name"] == "streams"
     assert streams["command"] == ["python", "-m", "rljob_runtime.main", "streams"]
-    assert secret_of(streams) == secret_name(job, Holder.STREAMS, ISSUER)
+    assert secret_of(streams) == "mine"
     ours = worker(spec, Role.COORDINATOR)
     for field in ("image", "securityContext", "terminationMessagePath"):
         assert streams[field] == ours[field]
@@ -105,7 +112,7 @@ def test_only_the_coordinator_s_first_container_makes_streams(
 
 def test_a_user_s_init_containers_stay_before_ours(make_job: MakeJob, secured: ClusterDefaults) -> None:
     user = {"spec": {"initContainers": [{"name": "fetch", "image": "curl"}]}}
-    spec = template(make_job(), secured, Role.COORDINATOR, user)
+    spec = template(make_job(nats__credentialsSecret="mine"), secured, Role.COORDINATOR, user)
     assert [c["name"] for c in spec["initContainers"]] == ["fetch", "streams"]
     assert VARIABLE not in json.dumps(spec["initContainers"][0])
 

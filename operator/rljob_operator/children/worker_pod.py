@@ -52,14 +52,16 @@ READS: Mapping[Role, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
+_STREAMS = "streams"
+"""The role that creates a job's streams, and ends."""
 _LOST_NODE_SECONDS = 30
 _GROUP = 1000
 _GRACE_SECONDS = {Role.COORDINATOR: 30, Role.REWARD: 30, Role.ROLLOUT: 60, Role.TRAINER: 120}
 
 
-def command(role: Role | Holder) -> list[str]:
+def command(role: str) -> list[str]:
     """The command that starts a worker."""
-    return ["python", "-m", worker_protocol.MODULE, role.value]
+    return ["python", "-m", worker_protocol.MODULE, str(role)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,9 @@ def pod_template(
     credentials = _credentials(job, Holder(role.value))
     if credentials:
         ours = next(c for c in spec["containers"] if c["name"] == role.value)
-        if role is Role.COORDINATOR:
-            # It creates the job's streams, with credentials that no other container of the pod gets.
-            needed = _without_storage(ours, job)
-            streams = _sibling(
-                needed, Holder.STREAMS, command(Holder.STREAMS), _credentials(job, Holder.STREAMS)
-            )
+        if role is Role.COORDINATOR and job.issuer is None:
+            # With credentials of the user's own, the job creates its streams itself.
+            streams = _sibling(_without_storage(ours, job), _STREAMS, command(_STREAMS), credentials)
             spec["initContainers"] = [*spec.get("initContainers", []), streams]
         ours["env"] = [*ours["env"], *credentials]
     return template

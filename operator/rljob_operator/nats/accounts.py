@@ -1,10 +1,7 @@
-"""The NATS accounts of an installation, computed from seeds by `rljob nats-init` or by a Job in the cluster.
+"""What a NATS installation begins with, computed from seeds by `rljob nats-init` or by a Job in the cluster.
 
-There are two accounts because permissions do not cover reply subjects: a user who may send any request to JetStream can
-name `$JS.API.STREAM.DELETE.<any stream>` as the reply subject, and the server acts on its own reply. So JetStream and
-all streams are in the account `streams`, to which only the operator and the creators of streams connect, and the roles
-of the jobs are users of the account `roles`, which may call the services in `permissions.SERVICES`. A reply stays in
-the requester's account, where nothing acts on it.
+The server knows one account from its configuration: `system`, whose users create and delete all others. The operator is
+one of them, and gives each job accounts of its own (`job_accounts`), which the server keeps in a folder.
 """
 
 from __future__ import annotations
@@ -13,50 +10,44 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 from rljob_operator.cluster.port import Manifest
-from rljob_operator.nats.credentials import CREDENTIALS_FILE, Issuer, operator_credentials
+from rljob_operator.nats.credentials import (
+    CREDENTIALS_FILE,
+    Issuer,
+    operator_credentials,
+    system_signing_seed,
+)
+from rljob_operator.nats.job_accounts import UNLIMITED, account_token
 from rljob_operator.nats.jwt import Kind, checked_seed, public_key, seed_of, token
-from rljob_operator.nats.permissions import SERVICES
+from rljob_operator.nats.permissions import REPORTS
 
 SEEDS_SECRET = "rljob-nats-seeds"  # noqa: S105 a name
 """Secret with the seeds, from which the other Secrets are computed; no running pod mounts it."""
 SERVER_SECRET = "rljob-nats-accounts"  # noqa: S105 a name
 """Secret with the part of the server's configuration that names the accounts."""
 ISSUER_SECRET = "rljob-nats-issuer"  # noqa: S105 a name
-"""Secret of the operator: its own credentials, and the signing seed for those of the jobs."""
+"""Secret of the operator: its own credentials, and the seeds for those of the jobs."""
 SEEDS_FILE = "seeds.json"
 ACCOUNTS_FILE = "accounts.conf"
 ISSUER_FILE = "issuer.json"
 
-_UNLIMITED = {
-    "subs": -1,
-    "data": -1,
-    "payload": -1,
-    "imports": -1,
-    "exports": -1,
-    "wildcards": True,
-    "conn": -1,
-    "leaf": -1,
-}
-_JETSTREAM = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
-#: Bytes of a line of the protocol. A client sends its token in one, and a coordinator's, which names every stream
-#: that it works on, passes the default of 4 KB; the longest names that Kubernetes allows make 15 KB of it.
-_CONTROL_LINE = 32 << 10
-#: Nanoseconds for which the server remembers whom answers belong to, since the last of them: longer than a pull is
-#: silent (workers fetch for 5 s, and ordered readers have heartbeats), and no longer, as every request counts.
-_RESPONSES = 30_000_000_000
+ACCOUNTS_FOLDER = "/data/accounts"
+"""Where the server keeps the jobs' accounts."""
+
+_SHARED = {"streams", "roles"}
+#: Position of the token of the sender's account in `permissions.REPORTS`.
+_SENDER = len(f"{REPORTS}.*".split("."))
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The secret seeds from which everything else is computed; running programs only get `signing`."""
+    """The secret seeds from which everything else is computed; running programs only get `signing` and `accounts`."""
 
     operator: str
     system: str
-    streams: str
-    roles: str
+    accounts: str
     signing: str
 
     @classmethod
@@ -72,7 +63,7 @@ class Seeds:
         """
         seeds = {}
         for name in cls.__slots__:
-            kind = Kind.OPERATOR if name == "operator" else Kind.ACCOUNT
+            kind = Kind.OPERATOR if name in {"operator", "signing"} else Kind.ACCOUNT
             seeds[name] = checked_seed(kind, known[name]) if name in known else seed_of(kind, random(32))
         return cls(**seeds)
 
@@ -102,6 +93,9 @@ def known_seeds(text: str) -> dict[str, str]:
     found = json.loads(text)
     if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
         raise ValueError("is no object of names and seeds")
+    if found.keys() & _SHARED:
+        # Of a release in which all jobs shared two accounts: its signing key was of another kind.
+        found = {name: seed for name, seed in found.items() if name not in _SHARED | {"signing"}}
     if strange := sorted(found.keys() - set(Seeds.__slots__)):
         raise ValueError(f"{', '.join(strange)}: unknown; known are {', '.join(Seeds.__slots__)}")
     return found
@@ -109,79 +103,48 @@ def known_seeds(text: str) -> dict[str, str]:
 
 def issuer(seeds: Seeds) -> Issuer:
     """The part of the seeds that the operator gets."""
-    return Issuer(seeds.signing, public_key(seeds.streams), public_key(seeds.roles))
+    return Issuer(seeds.signing, seeds.accounts, public_key(seeds.system))
 
 
-def server_config(seeds: Seeds) -> str:
-    """The part of a nats-server's configuration that makes it authenticate clients; it contains no secret."""
-    accounts = {
-        public_key(seed): _account(seeds, name, seed, **claims)
-        for name, seed, claims in (
-            ("system", seeds.system, {"limits": _UNLIMITED}),
-            (
-                "streams",
-                seeds.streams,
-                {
-                    "limits": {**_UNLIMITED, **_JETSTREAM},
-                    "exports": _exports(),
-                    "signing_keys": [public_key(seeds.signing)],
-                },
-            ),
-            (
-                "roles",
-                seeds.roles,
-                {
-                    "limits": _UNLIMITED,
-                    "imports": _imports(public_key(seeds.streams)),
-                    "signing_keys": [public_key(seeds.signing)],
-                },
-            ),
-        )
-    }
+def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
+    """The part of a nats-server's configuration that makes it authenticate clients; it contains no secret.
+
+    Args:
+        seeds: of the installation.
+        folder: where the server keeps the jobs' accounts; it outlives the server.
+    """
     system = public_key(seeds.system)
     operator = token(
         name="rljob",
         subject=public_key(seeds.operator),
         issuer=seeds.operator,
-        claims={"type": "operator", "system_account": system},
+        claims={
+            "type": "operator",
+            "system_account": system,
+            "signing_keys": [public_key(seeds.signing)],
+        },
     )
-    preload = "".join(f"  {key}: {json.dumps(jwt)}\n" for key, jwt in accounts.items())
+    account = account_token(
+        seeds.operator,
+        name="system",
+        account=system,
+        limits=UNLIMITED,
+        exports=[
+            {
+                "name": "reports",
+                "subject": f"{REPORTS}.*.>",
+                "type": "service",
+                "response_type": "Singleton",
+                "account_token_position": _SENDER,
+            }
+        ],
+        signing_keys=[public_key(system_signing_seed(seeds.signing))],
+    )
     return (
         f"operator: {json.dumps(operator)}\nsystem_account: {system}\n"
-        f"resolver: MEMORY\nresolver_preload {{\n{preload}}}\n"
-        f"max_control_line: {_CONTROL_LINE}\n"
+        f'resolver {{ type: full, dir: {json.dumps(folder)}, allow_delete: true, interval: "2m" }}\n'
+        f"resolver_preload {{\n  {system}: {json.dumps(account)}\n}}\n"
     )
-
-
-def _account(seeds: Seeds, name: str, seed: str, **claims: Any) -> str:
-    return token(
-        name=name,
-        subject=public_key(seed),
-        issuer=seeds.operator,
-        claims={"type": "account", "default_permissions": {"pub": {}, "sub": {}}, **claims},
-    )
-
-
-def _exports() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": subject,
-            "subject": subject,
-            "type": "service",
-            **(
-                {"response_type": "Stream", "response_threshold": _RESPONSES}
-                if several
-                else {"response_type": "Singleton"}
-            ),
-        }
-        for subject, several in SERVICES.items()
-    ]
-
-
-def _imports(account: str) -> list[dict[str, Any]]:
-    return [
-        {"name": subject, "subject": subject, "account": account, "type": "service"} for subject in SERVICES
-    ]
 
 
 def seeds_secret(seeds: Seeds, *, namespace: str) -> Manifest:
@@ -201,11 +164,17 @@ def seeds_of(secret: Manifest) -> Seeds:
     return Seeds.read(base64.b64decode(encoded).decode())
 
 
-def secrets(seeds: Seeds, *, namespace: str) -> list[Manifest]:
-    """The Secrets that the NATS installation and the operator mount."""
+def secrets(seeds: Seeds, *, namespace: str, folder: str = ACCOUNTS_FOLDER) -> list[Manifest]:
+    """The Secrets that the NATS installation and the operator mount.
+
+    Args:
+        seeds: of the installation.
+        namespace: of NATS and the operator.
+        folder: see `server_config`.
+    """
     granted = issuer(seeds)
     return [
-        _secret(SERVER_SECRET, namespace, {ACCOUNTS_FILE: server_config(seeds)}),
+        _secret(SERVER_SECRET, namespace, {ACCOUNTS_FILE: server_config(seeds, folder=folder)}),
         _secret(
             ISSUER_SECRET,
             namespace,

@@ -3,7 +3,11 @@
 Nothing is stored: every process of the operator computes the same file for the same role of the same job at any time,
 so the role's Secret is immutable, named by its hash, and only ever created and deleted.
 
-Credentials do not expire. A job may run for months, its UID is never used again, and after its streams are deleted its
+A role's token says who the role is and nothing else. What it may do is in the token of its account, beside the key that
+signed the role's token (a *scoped* signing key; `job_accounts`). So credentials stay small, and a role's key signs
+nothing but users of that role.
+
+Credentials do not expire. A job may run for months, its UID is never used again, and after its accounts are deleted its
 credentials give access to nothing; an expiry would only add a way for a job to fail. To revoke all credentials, change
 the signing seed (docs/nats-security.md).
 """
@@ -12,35 +16,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Self
 
 from rljob_core.errors import SpecError
-from rljob_core.stream_names import StreamNames
 from rljob_operator.nats.jwt import Kind, credentials_file, derived_seed, public_key, token
-from rljob_operator.nats.permissions import OPERATOR, Holder, Permissions, permissions
+from rljob_operator.nats.permissions import JOB_OPERATOR, OPERATOR, Holder, Permissions
 
 CREDENTIALS_FILE = "user.creds"
 """Key of the credentials in a role's Secret."""
+
+ROLES, STREAMS = "roles", "streams"
+"""The two accounts of a job: of its workers, and of its streams."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """The signing seed and the accounts that the operator issues credentials with.
+    """What the operator makes accounts and credentials from.
 
     Attributes:
-        signing_seed: seed (`SA…`) of the key that both accounts list among their signing keys.
-        streams_account: public key of the account that has JetStream.
-        roles_account: public key of the account whose users are the jobs' roles.
+        signing_seed: seed (`SO…`) of the operator's signing key. Everything that is signed follows from it, so that
+            another one revokes everything.
+        accounts_seed: seed (`SA…`) from which the keys that name the jobs' accounts are derived. It stays: an account
+            of another name has none of the streams.
+        system_account: public key of the account whose users may create and delete accounts.
     """
 
     signing_seed: str
-    streams_account: str
-    roles_account: str
+    accounts_seed: str
+    system_account: str
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -52,6 +59,50 @@ class Issuer:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
+@dataclass(frozen=True, slots=True)
+class JobKeys:
+    """The keys of one job's accounts.
+
+    Args:
+        issuer: of the installation.
+        namespace: the job's.
+        job: its name.
+        uid: its UID.
+
+    Raises:
+        SpecError: a name has a character that separates or matches parts of a NATS subject.
+    """
+
+    issuer: Issuer
+    namespace: str
+    job: str
+    uid: str
+
+    def __post_init__(self) -> None:
+        parts = {"namespace": self.namespace, "name": self.job, "uid": self.uid}
+        for name, part in parts.items():
+            if not _TOKEN.fullmatch(part):
+                raise SpecError(
+                    f"metadata.{name}",
+                    f"{part!r} cannot be part of a NATS subject: use letters, digits and '-'",
+                )
+
+    def account(self, name: str) -> str:
+        """Public key of the account `streams` or `roles`."""
+        return public_key(derived_seed(Kind.ACCOUNT, self.issuer.accounts_seed, self._label(name)))
+
+    def signing(self, holder: str) -> str:
+        """Seed of the key that signs the tokens of a role."""
+        return derived_seed(Kind.ACCOUNT, self.issuer.signing_seed, self._label(holder))
+
+    def user(self, holder: str) -> str:
+        """Seed of a role's user."""
+        return derived_seed(Kind.USER, self.issuer.signing_seed, self._label(holder))
+
+    def _label(self, name: str) -> str:
+        return f"{self.namespace}/{self.job}/{self.uid}/{name}"
+
+
 @lru_cache(maxsize=64)  # one reconcile needs each of them several times
 def job_credentials(issuer: Issuer, holder: Holder, *, namespace: str, job: str, uid: str) -> str:
     """The credentials file of one role of one job.
@@ -59,30 +110,47 @@ def job_credentials(issuer: Issuer, holder: Holder, *, namespace: str, job: str,
     Raises:
         SpecError: a name has a character that separates or matches parts of a NATS subject.
     """
-    for path, part in (("metadata.namespace", namespace), ("metadata.name", job), ("metadata.uid", uid)):
-        if not _TOKEN.fullmatch(part):
-            raise SpecError(path, f"{part!r} cannot be part of a NATS subject: use letters, digits and '-'")
-    names = StreamNames.of_job(namespace=namespace, job=job, uid=uid)
-    return _user(
-        issuer,
+    keys = JobKeys(issuer, namespace, job, uid)
+    claims = {"type": "user", "issuer_account": keys.account(ROLES)}
+    jwt = token(
         name=f"{namespace}/{job}/{holder}",
-        label=f"{namespace}/{job}/{uid}/{holder}",
-        # Streams are created in the account that holds them; every other role connects to the roles' account.
-        account=issuer.streams_account if holder is Holder.STREAMS else issuer.roles_account,
-        granted=permissions(holder, names, uid=uid),
+        subject=public_key(keys.user(holder)),
+        issuer=keys.signing(holder),
+        claims=claims,
+    )
+    return credentials_file(jwt, keys.user(holder))
+
+
+def stream_credentials(keys: JobKeys) -> str:
+    """The credentials with which the operator connects to the account of a job's streams."""
+    return _user(
+        name="operator",
+        seed=keys.user(STREAMS),
+        signing=keys.signing(STREAMS),
+        account=keys.account(STREAMS),
+        granted=JOB_OPERATOR,
     )
 
 
 def operator_credentials(issuer: Issuer) -> str:
-    """The credentials file of the operator itself."""
-    return _user(issuer, name="operator", label="operator", account=issuer.streams_account, granted=OPERATOR)
+    """The credentials file with which the operator creates and deletes accounts, and receives the jobs' metrics."""
+    return _user(
+        name="operator",
+        seed=derived_seed(Kind.USER, issuer.signing_seed, "operator"),
+        signing=system_signing_seed(issuer.signing_seed),
+        account=issuer.system_account,
+        granted=OPERATOR,
+    )
 
 
-def _user(issuer: Issuer, *, name: str, label: str, account: str, granted: Permissions) -> str:
-    seed = derived_seed(Kind.USER, issuer.signing_seed, label)
-    claims: Mapping[str, Any] = {
-        "type": "user",
-        "issuer_account": account,
+def system_signing_seed(signing_seed: str) -> str:
+    """Seed of the key that signs the tokens of the system account's users."""
+    return derived_seed(Kind.ACCOUNT, signing_seed, "system")
+
+
+def user_limits(granted: Permissions) -> dict[str, Any]:
+    """What a user, or a scoped signing key's users, may do, as in a token."""
+    return {
         "pub": {"allow": list(granted.publish), "deny": list(granted.publish_denied)},
         "sub": {"allow": list(granted.subscribe)},
         "subs": -1,
@@ -90,5 +158,9 @@ def _user(issuer: Issuer, *, name: str, label: str, account: str, granted: Permi
         "payload": -1,
         "allowed_connection_types": ["STANDARD"],
     }
-    jwt = token(name=name, subject=public_key(seed), issuer=issuer.signing_seed, claims=claims)
+
+
+def _user(*, name: str, seed: str, signing: str, account: str, granted: Permissions) -> str:
+    claims = {"type": "user", "issuer_account": account, **user_limits(granted)}
+    jwt = token(name=name, subject=public_key(seed), issuer=signing, claims=claims)
     return credentials_file(jwt, seed)

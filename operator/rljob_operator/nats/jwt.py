@@ -64,7 +64,7 @@ def public_key(seed: str) -> str:
     return key.decode()
 
 
-def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any]) -> str:
+def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any], revision: int = 0) -> str:
     """A signed token.
 
     Args:
@@ -72,9 +72,10 @@ def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any]) ->
         subject: public key of the operator, account or user that the token describes.
         issuer: seed of the signing key.
         claims: the content of the `nats` field, with its `type`.
+        revision: of what the token says about its subject; servers keep the token of the highest one.
     """
     body: dict[str, Any] = {
-        "iat": _ISSUED_AT,
+        "iat": _ISSUED_AT + revision,
         "iss": public_key(issuer),
         "name": name,
         "sub": subject,

@@ -27,8 +27,6 @@ _PAYLOAD, _CHUNK, _ABSENT = "payload", "chunk", "absent"
 class Holder(StrEnum):
     """The programs that get credentials of their own for a job, by their names in `rljob_runtime.main`."""
 
-    STREAMS = "streams"
-    """Creates or enlarges the job's streams before any other role starts."""
     COORDINATOR = "coordinator"
     ROLLOUT = "rollout"
     REWARD = "reward"
@@ -140,9 +138,6 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     can = Operations(names)
     denied: list[str] = []
     match holder:
-        case Holder.STREAMS:
-            # An update could change everything about a stream, so no long-running program gets it.
-            allowed = can.all_streams("CREATE", "INFO", "UPDATE")
         case Holder.COORDINATOR:
             allowed = [
                 *can.write(Channel.LEDGER, "claim", "records", "snapshot", "part"),
@@ -214,23 +209,36 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     )
 
 
-#: The operator itself, for the jobs of all namespaces: it creates, enlarges and removes their streams, receives their
-#: metrics, and reads the engines' signals when a pool shrinks.
+REPORTS = "rljob.reports"
+"""First tokens of the subject on which the operator receives what the jobs' accounts send to it, each under its own
+name: `rljob.reports.<account>.<suffix>`."""
+REPORT = "report"
+"""The same within a job's account."""
+
+#: The operator as a user of the system account: it creates and deletes accounts, removes all streams of an account that
+#: it is about to delete, and receives the jobs' metrics.
 OPERATOR = Permissions(
+    publish=("$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE", f"{_API}.ACCOUNT.PURGE.*"),
+    subscribe=(f"{REPORTS}.*.>", "_INBOX.>"),
+)
+
+#: The operator as a user of the account of a job's streams: it creates and enlarges them, and reads the engines'
+#: signals when a pool shrinks.
+JOB_OPERATOR = Permissions(
     publish=(
-        *(f"{_API}.STREAM.{request}.*" for request in ("CREATE", "UPDATE", "INFO", "DELETE", "MSG.GET")),
+        *(f"{_API}.STREAM.{request}.*" for request in ("CREATE", "UPDATE", "INFO", "MSG.GET")),
         f"{_API}.DIRECT.GET.>",
         f"{_API}.CONSUMER.CREATE.>",
         f"{_API}.CONSUMER.INFO.*.*",
         f"{_API}.CONSUMER.MSG.NEXT.*.*",
         f"{_API}.CONSUMER.DELETE.*.*",
     ),
-    subscribe=(f"rljob.*.*.*.{Channel.METRICS}.>", "_INBOX.>"),
+    subscribe=("_INBOX.>",),
 )
 
-#: Services of the streams' account that users of the roles' account may call within their permissions; True if one
-#: request has several replies. All JetStream requests are one service, because an account without JetStream would
-#: answer some of them itself, with an error.
+#: Services of the account of a job's streams that its workers may call within their permissions; True if one request
+#: has several replies. All JetStream requests are one service, because an account without JetStream would answer some
+#: of them itself, with an error.
 SERVICES: dict[str, bool] = {
     "rljob.>": False,
     "$KV.>": False,

@@ -75,8 +75,8 @@ class Controller:
         self._metrics = metrics
         self._streams = streams
         self._telemetry = telemetry
-        self._stream_bytes: dict[JobKey, int] = {}
-        """The size that each job's trajectory stream is known to have."""
+        self._prepared: dict[JobKey, tuple[str | None, int, int]] = {}
+        """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
         self.cache = KubeCache()
         self._liveness = WatchLiveness()
         self._cluster = KubeCluster(
@@ -199,7 +199,7 @@ class Controller:
             return await self._finalize(key, job, manifest) if FINALIZER in finalizers else None
         if FINALIZER not in finalizers:
             await self._cluster.set_finalizers(job, [*finalizers, FINALIZER])
-        await self._make_room(key, job)
+        await self._prepare_streams(key, job)
         done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key), job.metadata.uid)
@@ -211,15 +211,20 @@ class Controller:
             return 0.0  # what was just done may have unblocked the next action, and no event reports it
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
 
-    async def _make_room(self, key: JobKey, job: RLJob) -> None:
-        """Enlarge the job's trajectory stream before its coordinator reads a wider bound; once for each size.
+    async def _prepare_streams(self, key: JobKey, job: RLJob) -> None:
+        """Let the job have its streams before its pods, and a larger one before its coordinator reads a wider bound.
 
         Also for prompts that are longer than the stream was made for, as soon as the coordinator says so.
         """
+        self._metrics.expect(key, job.metadata.uid or "")
         metrics = self._metrics.metrics(key)
         size = max(trajectory_stream_bytes(job.spec), 0 if metrics is None else metrics.stream_bytes)
-        if self._stream_bytes.get(key, 0) < size and await self._streams.make_room(job, size):
-            self._stream_bytes[key] = size
+        uid, connection, prepared = self._prepared.get(key, (None, 0, 0))
+        same = (uid, connection) == (job.metadata.uid, self._connection.connections)
+        if not (same and size <= prepared):
+            connection = self._connection.connections
+            if await self._streams.prepare(job, size):
+                self._prepared[key] = job.metadata.uid, connection, size
 
     def _recheck(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
         """Read the Secrets again of a job that does not come to rest: the cache may hold one that no longer exists."""
@@ -258,7 +263,7 @@ class Controller:
                 self._cluster,
                 self._defaults,
                 metrics=lambda: metrics.metrics(key),
-                outage=self._connection.outage,
+                outage=lambda job: self._connection.outage(job) or self._streams.trouble(job),
                 loads=self._streams.engine_loads,
                 concurrent=True,
             )
@@ -269,7 +274,7 @@ class Controller:
         self._rechecks.pop(key, None)
         self._busy.pop(key, None)
         self._metrics.forget(key)
-        self._stream_bytes.pop(key, None)
+        self._prepared.pop(key, None)
 
 
 def _user_part(manifest: Manifest) -> tuple[object, ...]:

@@ -1,7 +1,8 @@
 """The newest metrics of every job, from one NATS subscription for all jobs.
 
-A coordinator publishes its metrics to a JetStream stream, and every subscriber of the subject receives them as well, so
-the operator never has to ask for them. After a restart of the operator, a job's status keeps the metrics that it has
+A coordinator publishes its metrics to a JetStream stream. The server sends each line on to the operator, under the name
+of the job's account; or, where jobs have no accounts, every subscriber of the subject receives it as well. So the
+operator never has to ask for metrics. After a restart of the operator, a job's status keeps the metrics that it has
 until new ones arrive.
 """
 
@@ -17,6 +18,9 @@ from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_operator.cluster.kube.cache import JobKey
 from rljob_operator.decisions.observe import JobMetrics, pipeline_in_force
+from rljob_operator.nats.credentials import Issuer
+from rljob_operator.nats.job_accounts import account_name
+from rljob_operator.nats.permissions import REPORTS
 from rljob_operator.reconcile.nats_connection import NatsConnection
 
 _SUBJECT = f"rljob.*.*.*.{Channel.METRICS.value}.>"
@@ -30,16 +34,27 @@ class MetricsFeed:
 
     Args:
         connection: not yet running.
+        issuer: what the names of the jobs' accounts follow from; None if jobs have none.
 
     Attributes:
         on_metrics: called with a job's key when new metrics of the job have arrived.
     """
 
-    def __init__(self, connection: NatsConnection) -> None:
+    def __init__(self, connection: NatsConnection, issuer: Issuer | None = None) -> None:
+        self._issuer = issuer
+        self._senders: dict[str, JobKey] = {}
+        """Jobs by the names of their accounts."""
         self._metrics: dict[JobKey, JobMetrics] = {}
         self._notified: dict[JobKey, float] = {}
         self.on_metrics: Callable[[JobKey], None] = lambda _: None
-        connection.subscribe(_SUBJECT, self._received)
+        connection.subscribe(_SUBJECT if issuer is None else f"{REPORTS}.*.>", self._received)
+
+    def expect(self, key: JobKey, uid: str) -> None:
+        """Receive the metrics of a job."""
+        if self._issuer is None or key in self._senders.values():
+            return
+        sender = account_name(self._issuer, namespace=key[0], job=key[1], uid=uid)
+        self._senders[sender] = key
 
     def metrics(self, key: JobKey) -> JobMetrics | None:
         """The newest metrics of a job; None if none have arrived."""
@@ -49,19 +64,27 @@ class MetricsFeed:
         """Drop the metrics of a job that is gone."""
         self._metrics.pop(key, None)
         self._notified.pop(key, None)
+        self._senders = {sender: other for sender, other in self._senders.items() if other != key}
 
     def _received(self, subject: str, data: bytes) -> None:
-        _, namespace, job, *_ = subject.split(".")
+        key = self._sender(subject)
+        if key is None:
+            return
         try:
             line = STEP_METRICS.validate_json(data)
         except ValidationError:
             return
-        key = namespace, job
         self._metrics[key] = merged(self._metrics.get(key), line)
         now = time.monotonic()
         if now - self._notified.get(key, float("-inf")) >= _NOTIFY_SECONDS:
             self._notified[key] = now
             self.on_metrics(key)
+
+    def _sender(self, subject: str) -> JobKey | None:
+        parts = subject.split(".")
+        if self._issuer is None:
+            return parts[1], parts[2]
+        return self._senders.get(parts[len(REPORTS.split("."))])
 
 
 def merged(before: JobMetrics | None, line: StepMetrics) -> JobMetrics:

@@ -30,15 +30,18 @@ class NatsConnection:
         credentials: path of the operator's credentials file; None if the server does not authenticate clients.
 
     Attributes:
+        url: as given.
         on_outage: called when the result of `outage` may have changed.
+        connections: number of connections so far: a server that is reached again may have lost what it had.
     """
 
     def __init__(self, url: str, *, credentials: str | None = None) -> None:
-        self._url = url
+        self.url = url
         self._credentials = credentials
         self._client: Client | None = None
         self._subscriptions: dict[str, Callable[[str, bytes], None]] = {}
         self._answered = asyncio.Event()
+        self.connections = 0
         self._unreachable_since: float | None = time.monotonic()
         self.on_outage: Callable[[], None] = lambda: None
 
@@ -54,11 +57,11 @@ class NatsConnection:
     @property
     def unreachable(self) -> str:
         """Why the server cannot be reached; empty if it can."""
-        return "" if self._unreachable_since is None else f"no nats-server answers at {self._url}"
+        return "" if self._unreachable_since is None else f"no nats-server answers at {self.url}"
 
     def serves(self, job: RLJob) -> bool:
         """Whether the job's streams are on this server."""
-        return job.spec.nats.url in {None, self._url}
+        return job.spec.nats.url in {None, self.url}
 
     def outage(self, job: RLJob) -> Trouble | None:
         """Why a job cannot continue; None if its server answers, was lost a moment ago, or is not this one."""
@@ -92,7 +95,7 @@ class NatsConnection:
         while True:
             with suppress(TimeoutError, OSError, nats.errors.Error):
                 await client.connect(
-                    self._url,
+                    self.url,
                     user_credentials=self._credentials,
                     error_cb=_log_error,
                     disconnected_cb=self._disconnected,
@@ -107,6 +110,7 @@ class NatsConnection:
 
     async def _connected(self) -> None:
         self._unreachable_since = None
+        self.connections += 1
         self._answered.set()
         self.on_outage()
 

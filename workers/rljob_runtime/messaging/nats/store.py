@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.ports import Channel, Message, first_sequence
+from rljob_core.stream_definitions import DUPLICATE_WINDOW
 from rljob_runtime.messaging.nats.answers import NO_CONSUMER, JetStreamError
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
@@ -18,7 +19,7 @@ from rljob_runtime.messaging.nats.pull import get_from_leader, message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.signals import SignalBucket
-from rljob_runtime.messaging.nats.streams import DUPLICATE_WINDOW, TRAJECTORY_BYTES, JobStreams, queue_config
+from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, JobStreams, queue_config
 from rljob_runtime.messaging.nats.window import Window
 
 #: Limits of the server, of the account, and of one stream of an account.
@@ -82,8 +83,8 @@ class NatsStore:
     async def open(self) -> None:
         """Connect, and create the job's streams and bucket where they do not exist."""
         await self._connection.open()
-        for config in self._streams.configurations() if self._create else []:
-            await self._connection.retried(partial(self._create_stream, str(config.name), config.as_dict()))
+        for definition in self._streams.definitions() if self._create else []:
+            await self._connection.retried(partial(self._create_stream, definition["name"], definition))
 
     async def _create_stream(self, name: str, config: Mapping[str, Any]) -> None:
         try:

@@ -1,32 +1,22 @@
-"""Configurations of a job's streams, buckets and consumers on JetStream: names, subjects, retention."""
+"""A job's streams as this process creates them, and the configurations of consumers on JetStream."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from nats.js.api import (
-    AckPolicy,
-    ConsumerConfig,
-    DeliverPolicy,
-    DiscardPolicy,
-    RetentionPolicy,
-    StorageType,
-    StreamConfig,
-)
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from rljob_core.ports import NEWEST_ONLY, WORK_QUEUES, Channel, first_sequence
+from rljob_core.stream_definitions import DUPLICATE_WINDOW, Definition, stream_definitions
 from rljob_core.stream_names import StreamNames
 
-#: Seconds within which a repeated message id is stored once: longer than any publish is retried.
-DUPLICATE_WINDOW = 300.0
 #: Default limit of the trajectory stream.
 TRAJECTORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class JobStreams(StreamNames):
-    """Names and configurations of one job's streams.
+    """Names and definitions of one job's streams.
 
     Args:
         subject: first tokens of all subjects.
@@ -40,44 +30,13 @@ class JobStreams(StreamNames):
     replicas: int = 1
     duplicate_window: float = DUPLICATE_WINDOW
 
-    def configurations(self) -> list[StreamConfig]:
+    def definitions(self) -> list[Definition]:
         """All streams to create."""
-        return [*(self._channel(channel) for channel in Channel), self._signals()]
-
-    def _channel(self, channel: Channel) -> StreamConfig:
-        config = StreamConfig(
-            name=self.stream(channel),
-            subjects=[self.subject_of(channel, ">")],
-            retention=RetentionPolicy.LIMITS,
-            storage=StorageType.FILE,
-            # A full stream refuses new messages, and drops none.
-            discard=DiscardPolicy.NEW,
+        return stream_definitions(
+            self,
+            trajectory_bytes=self.trajectory_bytes,
+            replicas=self.replicas,
             duplicate_window=self.duplicate_window,
-            num_replicas=self.replicas,
-            first_seq=first_sequence(channel),
-            allow_direct=True,
-        )
-        if channel in WORK_QUEUES:
-            return config.evolve(retention=RetentionPolicy.WORK_QUEUE)
-        if channel is Channel.TRAJECTORIES:
-            return config.evolve(max_bytes=self.trajectory_bytes)
-        if channel in NEWEST_ONLY:
-            return config.evolve(max_msgs_per_subject=1)
-        return config
-
-    def _signals(self) -> StreamConfig:
-        return StreamConfig(
-            name=self.signal_stream,
-            subjects=[f"{self.signal_subject}>"],
-            retention=RetentionPolicy.LIMITS,
-            storage=StorageType.FILE,
-            discard=DiscardPolicy.NEW,
-            max_msgs_per_subject=1,
-            duplicate_window=self.duplicate_window,
-            num_replicas=self.replicas,
-            allow_direct=True,
-            allow_rollup_hdrs=True,
-            deny_delete=True,
         )
 
 

@@ -1,0 +1,75 @@
+"""The JetStream streams of a job, as JetStream's API takes them: names, subjects, retention, limits.
+
+Who creates them: the operator, in the job's own account; or, where the operator has no such account (`rljob run`, a
+server that the job names itself, a server that asks nobody for credentials), a role that starts before the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rljob_core.ports import NEWEST_ONLY, WORK_QUEUES, Channel, first_sequence
+from rljob_core.stream_names import StreamNames
+
+DUPLICATE_WINDOW = 300.0
+"""Seconds within which a repeated message id is stored once: longer than any publish is retried."""
+CONSUMERS = 256
+"""Queues and readers that a stream may have at once, where their number does not grow with that of the engines."""
+ENGINE_CONSUMERS = 4096
+"""The same of the streams that each engine reads."""
+
+Definition = dict[str, Any]
+
+
+def stream_definitions(
+    names: StreamNames,
+    *,
+    trajectory_bytes: int,
+    replicas: int = 1,
+    duplicate_window: float = DUPLICATE_WINDOW,
+    metrics_to: str | None = None,
+) -> list[Definition]:
+    """All streams of a job, the signal bucket's among them.
+
+    Args:
+        names: of the job.
+        trajectory_bytes: limit of the trajectory stream; when it is reached, new payloads are refused.
+        replicas: of each stream, on a cluster of servers.
+        duplicate_window: seconds within which a repeated message id is stored once.
+        metrics_to: first tokens of the subject to which the server publishes each line of metrics once more.
+    """
+    common = {
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",  # a full stream refuses new messages, and drops none
+        "duplicate_window": round(duplicate_window * 1_000_000_000),
+        "num_replicas": replicas,
+        "allow_direct": True,
+    }
+    found: list[Definition] = []
+    for channel in Channel:
+        stream: Definition = {
+            "name": names.stream(channel),
+            "subjects": [names.subject_of(channel, ">")],
+            **common,
+            "first_seq": first_sequence(channel),
+            "max_consumers": ENGINE_CONSUMERS if channel in {Channel.WORK, Channel.VERSIONS} else CONSUMERS,
+        }
+        if channel in WORK_QUEUES:
+            stream["retention"] = "workqueue"
+        if channel is Channel.TRAJECTORIES:
+            stream["max_bytes"] = trajectory_bytes
+        if channel in NEWEST_ONLY:
+            stream["max_msgs_per_subject"] = 1
+        if channel is Channel.METRICS and metrics_to is not None:
+            stream["republish"] = {"src": names.subject_of(channel, ">"), "dest": f"{metrics_to}.>"}
+        found.append(stream)
+    signals = {
+        "name": names.signal_stream,
+        "subjects": [f"{names.signal_subject}>"],
+        **common,
+        "max_msgs_per_subject": 1,
+        "max_consumers": CONSUMERS,
+        "deny_delete": True,
+    }
+    return [*found, signals]
