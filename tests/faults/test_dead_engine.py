@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_its_work_is_given_out_again_at_once(start: Callable[..., FaultyRun]) -> None:
     """First an engine is lost with the process that watches it, then another one alone."""
-    # Every engine has work all the time: each response takes seconds.
-    run = start("dead engine", steps=8, **emulated(decode_seconds=0.4))
+    # Every engine has work all the time: each response takes seconds, and the job goes on for long enough.
+    run = start("dead engine", steps=14, **emulated(decode_seconds=0.4))
     run.watch()
     reasons = []
     for alone in (False, True):

@@ -185,7 +185,11 @@ def test_the_shipped_server_takes_the_accounts_and_the_operator(
     secrets = stored(here)
     configs = [o for o in of_kind(rendered(here, MANIFESTS), "ConfigMap") if o["metadata"]["name"] == "nats"]
     text = configs[0]["data"]["nats-server.conf"]
-    local = {"0.0.0.0:4222": "127.0.0.1:-1", "0.0.0.0:8222": "127.0.0.1:-1", "/data": str(tmp_path / "data")}
+    local = {
+        "0.0.0.0:4222": "127.0.0.1:-1",
+        "127.0.0.1:8222": "127.0.0.1:-1",
+        "/data": str(tmp_path / "data"),
+    }
     for place, ours in local.items():
         assert place in text
         text = text.replace(place, ours)
