@@ -84,7 +84,6 @@ def install(
 def worker_template(python: Environment) -> dict[str, Any]:
     """What the site lays under every job's pods: the environment in place of the worker's image."""
     container = {
-        "name": "worker",
         "workingDir": str(EXAMPLES),  # the worker's image has the example's model in its own
         "env": _variables(python),
         "volumeMounts": list(python.mounts),
@@ -92,7 +91,8 @@ def worker_template(python: Environment) -> dict[str, Any]:
     return {
         "spec": {
             "securityContext": {"runAsUser": _USER},
-            "containers": [container],
+            # Reward functions see nothing of a worker that is not said of their own container.
+            "containers": [{"name": name, **container} for name in ("worker", "scorer")],
             "volumes": list(python.volumes),
         }
     }
