@@ -309,9 +309,10 @@ def test_a_block_that_contradicts_itself_is_refused_though_its_digest_holds(bloc
 
 def test_more_trajectories_than_a_message_holds_are_refused() -> None:
     blocks = [wire.pack(VALID[0]).block] * (MESSAGE_TRAJECTORIES + 1)
-    assert len(wire.decode(message_of(blocks[1:]))) == MESSAGE_TRAJECTORIES
+    assert len(wire.decode_verified(message_of(blocks[1:]))) == MESSAGE_TRAJECTORIES
+    assert len(wire.decode(message_of(blocks))) == MESSAGE_TRAJECTORIES + 1, "between ranks"
     with pytest.raises(CorruptPayload, match="129 trajectories"):
-        wire.decode(message_of(blocks))
+        wire.decode_verified(message_of(blocks))
 
 
 @settings(max_examples=300)

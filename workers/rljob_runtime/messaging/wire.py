@@ -166,27 +166,38 @@ def digest(trajectory: Trajectory) -> str:
 
 
 def decode(data: bytes) -> list[Trajectory]:
-    """The trajectories of a message; their arrays are read-only views of `data` wherever they are stored raw.
+    """The trajectories of a message between the ranks of a gang, which is as large as a micro-batch.
+
+    Their arrays are read-only views of `data` wherever they are stored raw.
 
     Raises:
         UnknownVersion: a newer release wrote it.
         CorruptPayload: it is truncated or altered, or rljob did not write it.
     """
-    return [trajectory for trajectory, _ in decode_verified(data)]
+    return [trajectory for trajectory, _ in _decode(data, most=None)]
 
 
 def decode_verified(data: bytes) -> list[tuple[Trajectory, str]]:
-    """Like `decode`, with the digest of each trajectory, which was checked against its bytes."""
+    """Like `decode`, of a message that another role has stored; with the digests, checked against the bytes.
+
+    Raises:
+        UnknownVersion: a newer release wrote it.
+        CorruptPayload: as `decode`; or it has more trajectories than a stored message.
+    """
+    return _decode(data, most=MESSAGE_TRAJECTORIES)
+
+
+def _decode(data: bytes, *, most: int | None) -> list[tuple[Trajectory, str]]:
     view = memoryview(data)
     trajectories = []
-    for offset, length, expected in _table(data):
+    for offset, length, expected in _table(data, most=most):
         if xxhash.xxh3_128_digest(view[offset : offset + length]) != expected:
             raise CorruptPayload(f"the block at byte {offset} does not match its digest")
         trajectories.append((_unpack(data, offset, length), expected.hex()))
     return trajectories
 
 
-def _table(data: bytes) -> Iterable[tuple[int, int, bytes]]:
+def _table(data: bytes, *, most: int | None) -> Iterable[tuple[int, int, bytes]]:
     """Offset, length and digest of each block, after every bound was checked."""
     if len(data) < _TABLE or not data.startswith(MAGIC):
         raise CorruptPayload("not a message of trajectories")
@@ -196,8 +207,8 @@ def _table(data: bytes) -> Iterable[tuple[int, int, bytes]]:
     body = _TABLE + count * _ENTRY.size
     if version != VERSION or length != len(data) or body > length:
         raise CorruptPayload(f"a message of {len(data)} bytes announces {length} bytes, {count} trajectories")
-    if count > MESSAGE_TRAJECTORIES:
-        raise CorruptPayload(f"{count} trajectories in one message, of {MESSAGE_TRAJECTORIES} at most")
+    if most is not None and count > most:
+        raise CorruptPayload(f"{count} trajectories in one message, of {most} at most")
     (checksum,) = _CHECKSUM.unpack_from(data, _PREFIX.size)
     if xxhash.xxh3_64_intdigest(data[: _PREFIX.size] + data[_TABLE:body]) != checksum:
         raise CorruptPayload("the header does not match its checksum")
