@@ -44,7 +44,8 @@ def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, watched
     deployment = watched.get("deployment", "sums-rollout-cpu")
     assert deployment["metadata"]["ownerReferences"][0]["kind"] == "RolloutPool"
     container = deployment["spec"]["template"]["spec"]["containers"][0]
-    assert {"name": "claim-shared", "mountPath": "/mnt/claims/shared"} in container["volumeMounts"]
+    claim = {"name": "claim-shared", "mountPath": "/mnt/claims/shared", "readOnly": True}
+    assert claim in container["volumeMounts"]
     # There is no node.
     until(lambda: (watched.condition("sums", "Ready") or {}).get("reason") == "Unschedulable")
     assert not watched.is_true("sums", "Ready")
