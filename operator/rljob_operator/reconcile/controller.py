@@ -216,12 +216,12 @@ class Controller:
 
         Also for prompts that are longer than the stream was made for, as soon as the coordinator says so.
         """
-        self._metrics.expect(key, job.metadata.uid or "")
         metrics = self._metrics.metrics(key)
         size = max(trajectory_stream_bytes(job.spec), 0 if metrics is None else metrics.stream_bytes)
         uid, connection, prepared = self._prepared.get(key, (None, 0, 0))
         same = (uid, connection) == (job.metadata.uid, self._connection.connections)
         if not (same and size <= prepared):
+            self._metrics.expect(key, job.metadata.uid or "")
             connection = self._connection.connections
             if await self._streams.prepare(job, size):
                 self._prepared[key] = job.metadata.uid, connection, size

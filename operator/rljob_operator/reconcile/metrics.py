@@ -51,10 +51,8 @@ class MetricsFeed:
 
     def expect(self, key: JobKey, uid: str) -> None:
         """Receive the metrics of a job."""
-        if self._issuer is None or key in self._senders.values():
-            return
-        sender = account_name(self._issuer, namespace=key[0], job=key[1], uid=uid)
-        self._senders[sender] = key
+        if self._issuer is not None:
+            self._senders[account_name(self._issuer, namespace=key[0], job=key[1], uid=uid)] = key
 
     def metrics(self, key: JobKey) -> JobMetrics | None:
         """The newest metrics of a job; None if none have arrived."""

@@ -20,6 +20,7 @@ import psutil
 import pytest
 import xxhash
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from user_modules import user_module
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, SpecError
@@ -142,11 +143,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The user's module, under a name of its own, since the pool's server may keep modules."""
-    name = f"user_reward_{xxhash.xxh32_hexdigest(str(tmp_path).encode())}"
-    (tmp_path / f"{name}.py").write_text(USER_MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return name
+    return user_module(tmp_path, monkeypatch, USER_MODULE)
 
 
 def job_config(

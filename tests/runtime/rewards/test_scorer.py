@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
+from user_modules import user_module
 
 from rljob_contract.samples import job_config
 from rljob_core.config import JobConfig
@@ -83,10 +83,7 @@ def act(*, completion, item):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"user_reward_{xxhash.xxh32_hexdigest(str(tmp_path).encode())}"
-    (tmp_path / f"{name}.py").write_text(USER_MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return name
+    return user_module(tmp_path, monkeypatch, USER_MODULE)
 
 
 def config_of(*functions: str, **reward: Any) -> JobConfig:
