@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import cycle
 from pathlib import Path
 
+import nats
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats_cluster import SIZE, NatsCluster
 
 from rljob_core.ports import Channel
@@ -14,6 +18,8 @@ from rljob_runtime.messaging.nats.store import NatsStore
 
 MESSAGES, ASKED = 3000, 100
 DATA = bytes(20_000)
+#: Five pulls of a reader.
+SMALL = 5 * 1024
 #: Seconds after which the others have given up their connections to the one that is stopped: it then needs about half
 #: a second to fetch what it has missed, and answers requests meanwhile.
 FROZEN = 12
@@ -59,3 +65,42 @@ async def test_a_server_that_is_behind_does_not_say_that_messages_are_gone(
     assert gone is None
     for store in (first, writer, reader):
         await store.close()
+
+
+async def consumers_created(url: str) -> tuple[Client, list[str]]:
+    """A client, and the subjects of the requests for new consumers that it hears from now on."""
+    client = await nats.connect(url)
+    asked: list[str] = []
+
+    async def ask(message: Msg) -> None:
+        asked.append(message.subject)
+
+    await client.subscribe("$JS.API.CONSUMER.CREATE.>", cb=ask)
+    await client.flush()
+    return client, asked
+
+
+async def test_a_queue_and_a_reader_keep_their_consumers(cluster: NatsCluster) -> None:
+    """A server says that a pull is full before it delivers the messages, whose deliveries it replicates first."""
+    store = store_at(cluster.urls[0], create=True)
+    await store.open()
+    await asyncio.gather(*(store.publish(Channel.TRAJECTORIES, "a", bytes(2000)) for _ in range(SMALL)))
+    listener, asked = await consumers_created(cluster.urls[0])
+    queue = await store.queue(Channel.TRAJECTORIES, "a", name="q")
+    taken: list[int] = []
+    for size in cycle((200_000, 50_000)):  # a pull is full by its number of messages, or by its bytes
+        for delivery in await queue.fetch(messages=64, max_bytes=size, timeout=60):
+            taken.append(delivery.message.sequence)
+            await delivery.ack()
+        if len(taken) >= SMALL:
+            break
+    reader = store.read(Channel.TRAJECTORIES)
+    read: list[int] = []
+    while len(read) < SMALL:
+        read += [message.sequence for message in await anext(reader)]
+    assert sorted(taken) == read
+    await listener.flush()
+    await listener.close()
+    # One each, and one more if the client's server did not yet know the way to the new one.
+    assert len(asked) <= 4, asked
+    await store.close()

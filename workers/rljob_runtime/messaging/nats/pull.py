@@ -28,16 +28,33 @@ _BEING_DELETED = (10012, 10149)
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status that ended a pull, or a heartbeat that says that it continues."""
+    """The status that ended a pull, or a heartbeat that says that it continues.
+
+    Attributes:
+        pull: number of the pull.
+        code: three digits, as of HTTP.
+        description: the server's words.
+        missing: how many messages fewer than asked for the pull gives, where the server says so.
+    """
 
     pull: str
     code: str
     description: str
+    missing: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the pull has as many messages, or as many bytes, as asked for.
+
+        Where deliveries are replicated, this status overtakes them: the server holds each message back until a majority
+        of the servers has noted that it is delivered.
+        """
+        return "Batch Completed" in self.description or "MaxBytes" in self.description
 
     @property
     def peaceful(self) -> bool:
-        """Whether the pull ended as asked: no more messages, time over, or as many bytes as asked for."""
-        return self.code in {"404", "408"} or "MaxBytes" in self.description
+        """Whether the pull ended as asked: no more messages, time over, or as many as asked for."""
+        return self.code in {"404", "408"} or self.full
 
 
 @dataclass(slots=True)
@@ -54,8 +71,14 @@ class Arrivals:
         headers = message.headers
         # A stored message can be acknowledged; its headers are its writer's, who may have named one "Status".
         if headers and not message.reply and "Status" in headers:
-            number = message.subject.rpartition(".")[2]
-            self.statuses.append(Status(number, str(headers["Status"]), str(headers.get("Description", ""))))
+            self.statuses.append(
+                Status(
+                    message.subject.rpartition(".")[2],
+                    headers["Status"],
+                    headers.get("Description", ""),
+                    _number(headers.get("Nats-Pending-Messages", "")) or 0,
+                )
+            )
         else:
             self.messages.append((message, self.connection.server))
         self.changed.set()
@@ -95,7 +118,7 @@ def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
     """A stored message, without JetStream's own headers except for the message id."""
     headers = arrived.headers or {}
     # The server adds it where it leaves the data out; anywhere else it is the writer's.
-    size = headers.get("Nats-Msg-Size", "") if not arrived.data else ""
+    size = _number(headers.get("Nats-Msg-Size", "")) if not arrived.data else None
     return Message(
         sequence=sequence,
         suffix=suffix,
@@ -103,8 +126,13 @@ def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
         headers={
             key: value for key, value in headers.items() if not key.startswith("Nats-") or key == MESSAGE_ID
         },
-        size=int(size) if size.isdecimal() and len(size) < 16 else len(arrived.data),
+        size=len(arrived.data) if size is None else size,
     )
+
+
+def _number(text: str) -> int | None:
+    """A number in a header; None if it is none, or a silly one."""
+    return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
 async def get_from_leader(

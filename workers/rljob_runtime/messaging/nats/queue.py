@@ -124,6 +124,7 @@ class NatsQueue:
         except Interrupted:
             return None
         generation = self._connection.generation
+        wanted = messages if max_bytes else 1
         self._pulls += 1
         # With `no_wait` and `expires` the server answers with what it has, or waits for the first message.
         expires = max(deadline - loop.time(), 0.001)
@@ -132,20 +133,23 @@ class NatsQueue:
             self._stream,
             str(self._config.name),
             f"{self._inbox}.{self._pulls}",
-            batch=messages if max_bytes else 1,
+            batch=wanted,
             **({"max_bytes": max_bytes} if max_bytes else {}),
             expires=int(expires * NANOSECONDS),
             no_wait=True,
         )
         late = loop.time() + expires + _GRACE_SECONDS
-        while len(self._arrivals.messages) < (messages if max_bytes else 1):
-            while self._arrivals.statuses:
+        while len(self._arrivals.messages) < wanted:
+            if self._arrivals.statuses:
                 status = self._arrivals.statuses.popleft()
                 if status.pull == str(self._pulls):
-                    return status
-                if self._arrivals.messages:
+                    if not status.full or status.missing >= wanted:
+                        return status
+                    wanted -= status.missing  # the others may still be under way
+                elif self._arrivals.messages:
                     # These messages answered a pull whose fetch was cancelled; those of this pull have not arrived.
                     return None
+                continue
             # A consumer at its limit of pending messages does not end a pull: return what has arrived.
             patience = _QUIET_SECONDS if self._arrivals.messages else late - loop.time()
             if generation != self._connection.generation or not await self._arrivals.wait(
