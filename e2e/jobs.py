@@ -34,6 +34,19 @@ def long_example(name: str) -> dict[str, Any]:
     return manifest
 
 
+def emulated_example(name: str) -> dict[str, Any]:
+    """A job that would go on for long, whose engines and trainer sleep where they would compute.
+
+    What a cluster does to pods is the same for these; their processes start in a second, and leave the cores to others.
+    """
+    manifest = long_example(name)
+    spec = manifest["spec"]
+    lengths = {"median": 6, "min": 2, "max": 12}
+    spec["rollout"]["engine"] = {"name": "Emulated", "options": {"stepSeconds": 0.02, "lengths": lengths}}
+    spec["trainer"] |= {"backend": "Emulated", "options": {"stepSeconds": 0.3}}
+    return manifest
+
+
 class Job:
     """An RLJob in the namespace of `kubectl`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,10 @@ from tests import draw
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytest_plugins = ["e2e.harness.fixtures"]  # a real API server, shared by the processes of a session
+
+gc.set_threshold(
+    50_000
+)  # what test modules import lives on, so that looking for garbage in it is a waste of seconds
 
 # Speed is the machine's, which tests share.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

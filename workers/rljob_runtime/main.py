@@ -7,6 +7,7 @@ because a process that only watches needs none of it.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import sys
@@ -14,10 +15,15 @@ import sys
 from rljob_core import worker_protocol
 from rljob_runtime.process.lifeline import die_with_parent
 
+# Importing torch and transformers makes millions of objects, all of which live on. Python's default, a collection for
+# every 700 new objects, makes each start of a role a tenth slower.
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the role named on the command line, the rollout role in a process of its own; returns the exit code."""
     die_with_parent()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     (name,) = sys.argv[1:] if arguments is None else arguments
     if name == "rollout" and worker_protocol.NONCE not in os.environ:
         return _watched(name)
