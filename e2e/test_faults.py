@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests import draw
 
 from e2e.conftest import AnyCluster
 from e2e.harness.cluster import Cluster
 from e2e.installation import SYSTEM, job_namespace
 from e2e.jobs import Job, emulated_example, long_example
-from tests import draw
 
 pytestmark = pytest.mark.timeout(1500)
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from hostile import Sent, messages, send
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from simulation import simulate
 
+from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.memory.store import MemoryStore
 
+#: Empty heartbeats under a living engine's name, which are not the end of it.
+EMPTY = [Sent(2.0, f"{ENGINE_SIGNALS}rollout-0.1", b"", signal=True)] * 3
+
 
 @settings(max_examples=100)
+@example(sent=EMPTY, seed=0)
 @given(sent=messages(), seed=st.integers(0, 50))
 def test_nothing_that_workers_send_ends_the_coordinator_or_the_truth(sent: list[Sent], seed: int) -> None:
     job = simulate(seed, beside=lambda job: send(MemoryStore(job.server, subject=job.config.subject), sent))

@@ -114,8 +114,9 @@ class CoordinatorInputs:
     async def _read_signals(self) -> None:
         async for key, value in self._store.watch_signals():
             if key.startswith(ENGINE_SIGNALS):
-                signal = self._worker_messages.signal(key, value) if value else None
-                if signal is not None or not value:
+                # No value: the key was removed. An empty one is a heartbeat that cannot be read.
+                signal = None if value is None else self._worker_messages.signal(key, value)
+                if signal is not None or value is None:
                     await self.put(SignalSeen(key.removeprefix(ENGINE_SIGNALS), signal))
             elif key == COORDINATOR_SIGNAL and value == self._instance.encode():
                 await self.put(OwnHeartbeat())
