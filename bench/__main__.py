@@ -1,9 +1,10 @@
-"""`python -m bench [--full | --smoke] [NAME …]`: run benchmarks, print their tables, write them as JSON to bench/out.
+"""`python -m bench [--full | --smoke | --gpu] [NAME …]`: run benchmarks, print tables, write JSON to bench/out.
 
 Names: store, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap, learning; all of
 them by default. Without a flag the long ones (trainer, recovery, bound, overlap, learning) measure fewer cases. The
 documented figures are those of `--full`, which takes more than an hour for all. `--smoke` takes seconds each and only
-shows that a benchmark works; its figures mean nothing. The operator has a command of its own, `make bench-operator`.
+shows that a benchmark works; its figures mean nothing. `--gpu` runs the trainer on a GPU. The operator has a command of
+its own, `make bench-operator`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ NAMES = (
     "overlap",
     "learning",
 )
+ON_GPU = ("trainer",)
 
 
 def main() -> None:
@@ -40,6 +42,7 @@ def main() -> None:
     for size, text in (
         ("full", "every case, as in the documentation"),
         ("smoke", "seconds each; shows only that it works"),
+        ("gpu", f"on a GPU, with a model of its size: {', '.join(ON_GPU)}"),
     ):
         sizes.add_argument(
             f"--{size}", dest="size", action="store_const", const=size, default="quick", help=text
@@ -48,11 +51,14 @@ def main() -> None:
     for name in arguments.names:
         if name not in NAMES:
             parser.error(f"no benchmark is called {name!r}: choose from {', '.join(NAMES)}")
+    names = arguments.names or (ON_GPU if arguments.size == "gpu" else NAMES)
+    if arguments.size == "gpu" and (other := set(names) - set(ON_GPU)):
+        parser.error(f"{', '.join(sorted(other))}: not for a GPU; choose from {', '.join(ON_GPU)}")
     print(
         f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, "
         f"nats-server file storage, sync_interval {SYNC_INTERVAL}, size {arguments.size}"
     )
-    for name in arguments.names or NAMES:
+    for name in names:
         print(f"\n== {name}", flush=True)
         module = importlib.import_module(f"bench.{name}")
         found = module.main(module.SIZES[arguments.size])

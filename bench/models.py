@@ -16,6 +16,7 @@ def qwen2(
     layers: int = 4,
     context: int = 4096,
     end: int | None = None,
+    dtype: str = "float32",
 ) -> Path:
     """Write a Qwen2 with tied embeddings into a folder.
 
@@ -29,6 +30,7 @@ def qwen2(
         layers: decoder layers.
         context: positions.
         end: the token that ends a response; None if no token does.
+        dtype: name of a torch dtype that the weights are written in.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -47,8 +49,27 @@ def qwen2(
         eos_token_id=end,
         pad_token_id=0,
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    Qwen2ForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
+
+
+#: Parameters of `for_gpu` in millions.
+GPU_MILLIONS = 374
+
+
+def for_gpu(folder: Path) -> Path:
+    """Write a Qwen2 of 374 M parameters in bfloat16, as wide and deep as fills a GPU; it knows 7,168 tokens."""
+    return qwen2(
+        folder,
+        vocabulary=VOCABULARY,
+        hidden=1024,
+        intermediate=4096,
+        heads=16,
+        key_heads=4,
+        layers=24,
+        context=32_768,
+        dtype="bfloat16",
+    )
 
 
 #: Tokens of `in_proportion`, and its parameters in millions.

@@ -5,6 +5,9 @@ given. All three start with the same weights, have the same gradient (`tests/eng
 threads. TRL's step is its own loss on its own batch: prompts padded on the left, responses on the right. Rounds
 alternate; figures are medians over rounds. Memory is the peak of a step minus the resident memory before it.
 
+On a GPU (`--gpu`) ours are compared with each other, in bfloat16, at prompts of up to 16,384 tokens; memory is the peak
+that torch allocated. TRL's step would not fit: it computes the whole batch at once.
+
 *Ideal* is the gain of packing if time were proportional to tokens: G·(P + R) / (P + G·R).
 """
 
@@ -24,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.models import MILLIONS, VOCABULARY, in_proportion
+from bench.models import GPU_MILLIONS, MILLIONS, VOCABULARY, for_gpu, in_proportion
 
 GROUP = 8
 SHORTEST, LONGEST = 64, 256
@@ -39,16 +42,21 @@ class Sizes:
         prompts: tokens of a prompt, a case each: 256, then 1:1, 4:1 and 16:1 to the mean response of 160.
         groups: of 8 responses each, in a batch.
         rounds: of each case, after one that warms up.
+        gpu: whether a GPU computes; TRL takes no part then.
     """
 
     prompts: tuple[int, ...] = (256, 160, 640, 2560)
     groups: int = 2
     rounds: int = 3
+    gpu: bool = False
 
 
 FULL = Sizes()
 SMOKE = Sizes(prompts=(32,), groups=1, rounds=1)
-SIZES = {"full": FULL, "quick": Sizes(prompts=(256, 640), rounds=2), "smoke": SMOKE}
+GPU = Sizes(prompts=(256, 1024, 4096, 16_384), groups=4, rounds=7, gpu=True)
+SIZES = {"full": FULL, "quick": Sizes(prompts=(256, 640), rounds=2), "smoke": SMOKE, "gpu": GPU}
+#: Options on a GPU; a forward holds the longest group.
+GPU_OPTIONS = {"device": "cuda", "dtype": "bfloat16", "forwardTokens": 16_384 + GROUP * LONGEST}
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ def make_groups(prompt: int, *, groups: int) -> list[Group]:
 class Ours:
     """The torch backend."""
 
-    def __init__(self, model: Path, groups: Sequence[Group], *, packing: str) -> None:
+    def __init__(self, model: Path, groups: Sequence[Group], *, packing: str, gpu: bool) -> None:
         from rljob_contract.samples import job_config, sample, segment
         from rljob_core.trajectory import Source
         from rljob_runtime.training.registry import create_backend
@@ -82,7 +90,10 @@ class Ours:
             model,
             algorithm={"learningRate": 1e-6, "importanceCap": 1e9},
             sampling={"maxTokens": LONGEST},
-            trainer={"options": {"threads": THREADS, "packing": packing}, "microBatchTokens": 1 << 20},
+            trainer={
+                "options": {"threads": THREADS, "packing": packing, **(GPU_OPTIONS if gpu else {})},
+                "microBatchTokens": 1 << 20,
+            },
         )
         self._backend = create_backend(config, rank=0, world_size=1, model_path=model)
         self._samples = [
@@ -166,9 +177,28 @@ class Trl:
 
 
 def seconds_of(step: Callable[[], None]) -> float:
+    """Time a step, to the end of all that it started on a GPU."""
     started = time.perf_counter()
     step()
+    _synchronize()
     return time.perf_counter() - started
+
+
+def _synchronize() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def peak_on_gpu(step: Callable[[], None]) -> int:
+    """Bytes: the peak of what torch allocated during a step, minus what it had allocated before it."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def peak_of(step: Callable[[], None]) -> int:
@@ -187,58 +217,70 @@ def _status(key: str) -> int:
     return int(line.split()[1]) << 10
 
 
-def compare(model: Path, prompt: int, *, groups: int, rounds: int, scratch: Path) -> dict[str, Any]:
-    """All three on one batch."""
-    made = make_groups(prompt, groups=groups)
+def compare(model: Path, prompt: int, sizes: Sizes, scratch: Path) -> dict[str, Any]:
+    """All of them on one batch."""
+    made = make_groups(prompt, groups=sizes.groups)
     steps: dict[str, Callable[[], None]] = {
-        "trl": Trl(model, made, folder=scratch),
-        "padded": Ours(model, made, packing="Padded"),
-        "packed": Ours(model, made, packing="SharedPrompt"),
+        "padded": Ours(model, made, packing="Padded", gpu=sizes.gpu),
+        "packed": Ours(model, made, packing="SharedPrompt", gpu=sizes.gpu),
     }
+    if not sizes.gpu:
+        steps = {"trl": Trl(model, made, folder=scratch), **steps}
     for step in steps.values():
         step()  # warm
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
+    for _ in range(sizes.rounds):
         for name, step in steps.items():
             times[name].append(seconds_of(step))
     seconds = {name: statistics.median(values) for name, values in times.items()}
     response = statistics.mean(len(r) for g in made for r in g.responses)
     ideal = GROUP * (prompt + response) / (prompt + GROUP * response)
+    against_trl = {f"trl_over_{name}": seconds["trl"] / seconds[name] for name in steps if "trl" in seconds}
     return {
         "prompt": prompt,
         "response": response,
         "seconds": seconds,
-        "trl_over_padded": seconds["trl"] / seconds["padded"],
+        **against_trl,
         "padded_over_packed": seconds["padded"] / seconds["packed"],
-        "trl_over_packed": seconds["trl"] / seconds["packed"],
         "ideal": ideal,
         "of_ideal": seconds["padded"] / seconds["packed"] / ideal,
-        "peak_bytes": {name: peak_of(step) for name, step in steps.items()},
+        "peak_bytes": {name: (peak_on_gpu if sizes.gpu else peak_of)(step) for name, step in steps.items()},
     }
 
 
 def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Run and print."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    what = f"{GPU_MILLIONS} M parameters, bfloat16" if sizes.gpu else f"{MILLIONS} M parameters, float32"
+    where = _gpu_name() if sizes.gpu else f"{THREADS} threads"
     print(
-        f"Qwen2 of {MILLIONS} M parameters, float32, {THREADS} threads; {sizes.groups} groups of {GROUP}, "
-        f"responses of {SHORTEST} to {LONGEST} tokens\n"
+        f"Qwen2 of {what}, {where}; {sizes.groups} groups of {GROUP}, responses of {SHORTEST} to {LONGEST} tokens\n"
         f"{'prompt':>6} {'TRL s':>7} {'padded s':>8} {'packed s':>8} {'TRL/padded':>10} {'TRL/packed':>10} "
-        f"{'padded/packed':>13} {'of ideal':>8} {'peak MB: TRL, padded, packed':>29}"
+        f"{'padded/packed':>13} {'of ideal':>8}  peak MB"
     )
     found = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
-        model = in_proportion(Path(folder) / "model")
+        model = (for_gpu if sizes.gpu else in_proportion)(Path(folder) / "model")
         for prompt in sizes.prompts:
-            row = compare(
-                model, prompt, groups=sizes.groups, rounds=sizes.rounds, scratch=Path(folder) / "trl"
-            )
+            row = compare(model, prompt, sizes, Path(folder) / "trl")
             found.append(row)
-            seconds, peaks = row["seconds"], [b >> 20 for b in row["peak_bytes"].values()]
+            seconds = row["seconds"]
+            peaks = ", ".join(f"{name} {size >> 20:,}" for name, size in row["peak_bytes"].items())
             print(
-                f"{prompt:6d} {seconds['trl']:7.2f} {seconds['padded']:8.2f} {seconds['packed']:8.2f} "
-                f"{row['trl_over_padded']:10.2f} {row['trl_over_packed']:10.2f} "
-                f"{row['padded_over_packed']:13.2f} {row['of_ideal']:8.0%} {peaks!s:>29}",
+                f"{prompt:6d} {_column(seconds, 'trl', 7)} {seconds['padded']:8.3f} {seconds['packed']:8.3f} "
+                f"{_column(row, 'trl_over_padded', 10)} {_column(row, 'trl_over_packed', 10)} "
+                f"{row['padded_over_packed']:13.2f} {row['of_ideal']:8.0%}  {peaks}",
                 flush=True,
             )
     return {"threads": THREADS, "groups": sizes.groups, "rows": found}
+
+
+def _gpu_name() -> str:
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+
+
+def _column(row: dict[str, Any], name: str, width: int) -> str:
+    """A figure, or a dash where it was not measured."""
+    return f"{row[name]:{width}.2f}" if name in row else f"{'–':>{width}}"

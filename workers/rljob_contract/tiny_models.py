@@ -9,16 +9,16 @@ from typing import Any
 CHARACTERS = string.ascii_lowercase + string.digits + " .,:;=+-*/()?\n"
 END = "<end>"
 
-#: What an architecture needs besides the sizes that all share.
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "gemma": {"head_dim": 8},
-    "gemma2": {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
-    "gemma3_text": {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
-    "llama": {},
-    "mistral": {"head_dim": 8, "sliding_window": 6},
-    "phi3": {"sliding_window": 6},
-    "qwen2": {},
-    "qwen3": {"head_dim": 8},
+#: What an architecture needs besides the sizes that all share, and besides the size of a head under these names.
+ARCHITECTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "gemma": ({}, ("head_dim",)),
+    "gemma2": ({"sliding_window": 6}, ("head_dim", "query_pre_attn_scalar")),
+    "gemma3_text": ({"sliding_window": 6}, ("head_dim", "query_pre_attn_scalar")),
+    "llama": ({}, ()),
+    "mistral": ({"sliding_window": 6}, ("head_dim",)),
+    "phi3": ({"sliding_window": 6}, ()),
+    "qwen2": ({}, ()),
+    "qwen3": ({}, ("head_dim",)),
 }
 
 
@@ -57,6 +57,7 @@ def tiny_model(
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=END))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
+    settings, of_a_head = ARCHITECTURES[architecture]
     config = AutoConfig.for_model(
         architecture,
         vocab_size=len(vocabulary),
@@ -70,7 +71,8 @@ def tiny_model(
         bos_token_id=0,
         eos_token_id=0,
         pad_token_id=0,
-        **ARCHITECTURES[architecture],
+        **settings,
+        **dict.fromkeys(of_a_head, hidden // 4),
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)

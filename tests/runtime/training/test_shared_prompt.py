@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.devices import DEVICES, needs_gpu
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_contract.tiny_models import tiny_model
@@ -20,7 +21,8 @@ from rljob_runtime.training.forward import InFloat64, log_probabilities, token_l
 from rljob_runtime.training.losses.clipped import GSPO
 from rljob_runtime.training.losses.loss import LossSettings
 from rljob_runtime.training.losses.sums import loss_sums
-from rljob_runtime.training.packing.attention import EXACT, NAME, attend, block_mask, supports_shared_prompts
+from rljob_runtime.training.packing import flex
+from rljob_runtime.training.packing.attention import EXACT, NAME, attend, supports_shared_prompts
 from rljob_runtime.training.packing.layout import PackedGroup, places
 from rljob_runtime.training.packing.rows import Row
 from rljob_runtime.training.packing.shared import PADDED, SHARED_PROMPT, choose_packing, pack, split
@@ -54,6 +56,8 @@ GROUPS = [
     (12, [6]),  # a group of one
     (9, [11, 11, 2, 1, 8, 4, 3, 30]),
 ]
+#: For a GPU, where attention is computed in blocks of 128: some groups begin, end or have a response across them.
+LONG = [*GROUPS, (150, [61, 1, 97, 40]), (1, [130, 3]), (127, [5, 2])]
 
 
 def unpacked(model: Any, made: list[Row], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -95,12 +99,26 @@ def gradients(model: Any) -> dict[str, Tensor]:
     return found
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {
-        name: tiny_model(tmp_path_factory.mktemp(name), architecture=name, spread=0.1)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Models by architecture, and what is packed into two sequences of `tokens`, on a device."""
+
+    device: torch.device
+    models: dict[str, Path]
+    rows: list[Row]
+    tokens: int
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    on_gpu = request.param == "cuda"  # FlexAttention has kernels for heads of 16 or more
+    models = {
+        name: tiny_model(
+            tmp_path_factory.mktemp(name), architecture=name, spread=0.1, hidden=64 if on_gpu else 32
+        )
         for name in ARCHITECTURES
     }
+    return Case(torch.device(request.param), models, rows(LONG if on_gpu else GROUPS), 500 if on_gpu else 80)
 
 
 def load(path: Path, dtype: torch.dtype, attention: str) -> Any:
@@ -122,15 +140,15 @@ def unpacked_gradients(path: Path, made: list[Row], dtype: torch.dtype, *, wide:
     return loss.item(), gradients(model)
 
 
-def packed_gradients(path: Path, made: list[Row], dtype: torch.dtype) -> Result:
+def packed_gradients(path: Path, case: Case, dtype: torch.dtype) -> Result:
     """Loss and gradients of two packed sequences, of several groups each."""
-    model = load(path, dtype, NAME)
+    model = load(path, dtype, NAME).to(case.device)
     assert supports_shared_prompts(model)
-    packs = split(made, tokens=80, best=80, rank=0, world_size=1)
+    packs = split(case.rows, tokens=case.tokens, best=case.tokens, rank=0, world_size=1)
     assert len(packs) == 2
     total, wide = 0.0, torch.promote_types(dtype, torch.float32)
     for each in packs:
-        batch = pack(each, weight=lambda n: 1 / n, dtype=wide, device=torch.device("cpu"))
+        batch = pack(each, weight=lambda n: 1 / n, dtype=wide, device=case.device)
         columns = batch.columns
         loss = loss_sums(
             log_probabilities(model, batch, temperature=0.7, dtype=dtype),
@@ -150,32 +168,30 @@ def errors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, f
     """‖Δ‖/‖g‖ of each tensor."""
     assert found.keys() == expected.keys()
     return {
-        n: float((found[n].double() - g.double()).norm() / g.double().norm()) for n, g in expected.items()
+        n: float((found[n].cpu().double() - g.double()).norm() / g.double().norm())
+        for n, g in expected.items()
     }
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 def test_loss_and_every_gradient_are_those_of_the_unpacked_sequences(
-    models: dict[str, Path], architecture: str, dtype: torch.dtype, bound: float
+    case: Case, architecture: str, dtype: torch.dtype, bound: float
 ) -> None:
-    made = rows(GROUPS)
-    expected_loss, expected = unpacked_gradients(models[architecture], made, dtype)
-    loss, found = packed_gradients(models[architecture], made, dtype)
+    path = case.models[architecture]
+    expected_loss, expected = unpacked_gradients(path, case.rows, dtype)
+    loss, found = packed_gradients(path, case, dtype)
     assert abs(loss - expected_loss) <= bound * abs(expected_loss)
     assert max(errors(found, expected).values()) <= bound
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_in_bfloat16_packing_adds_nothing_to_what_rounding_does(
-    models: dict[str, Path], architecture: str
-) -> None:
+def test_in_bfloat16_packing_adds_nothing_to_what_rounding_does(case: Case, architecture: str) -> None:
     # Rounding alone moves a tensor's gradient by 1 % to 5 % here: both are compared with the same weights in float32.
-    made = rows(GROUPS)
-    path = models[architecture]
-    _, exact_gradients = unpacked_gradients(path, made, torch.bfloat16, wide=True)
-    _, expected = unpacked_gradients(path, made, torch.bfloat16)
-    _, found = packed_gradients(path, made, torch.bfloat16)
+    path = case.models[architecture]
+    _, exact_gradients = unpacked_gradients(path, case.rows, torch.bfloat16, wide=True)
+    _, expected = unpacked_gradients(path, case.rows, torch.bfloat16)
+    _, found = packed_gradients(path, case, torch.bfloat16)
     rounding, mine = errors(expected, exact_gradients), errors(found, exact_gradients)
     assert all(error <= max(2e-2, 2 * rounding[name]) for name, error in mine.items()), (mine, rounding)
 
@@ -190,28 +206,56 @@ LAYOUT = (
 )
 
 
-def tensors(*, heads: int = 4, key_heads: int = 2, size: int = 37) -> tuple[Tensor, Tensor, Tensor]:
+def tensors(
+    *, heads: int = 4, key_heads: int = 2, size: int = 37, head: int = 16
+) -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
-    query = torch.randn(1, heads, size, 16, generator=random)
-    return query, *(torch.randn(1, key_heads, size, 16, generator=random) for _ in range(2))
+    query = torch.randn(1, heads, size, head, generator=random)
+    return query, *(torch.randn(1, key_heads, size, head, generator=random) for _ in range(2))
 
 
-@pytest.mark.parametrize("softcap", [None, 3.0])
 @pytest.mark.parametrize("window", [None, 5])
-def test_flex_attention_with_the_block_mask_is_the_same(window: int | None, softcap: float | None) -> None:
+def test_flex_attention_with_the_block_mask_is_the_same(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # FlexAttention's backward needs a GPU; its forward, and with it the mask, does not.
     query, key, value = tensors()
-    found, _ = attend(
-        None, query, key, value, None, sliding_window=window, softcap=softcap, shared_prompts=LAYOUT
-    )
-
-    def capped(score: Tensor, *_: Tensor) -> Tensor:
-        return score if softcap is None else softcap * torch.tanh(score / softcap)
-
-    mask = block_mask(LAYOUT, window, "cpu")
+    found, _ = attend(None, query, key, value, None, sliding_window=window, shared_prompts=LAYOUT)
+    monkeypatch.setattr(flex, "_compiled", lambda: flex._in_blocks)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # that it is not compiled
-        expected = flex_attention(query, key, value, score_mod=capped, block_mask=mask, enable_gqa=True)
+        expected = flex.flex(query, key, value, LAYOUT, scale=0.25, window=window)
     torch.testing.assert_close(found, expected.transpose(1, 2))
+
+
+BLOCKS = (PackedGroup(0, 300, (4, 0, 129, 77)), PackedGroup(510, 1, (200, 63)), PackedGroup(774, 128, (9,)))
+
+
+@needs_gpu
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize(
+    ("dtype", "size", "bound"),
+    [
+        *((torch.float32, size, 1e-5) for size in (8, 16, 64, 96, 128, 256)),
+        *((torch.bfloat16, size, 1e-2) for size in (8, 16, 64, 96, 128, 256)),
+        (torch.float64, 64, 1e-12),
+    ],
+)
+def test_attention_on_a_gpu_is_that_of_the_cpu(
+    dtype: torch.dtype, size: int, bound: float, window: int | None, softcap: float | None
+) -> None:
+    given = [t.to(dtype) for t in tensors(size=911, head=size)]
+
+    def results(device: str, dtype: torch.dtype) -> list[Tensor]:
+        query, key, value = (t.to(device, dtype).requires_grad_() for t in given)
+        out, _ = attend(
+            None, query, key, value, None, sliding_window=window, softcap=softcap, shared_prompts=BLOCKS
+        )
+        out.backward(torch.cos(torch.arange(out.numel(), device=device)).view_as(out).to(dtype))
+        return [t.detach().cpu().double() for t in (out, query.grad, key.grad, value.grad)]
+
+    for found, expected in zip(results("cuda", dtype), results("cpu", torch.float64), strict=True):
+        assert float((found - expected).norm() / expected.norm()) <= bound
 
 
 def test_places_of_tokens() -> None:
@@ -265,8 +309,8 @@ def test_a_sequence_has_each_prompt_once_and_each_token_trained_on() -> None:
     assert batch.columns.weights.tolist() == [row.trained for row in sequence for _ in range(row.trained)]
 
 
-def test_what_an_architecture_allows_is_chosen(models: dict[str, Path], tmp_path: Path) -> None:
-    qwen = load(models["qwen2"], torch.float32, "own")
+def test_what_an_architecture_allows_is_chosen(tmp_path: Path) -> None:
+    qwen = load(tiny_model(tmp_path), torch.float32, "own")
     assert choose_packing("Padded", qwen) is PADDED
     assert choose_packing(None, qwen) is SHARED_PROMPT
     assert qwen.config._attn_implementation == NAME

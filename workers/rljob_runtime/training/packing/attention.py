@@ -10,7 +10,8 @@ transformers' interface can use it. It needs no mask: the pairs of tokens that a
 causal blocks. On a CPU, torch's flash kernel computes these block by block, and they are combined by their logarithms
 of sums, as flash attention combines its tiles (arXiv 2205.14135, section 3.1); the kernel's own backward then gives
 each block's part of the gradient. Soft-capped scores and sliding windows are computed block by block too, but not
-fused. On a GPU it is FlexAttention with a block mask.
+fused. On a GPU it is FlexAttention with a block mask (`flex`), and what that has no kernel for is computed block by
+block.
 
 The two flash kernels are private operators of torch, used here and nowhere else, because the public function does not
 return the logarithms of sums; `tests/engines/test_library_internals.py` names them when an upgrade breaks them.
@@ -19,7 +20,6 @@ return the logarithms of sums; `tests/engines/test_library_internals.py` names t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from rljob_runtime.model.causal import attention_can_be_replaced
-from rljob_runtime.training.packing.layout import Layout, places
+from rljob_runtime.training.packing.flex import fits, flex
+from rljob_runtime.training.packing.layout import Layout
 
 #: The attention's name for `set_attn_implementation`.
 NAME = "rljob_shared_prompt"
@@ -100,9 +101,9 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     longest = max(group.longest for group in shared_prompts)
     window = sliding_window if sliding_window is not None and sliding_window < longest else None
-    if query.is_cuda:
-        out = _flex(query, key, value, shared_prompts, scale=scale, window=window, softcap=softcap)
-    elif window is None and softcap is None and query.shape[-1] == value.shape[-1]:
+    if query.is_cuda and fits(query, value, softcap):
+        out = flex(query, key, value, shared_prompts, scale=scale, window=window)
+    elif not query.is_cuda and window is None and softcap is None and query.shape[-1] == value.shape[-1]:
         # Forward and backward add blocks up: in bfloat16, each sum would be rounded once more.
         wide = torch.promote_types(query.dtype, torch.float32)
         blocks = _Blocks.apply(query.to(wide), key.to(wide), value.to(wide), shared_prompts, scale)
@@ -224,57 +225,3 @@ def _explicit(
             places = at[group.prompt : group.prompt + own.stop - own.start]
             pieces.append(attention(own, [prompt, own], places, [before, places]))
     return torch.cat(pieces, 2)
-
-
-# ------------------------------------------------------------------------------------------ on a GPU
-
-
-def _flex(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-) -> Tensor:
-    """Compute the attention [1, heads, n, d] with FlexAttention."""
-
-    def capped(score: Tensor, *_: Tensor) -> Tensor:
-        return softcap * torch.tanh(score / softcap)
-
-    found: Tensor = _compiled_flex()(
-        query,
-        key,
-        value,
-        score_mod=None if softcap is None else capped,
-        block_mask=block_mask(layout, window, str(query.device)),
-        scale=scale,
-        enable_gqa=True,
-    )
-    return found
-
-
-@lru_cache(maxsize=1)
-def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=True)
-
-
-@lru_cache(maxsize=8)  # all layers of a forward, and its backward, share a mask
-def block_mask(layout: Layout, window: int | None, device: str) -> Any:
-    """Convert the layout to FlexAttention's block mask of [n, n]."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    groups, responses, positions = (tensor.to(device) for tensor in places(layout))
-
-    def allowed(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        same = (groups[q] == groups[k]) & ((responses[k] == 0) | (responses[q] == responses[k]))
-        distance = positions[q] - positions[k]
-        seen = same & (distance >= 0)
-        return seen if window is None else seen & (distance < window)
-
-    size = len(positions)
-    return create_block_mask(allowed, None, None, size, size, device=device)
