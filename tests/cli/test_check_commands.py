@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from invocation import rljob
+from tests import draw
 
 from rljob_cli.exits import scratch_folder, signals_interrupt
 
@@ -93,14 +94,17 @@ def test_a_backend_and_a_reward_from_the_folder(tmp_path: Path, monkeypatch: pyt
     assert (ended.code, ended.out.splitlines()[-1]) == (0, "backend Emulated: all 12 checks hold")
 
 
+INTERRUPTED = [
+    (["check-engine", "Torch", "--set", "slots=1"], signal.SIGINT),
+    (["check-engine", "Torch", "--set", "slots=1"], signal.SIGTERM),
+    (["check-backend", "Torch"], signal.SIGINT),
+    (["check-backend", "Torch"], signal.SIGTERM),
+]
+
+
 @pytest.mark.parametrize(
     ("command", "number"),
-    [
-        (["check-engine", "Torch", "--set", "slots=1"], signal.SIGINT),
-        (["check-engine", "Torch", "--set", "slots=1"], signal.SIGTERM),
-        (["check-backend", "Torch"], signal.SIGINT),
-        (["check-backend", "Torch"], signal.SIGTERM),
-    ],
+    draw.draw("interrupted checks", INTERRUPTED, 2),
     ids=lambda value: value[0] if isinstance(value, list) else value.name,
 )
 def test_an_interrupted_check_leaves_nothing_behind(

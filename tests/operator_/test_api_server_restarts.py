@@ -50,6 +50,7 @@ def runs(watched: Namespace, *jobs: str) -> bool:
     return watched.children() == wanted
 
 
+@pytest.mark.nightly  # e2e/test_faults.py has a job that outlives its API server, for every commit
 def test_jobs_continue_after_restarts_of_the_api_server(
     control_plane: ControlPlane, operator: Operator, watched: Namespace
 ) -> None:
