@@ -70,6 +70,7 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, generated f
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/rljob crd --check
+	@$(BIN)/rljob job-policy --check
 	@$(BIN)/python .ci/cve_scan.py
 
 # CI needs no suite for this: tests/docs/test_site.py, a part of `make test`, builds the site with the same strictness.
@@ -84,8 +85,9 @@ format: $(VENV)/.installed  ## rewrite the sources in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-crds: $(VENV)/.installed  ## write crds/ again from the API models
+crds: $(VENV)/.installed  ## write crds/ again from the API models, and the admission policy for RLJobs
 	@$(BIN)/rljob crd
+	@$(BIN)/rljob job-policy
 
 bench: .venv-bench/.installed  ## benchmarks beside their peers, tables and JSON in bench/out; ARGS="--full NAME …": all cases
 	@$(BIN)/python -m bench $(ARGS)

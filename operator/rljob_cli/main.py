@@ -18,6 +18,7 @@ from rich.console import Console
 from rljob_cli.check_commands import check_backend, check_engine, check_loss, check_reward
 from rljob_cli.crd_command import crd
 from rljob_cli.exits import exit_codes
+from rljob_cli.job_policy_command import job_policy
 from rljob_cli.manifest import load_job
 from rljob_cli.nats_init import nats_init
 from rljob_cli.replay_command import replay
@@ -177,6 +178,7 @@ app.command()(check_backend)
 app.command()(check_loss)
 app.command()(check_reward)
 app.command()(crd)
+app.command()(job_policy)
 app.command()(nats_init)
 
 

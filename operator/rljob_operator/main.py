@@ -18,6 +18,7 @@ from rljob_operator.cluster.kube.api import FIELD_MANAGER, KubeApi
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.reconcile.controller import Controller
 from rljob_operator.reconcile.handlers import registry
+from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.kopf_login import KopfLogin
 from rljob_operator.reconcile.metrics import MetricsFeed
@@ -50,6 +51,7 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         metrics=MetricsFeed(connection, settings.defaults.issuer),
         streams=JobStreams(connection, settings.defaults.issuer),
         telemetry=telemetry,
+        rules=JobRulesFolder(settings.job_rules),
         namespaces=settings.namespaces,
         workers=settings.workers,
     )

@@ -34,6 +34,7 @@ class Settings:
     Attributes:
         defaults: the cluster's defaults for jobs.
         namespaces: the watched namespaces; empty for all.
+        job_rules: folder with the rules for what jobs may name, a file for each key; None if there are none.
         nats_credentials: path of the operator's own credentials; None if the server does not authenticate clients.
         probe_host: address on which the probes are served.
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
@@ -44,6 +45,7 @@ class Settings:
 
     defaults: ClusterDefaults
     namespaces: tuple[str, ...] = ()
+    job_rules: str | None = None
     nats_credentials: str | None = None
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
@@ -94,6 +96,7 @@ class Settings:
             namespaces=tuple(
                 n.strip() for n in environment.get("WATCH_NAMESPACES", "").split(",") if n.strip()
             ),
+            job_rules=environment.get("RLJOB_JOB_RULES") or None,
             nats_credentials=environment.get("RLJOB_NATS_CREDENTIALS") or None,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),

@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from rljob_cli.crd_command import as_yaml, files
+from rljob_cli.crd_command import HEADER, files
+from rljob_cli.generated_yaml import as_yaml
 from rljob_cli.main import app
 from rljob_cli.run_folder import IMMUTABLE_ON_RESUME
 from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule
@@ -109,7 +110,7 @@ def test_every_yaml_reader_reads_the_same(file: str, version: tuple[int, int]) -
     # Kubernetes' reader is of YAML 1.1, where `no` is false and 1e-06 is text.
     yaml = YAML(typ="safe", pure=True)
     yaml.version = version
-    assert yaml.load(as_yaml(files()[file])) == files()[file]
+    assert yaml.load(as_yaml(files()[file], HEADER)) == files()[file]
 
 
 @pytest.mark.parametrize("file", MODELS)

@@ -29,6 +29,11 @@ def test_an_address_is_enough() -> None:
     )
 
 
+def test_the_rules_for_jobs_are_in_a_folder() -> None:
+    assert Settings.read(URL).job_rules is None
+    assert Settings.read({**URL, "RLJOB_JOB_RULES": "/rules"}).job_rules == "/rules"
+
+
 @pytest.mark.parametrize("storage", ["pvc://shared", "pvc://shared/", "pvc://shared//"])
 def test_storage_is_a_folder_for_each_purpose(storage: str) -> None:
     defaults = Settings.read({**URL, "RLJOB_STORAGE": storage}).defaults

@@ -67,6 +67,19 @@ class Rejected(Exception):
     """The cluster refused a manifest and would refuse it again; the message says why."""
 
 
+class Refused(Exception):
+    """A policy of the cluster refused a manifest: an admission policy, a webhook or a quota, which others may change.
+
+    Args:
+        ref: the object.
+        why: the cluster's words, which name the policy.
+    """
+
+    def __init__(self, ref: Ref, why: str) -> None:
+        super().__init__(f"{ref} is refused, and tried again later: {why}")
+        self.ref = ref
+
+
 class NameTaken(Exception):
     """An object that is not the job's has the name of one of the job's children; nothing was written to it.
 
@@ -106,6 +119,7 @@ class Cluster(Protocol):
 
         Raises:
             Rejected: the manifest is invalid.
+            Refused: a policy refuses it.
             NameTaken: an object of that name exists and has another controller, or none.
         """
 
@@ -113,7 +127,7 @@ class Cluster(Protocol):
         """Do as `apply` would, without writing anything.
 
         Raises:
-            Rejected, NameTaken: as `apply` would.
+            Rejected, Refused, NameTaken: as `apply` would.
         """
 
     async def apply_status(self, manifest: Manifest) -> None:

@@ -39,6 +39,19 @@ def field_warnings(job: RLJob, before: RLJobStatus) -> tuple[Event, ...]:
     return tuple(Event("Warning", "FieldHasNoEffect", f"{path} {reason}") for path, reason in found)
 
 
+def rules_warning(job: RLJob, before: RLJobStatus, warning: str) -> tuple[Event, ...]:
+    """What the rules for jobs would refuse if they were enforced, once per generation of the job.
+
+    Args:
+        job: the job, with its generation.
+        before: the status that was written last.
+        warning: `JobRules.warning`.
+    """
+    if not warning or before.observed_generation == job.metadata.generation:
+        return ()
+    return (Event("Warning", "NotAllowed", warning),)
+
+
 def _conditions(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
     for new in after.conditions:
         old = condition(before, new.type)

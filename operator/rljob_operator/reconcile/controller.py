@@ -24,6 +24,7 @@ from rljob_operator.cluster.kube.cluster import KubeCluster, job_of
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Event, Manifest, Ref
 from rljob_operator.decisions.watch_liveness import WatchLiveness
+from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
@@ -54,6 +55,7 @@ class Controller:
         metrics: the newest metrics of every job.
         streams: requests about the jobs' streams.
         telemetry: the operator's own Prometheus metrics.
+        rules: what jobs may name; None for no rules.
         namespaces: the watched namespaces; empty for all.
         workers: number of jobs that are reconciled at once.
     """
@@ -67,6 +69,7 @@ class Controller:
         metrics: MetricsFeed,
         streams: JobStreams,
         telemetry: OperatorMetrics,
+        rules: JobRulesFolder | None = None,
         namespaces: Sequence[str] = (),
         workers: int = 8,
     ) -> None:
@@ -75,6 +78,7 @@ class Controller:
         self._metrics = metrics
         self._streams = streams
         self._telemetry = telemetry
+        self._rules = rules or JobRulesFolder(None)
         self._prepared: dict[JobKey, tuple[str | None, int, int]] = {}
         """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
         self.cache = KubeCache()
@@ -97,7 +101,7 @@ class Controller:
         self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
         self._beat = time.monotonic()
         metrics.on_metrics = self._on_metrics
-        connection.on_outage = self._on_outage
+        connection.on_outage = self._mark_all
 
     # ------------------------------------------------------------------------------------------ watch events
 
@@ -158,13 +162,15 @@ class Controller:
     async def _heartbeat(self) -> None:
         while True:
             self._beat = time.monotonic()
+            if self._rules.refresh():
+                self._mark_all()
             await asyncio.sleep(1.0)
 
     def _on_metrics(self, key: JobKey) -> None:
         if self.cache.job(key) is not None:
             self._queue.mark(key)
 
-    def _on_outage(self) -> None:
+    def _mark_all(self) -> None:
         for key in self.cache.jobs():
             self._queue.mark(key)
 
@@ -199,7 +205,10 @@ class Controller:
             return await self._finalize(key, job, manifest) if FINALIZER in finalizers else None
         if FINALIZER not in finalizers:
             await self._cluster.set_finalizers(job, [*finalizers, FINALIZER])
-        await self._prepare_streams(key, job)
+        # A job that has run keeps its streams, whatever it names now.
+        ran = manifest.get("status", {}).get("trainerAttempt", 0) > 0
+        if ran or self._rules.rules.allows(job):
+            await self._prepare_streams(key, job)
         done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key), job.metadata.uid)
@@ -265,6 +274,7 @@ class Controller:
                 metrics=lambda: metrics.metrics(key),
                 outage=lambda job: self._connection.outage(job) or self._streams.trouble(job),
                 loads=self._streams.engine_loads,
+                rules=lambda: self._rules.rules,
                 concurrent=True,
             )
         return self._reconcilers[key]

@@ -29,11 +29,12 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.trainer_gang import trainer_hash
-from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Rejected
+from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
 from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions import trainer_attempts
-from rljob_operator.decisions.job_events import events, field_warnings
+from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
+from rljob_operator.decisions.job_rules import JobRules, NotAllowed
 from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
 from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
 from rljob_operator.decisions.pods import Trouble
@@ -41,6 +42,7 @@ from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.desired_memo import DesiredMemo
+from rljob_operator.reconcile.policy_refusals import PolicyRefusals
 from rljob_operator.reconcile.rehearsal import Rehearsal
 from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
 
@@ -96,6 +98,7 @@ class Reconciler:
         outage: returns why no job can continue now; None if they can.
         loads: returns, by pod, the trajectories that a job's engines generate or have queued; called when a pool
             shrinks.
+        rules: returns what jobs may name.
         concurrent: apply independent manifests concurrently, because each call waits for a server.
     """
 
@@ -109,6 +112,7 @@ class Reconciler:
         metrics: Callable[[], JobMetrics | None] = lambda: None,
         outage: Callable[[RLJob], Trouble | None] = lambda _: None,
         loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
+        rules: Callable[[], JobRules] = lambda: JobRules({}),
         concurrent: bool = False,
     ) -> None:
         self._cluster = cluster
@@ -118,12 +122,14 @@ class Reconciler:
         self._metrics = metrics
         self._outage = outage
         self._loads = loads
+        self._rules = rules
         self._concurrent = concurrent
         self._desired = DesiredMemo()
         self._metrics_written: datetime | None = None
         self._rejected: tuple[int | None, str] = (0, "")
         """The generation whose children the cluster rejected, and why; nothing is applied until the spec changes."""
         self._taken = TakenNames(cluster)
+        self._refusals = PolicyRefusals(cluster)
         self._rehearsal = Rehearsal(cluster)
 
     async def reconcile(self, job: RLJob) -> Pass:
@@ -141,6 +147,8 @@ class Reconciler:
             targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
             wanted = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
+            if assessment.phase is Phase.RUNNING:
+                self._rules().check(job)
             if self._rejected[0] == job.metadata.generation:
                 raise SpecError("", self._rejected[1])
             if assessment.phase is not Phase.RUNNING:
@@ -149,10 +157,18 @@ class Reconciler:
             if taken is not None and assessment.phase in {Phase.RUNNING, Phase.SUSPENDED}:
                 raise taken
             wanted = tuple(m for m in wanted if Ref.of(m) not in self._taken)
+            await self._refusals.check(wanted, job.metadata.generation, now)
             await self._rehearsal.check(observed, wanted)
         except SpecError as error:
             wanted = observed.kept
             assessment = job_status.rejected(observed, _reason(error), str(error))
+        except NotAllowed as error:
+            wanted = observed.kept
+            assessment = job_status.rejected(observed, "NotAllowed", str(error))
+        except Refused as error:
+            self._refusals.add(error, job.metadata.generation, now)
+            wanted = observed.kept
+            assessment = job_status.rejected(observed, "PolicyRefused", str(error))
         except Rejected as error:
             self._rejected = job.metadata.generation, str(error)
             wanted = observed.kept
@@ -180,8 +196,11 @@ class Reconciler:
         except NameTaken as error:
             self._taken.add(error.ref)
             return await self.reconcile(job)
+        except Refused as error:
+            self._refusals.add(error, job.metadata.generation, now)
+            return await self.reconcile(job)
         moving = job_status.condition(assessment.status, "Reconciling")
-        times = [assessment.retry_at, *(pod.doubtful_until for pod in observed.pods)]
+        times = [assessment.retry_at, self._refusals.retry_at, *(pod.doubtful_until for pod in observed.pods)]
         if not due and self._metrics_written is not None and job_status.outdated(assessment.status, observed):
             times.append(self._metrics_written + timedelta(seconds=RESYNC_SECONDS))
         if self._taken:
@@ -264,7 +283,8 @@ class Reconciler:
         if after == before:
             return
         await self._cluster.patch_status(job, after)
-        for event in (*field_warnings(job, before), *events(before, after)):
+        warnings = (*field_warnings(job, before), *rules_warning(job, before, self._rules().warning(job)))
+        for event in (*warnings, *events(before, after)):
             await self._cluster.event(job, event)
 
 

@@ -28,6 +28,7 @@ from rljob_operator.cluster.port import Manifest, Ref
 FIELD_MANAGER = "rljob-operator"
 
 _NO_FIT = ("failed to create typed patch object", "failed to convert new object")
+_POLICIES = ("ValidatingAdmissionPolicy '", 'admission webhook "', "exceeded quota: ")
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
 _PAGE = 250  # objects
@@ -56,8 +57,15 @@ class ApiError(Exception):
     @property
     def invalid(self) -> bool:
         """Whether the same request would be refused again, because the object is invalid."""
+        if self.by_policy:
+            return False
         # An apply that does not fit the schema is answered with 500.
         return self.status in {400, 422} or (self.status == 500 and self.message.startswith(_NO_FIT))
+
+    @property
+    def by_policy(self) -> bool:
+        """Whether an admission policy, a webhook or a quota refused the request: nothing but the message says so."""
+        return 400 <= self.status < 500 and any(words in self.message for words in _POLICIES)
 
 
 class KubeApi:
@@ -188,10 +196,12 @@ class KubeApi:
         new = {**manifest, "metadata": {**manifest["metadata"], **_ABSENT}}
         return await self.apply(new, dry_run=dry_run)
 
-    async def create(self, manifest: Manifest) -> Manifest:
+    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object; returns it as stored."""
         ref = Ref(manifest["kind"], manifest["metadata"]["namespace"], "")
-        return await self._request("POST", ref.kind, resource_path(ref.kind, ref.namespace), body=manifest)
+        params = {"dryRun": "All"} if dry_run else None
+        path = resource_path(ref.kind, ref.namespace)
+        return await self._request("POST", ref.kind, path, params=params, body=manifest)
 
     async def delete(self, ref: Ref, uid: str | None = None, *, grace: int | None = None) -> Manifest | None:
         """Delete an object; returns it as it is then (terminating, or as it was last), None if it is gone.

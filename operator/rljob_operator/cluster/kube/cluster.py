@@ -12,7 +12,7 @@ from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
 from rljob_operator.cluster.kube.api import ApiError, KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache
 from rljob_operator.cluster.kube.kinds import KINDS
-from rljob_operator.cluster.port import Event, Manifest, NameTaken, Ref, Rejected, same_controller
+from rljob_operator.cluster.port import Event, Manifest, NameTaken, Ref, Refused, Rejected, same_controller
 from rljob_operator.names import LABEL_JOB
 
 CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret"})
@@ -55,8 +55,11 @@ class KubeCluster:
         self._take(await self._applied(manifest))
 
     async def check(self, manifest: Manifest) -> None:
-        """Server-side apply as a dry run."""
-        await self._applied(manifest, dry_run=True)
+        """The same as a dry run."""
+        if manifest["kind"] == "Secret":
+            await self._create_secret(manifest, dry_run=True)
+        else:
+            await self._applied(manifest, dry_run=True)
 
     async def _applied(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         try:
@@ -64,6 +67,8 @@ class KubeCluster:
                 return await self._api.apply(manifest, dry_run=dry_run)
             return await self._created(manifest, dry_run=dry_run)
         except ApiError as error:
+            if error.by_policy:
+                raise Refused(Ref.of(manifest), str(error)) from error
             if not error.invalid:
                 raise
             await self._refuse_other(manifest)
@@ -113,12 +118,16 @@ class KubeCluster:
             found = ", ".join(other["metadata"]["name"] for other in there)
             raise ApiError(409, "AlreadyExists", f"the job already has a trainer: Job {found}")
 
-    async def _create_secret(self, manifest: Manifest) -> None:
+    async def _create_secret(self, manifest: Manifest, *, dry_run: bool = False) -> None:
         try:
-            await self._api.create(manifest)
+            await self._api.create(manifest, dry_run=dry_run)
         except ApiError as error:
+            if error.by_policy:
+                raise Refused(Ref.of(manifest), str(error)) from error
             if error.status != _CONFLICT:
                 raise
+        if dry_run:
+            return
         # Without its data. From now on this process takes the Secret for existing and does not create it again.
         self._cache.put({field: manifest[field] for field in ("apiVersion", "kind", "metadata")})
 

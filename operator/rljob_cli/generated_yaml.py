@@ -1,0 +1,71 @@
+"""YAML files that commands generate from code, and whether files still say what the code says."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.representer import RoundTripRepresenter
+
+from rljob_cli.run_folder import differences
+
+
+class _Plain(RoundTripRepresenter):
+    """YAML that readers of 1.1 and of 1.2 understand alike, without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  what it is overrides
+        """Write what occurs twice twice."""
+        return True
+
+    def represent_str(self, data: str) -> Any:
+        """Text of several lines as a block."""
+        if "\n" in data:
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style="|")
+        return super().represent_str(data)
+
+    def represent_float(self, data: float) -> Any:
+        """With a dot: to YAML 1.1, 1e-06 is text."""
+        text = repr(data)
+        return self.represent_scalar(
+            "tag:yaml.org,2002:float", text if "." in text else text.replace("e", ".0e")
+        )
+
+
+_Plain.add_representer(str, _Plain.represent_str)
+_Plain.add_representer(float, _Plain.represent_float)
+
+
+def as_yaml(manifest: Mapping[str, Any], header: str) -> str:
+    """A generated file's text, after a comment that says what it is generated from."""
+    yaml = YAML()
+    yaml.Representer = _Plain
+    yaml.default_flow_style = False
+    yaml.width = 4096  # never fold: it leaves blanks at line ends
+    text = io.StringIO()
+    yaml.dump(manifest, text)
+    return header + text.getvalue()
+
+
+def drift(file: Path, manifest: Mapping[str, Any], header: str) -> list[str]:
+    """What of a file is not as it would be written now."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = YAML(typ="safe", pure=True).load(text)
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        return [f"{file}: cannot be read: {error}"]
+    changed = [
+        f"{file}: {path}: {_shown(before)} in the file, {_shown(now)} by the code"
+        for path, before, now in differences(found, manifest)
+    ]
+    if not changed and text != as_yaml(manifest, header):
+        return [f"{file}: has the same content in other words"]
+    return changed
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return "nothing" if value is None else text if len(text) <= 80 else f"{text[:77]}…"

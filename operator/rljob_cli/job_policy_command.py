@@ -1,0 +1,49 @@
+"""`rljob job-policy`: the admission policy for RLJobs as a file, and whether it says what the table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rljob_cli.generated_yaml import as_yaml, drift
+from rljob_operator.cluster.local.replace_text import replace_text
+
+HEADER = (
+    "# Generated from rljob_operator/decisions/job_names.py by `rljob job-policy`: change that, then `make crds`.\n"
+    "# What RLJobs may name is in the ConfigMap rljob-job-rules.\n"
+)
+
+
+def job_policy(
+    output: Annotated[Path, typer.Option(help="The file.")] = Path(
+        "manifests/policies/jobs/base/policy.yaml"
+    ),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit with 1 if the file is not up to date.")
+    ] = False,
+) -> None:
+    """Write the ValidatingAdmissionPolicy that refuses RLJobs which name what the platform does not allow.
+
+    It is made from the table by which the operator refuses them, so both refuse the same.
+    """
+    from rljob_operator.crd.job_policy import job_policy as policy
+
+    manifest = policy()
+    if check:
+        wrong = drift(output, manifest, HEADER)
+        for text in wrong:
+            typer.echo(f"error: {text}", err=True)
+        if wrong:
+            typer.echo("to write it again: make crds", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"{output}: up to date")
+        return
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(output, as_yaml(manifest, HEADER))
+    except OSError as error:
+        typer.echo(f"error: --output: {error.filename} cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"wrote {output}")

@@ -1,0 +1,128 @@
+"""What the platform lets RLJobs name: the rules of a ConfigMap, and the refusal of a job that does not keep to them.
+
+    data:
+      mode: Enforce            # or Warn, or Off
+      secrets: |               # one name a line; * at the end: every name that begins so
+        hf-token
+        rljob-*
+      team-a.secrets: |        # instead of these, in the namespace team-a
+        team-a-*
+
+A key that is missing allows nothing, so that a kind of name that a newer version knows is refused until it is allowed.
+The admission policy (`crd.job_policy`) reads the same ConfigMap, and says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rljob_core.spec import RLJob
+from rljob_operator.decisions.job_names import Kind, Mention, mentions
+
+CONFIG_MAP = "rljob-job-rules"
+WORDS: Mapping[Kind, str] = {
+    Kind.IMAGES: "name these images",
+    Kind.SECRETS: "name these Secrets",
+    Kind.CONFIG_MAPS: "name these ConfigMaps",
+    Kind.CLAIMS: "name these PersistentVolumeClaims",
+    Kind.SERVICE_ACCOUNTS: "name these ServiceAccounts",
+    Kind.PRIORITY_CLASSES: "name these PriorityClasses",
+    Kind.RUNTIME_CLASSES: "name these RuntimeClasses",
+    Kind.NODE_LABELS: "choose nodes by these labels",
+    Kind.TAINTS: "tolerate these taints",
+    Kind.SERVERS: "name these servers and networks",
+    Kind.POD_METADATA: "set these labels and annotations of pods",
+    Kind.POD_TEMPLATE_FIELDS: "set these fields of pod templates so",
+}
+"""What a job may not do, in the middle of a sentence."""
+_SHOWN = 10
+"""Fields that a message names; the job has one condition for all."""
+
+
+class NotAllowed(Exception):
+    """The rules forbid what a job names; the message says which fields, what is allowed, and who decides."""
+
+
+class Mode(StrEnum):
+    """What becomes of a job that does not keep to the rules."""
+
+    OFF = "Off"
+    WARN = "Warn"
+    ENFORCE = "Enforce"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """The rules; without a ConfigMap, `data` is empty and everything is allowed."""
+
+    data: Mapping[str, str]
+
+    @property
+    def mode(self) -> Mode:
+        """What becomes of a job that does not keep to them; a value that is none of the known ones enforces."""
+        if not self.data:
+            return Mode.OFF
+        text = self.data.get("mode", "").strip()
+        return Mode(text) if text in set(Mode) else Mode.ENFORCE
+
+    def refusal(self, namespace: str, spec: Mapping[str, Any]) -> str:
+        """Why a job may not run: its fields, what they name, what may be named, and who decides; empty if it may.
+
+        Args:
+            spec: the job's spec as JSON values, with the field names of the API.
+        """
+        if self.mode is Mode.OFF:
+            return ""
+        found = list(mentions(spec))
+        return "; ".join(
+            text
+            for kind in Kind
+            if (text := self._refusal(kind, namespace, [m for m in found if m.kind is kind]))
+        )
+
+    def check(self, job: RLJob) -> None:
+        """Refuse a job that does not keep to the rules, if they are enforced.
+
+        Raises:
+            NotAllowed: it does not.
+        """
+        if not self.allows(job):
+            raise NotAllowed(self._refusal_of(job))
+
+    def allows(self, job: RLJob) -> bool:
+        """Whether a job keeps to the rules, or they are not enforced."""
+        return self.mode is not Mode.ENFORCE or not self._refusal_of(job)
+
+    def warning(self, job: RLJob) -> str:
+        """Why the job would be refused if the rules were enforced; empty if they are, or allow it."""
+        return self._refusal_of(job) if self.mode is Mode.WARN else ""
+
+    def _refusal_of(self, job: RLJob) -> str:
+        return self.refusal(job.metadata.namespace, job.spec.model_dump(mode="json", by_alias=True))
+
+    def _refusal(self, kind: Kind, namespace: str, found: Sequence[Mention]) -> str:
+        allowed = self._allowed(kind, namespace)
+        refused = list(
+            dict.fromkeys(str(mention) for mention in found if not _matches(mention.name, allowed))
+        )
+        return _message(kind, namespace, refused, allowed) if refused else ""
+
+    def _allowed(self, kind: Kind, namespace: str) -> list[str]:
+        text = self.data.get(f"{namespace}.{kind}", self.data.get(kind, ""))
+        lines = (line.strip() for line in text.split("\n"))
+        return [line for line in lines if line and not line.startswith("#")]
+
+
+def _matches(name: str, allowed: Sequence[str]) -> bool:
+    return any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in allowed)
+
+
+def _message(kind: Kind, namespace: str, refused: Sequence[str], allowed: Sequence[str]) -> str:
+    more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+    return (
+        f"RLJobs in namespace {namespace} may not {WORDS[kind]}: {', '.join(refused[:_SHOWN])}{more} (allowed: "
+        f"{', '.join(allowed) or 'none'}; ask who runs rljob here, or add a line to {kind} of ConfigMap {CONFIG_MAP})"
+    )
