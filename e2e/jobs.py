@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
+from tests.emulated import emulated
 
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
@@ -40,10 +41,8 @@ def emulated_example(name: str) -> dict[str, Any]:
     What a cluster does to pods is the same for these; their processes start in a second, and leave the cores to others.
     """
     manifest = long_example(name)
-    spec = manifest["spec"]
-    lengths = {"median": 6, "min": 2, "max": 12}
-    spec["rollout"]["engine"] = {"name": "Emulated", "options": {"stepSeconds": 0.02, "lengths": lengths}}
-    spec["trainer"] |= {"backend": "Emulated", "options": {"stepSeconds": 0.3}}
+    for section, changes in emulated(step_seconds=0.3).items():
+        manifest["spec"][section] |= changes
     return manifest
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rljob_cli.generated_yaml import as_yaml, drift
-from rljob_operator.cluster.local.replace_text import replace_text
+from rljob_cli.generated_yaml import write_or_check
 
 HEADER = "# Generated from the models in rljob_core/spec by `rljob crd`: change those, then `make crds`.\n"
 
@@ -29,26 +28,8 @@ def crd(
 
         rljob crd --check
     """
-    manifests = files()
-    if check:
-        wrong = [
-            text for name, manifest in manifests.items() for text in drift(output / name, manifest, HEADER)
-        ]
-        for text in wrong:
-            typer.echo(f"error: {text}", err=True)
-        if wrong:
-            typer.echo("to write them again: make crds", err=True)
-            raise typer.Exit(1)
-        typer.echo(f"{output}: up to date")
-        return
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        for name, manifest in manifests.items():
-            replace_text(output / name, as_yaml(manifest, HEADER))
-            typer.echo(f"wrote {output / name}")
-    except OSError as error:
-        typer.echo(f"error: --output: {error.filename} cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(2) from error
+    manifests = {output / name: manifest for name, manifest in files().items()}
+    write_or_check(manifests, output, header=HEADER, check=check)
 
 
 def files() -> dict[str, dict[str, Any]]:

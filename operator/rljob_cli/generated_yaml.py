@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
 from rljob_cli.run_folder import differences
+from rljob_operator.cluster.local.replace_text import replace_text
 
 
 class _Plain(RoundTripRepresenter):
@@ -37,6 +39,39 @@ class _Plain(RoundTripRepresenter):
 
 _Plain.add_representer(str, _Plain.represent_str)
 _Plain.add_representer(float, _Plain.represent_float)
+
+
+def write_or_check(
+    files: Mapping[Path, Mapping[str, Any]], output: Path, *, header: str, check: bool
+) -> None:
+    """Write the files, or only check that they are up to date.
+
+    Args:
+        files: what each file says.
+        output: the file, or the files' folder, as the user named it.
+        header: comment at the beginning of each.
+        check: write nothing.
+
+    Raises:
+        typer.Exit: with 1, a file is not up to date; with 2, one cannot be written.
+    """
+    if check:
+        wrong = [text for file, manifest in files.items() for text in drift(file, manifest, header)]
+        for text in wrong:
+            typer.echo(f"error: {text}", err=True)
+        if wrong:
+            typer.echo(f"to write {'it' if len(files) == 1 else 'them'} again: make crds", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"{output}: up to date")
+        return
+    try:
+        for file, manifest in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(file, as_yaml(manifest, header))
+            typer.echo(f"wrote {file}")
+    except OSError as error:
+        typer.echo(f"error: --output: {error.filename} cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
 
 
 def as_yaml(manifest: Mapping[str, Any], header: str) -> str:

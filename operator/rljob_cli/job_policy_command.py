@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rljob_cli.generated_yaml import as_yaml, drift
-from rljob_operator.cluster.local.replace_text import replace_text
+from rljob_cli.generated_yaml import write_or_check
 
 HEADER = (
     "# Generated from rljob_operator/decisions/job_names.py by `rljob job-policy`: change that, then `make crds`.\n"
@@ -30,20 +29,4 @@ def job_policy(
     """
     from rljob_operator.crd.job_policy import job_policy as policy
 
-    manifest = policy()
-    if check:
-        wrong = drift(output, manifest, HEADER)
-        for text in wrong:
-            typer.echo(f"error: {text}", err=True)
-        if wrong:
-            typer.echo("to write it again: make crds", err=True)
-            raise typer.Exit(1)
-        typer.echo(f"{output}: up to date")
-        return
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(output, as_yaml(manifest, HEADER))
-    except OSError as error:
-        typer.echo(f"error: --output: {error.filename} cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(2) from error
-    typer.echo(f"wrote {output}")
+    write_or_check({output: policy()}, output, header=HEADER, check=check)

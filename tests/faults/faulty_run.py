@@ -32,19 +32,6 @@ _MISSES = 40
 Say = Callable[[str], None]
 
 
-def emulated(*, step_seconds: float = 0.2, decode_seconds: float = 0.02) -> dict[str, Any]:
-    """Engines and a trainer that sleep: processes that start fast, steps of a known pace."""
-    lengths = {"median": 6, "min": 2, "max": 12}
-    engine = {
-        "name": "Emulated",
-        "options": {"slots": 16, "stepSeconds": decode_seconds, "lengths": lengths},
-    }
-    return {
-        "rollout": {"engine": engine},
-        "trainer": {"backend": "Emulated", "options": {"stepSeconds": step_seconds}},
-    }
-
-
 class FaultyRun(LiveRun):
     """A run, watched from its first step on.
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from boundaries import BOUNDARIES, Boundary, planned
-from faulty_run import FaultyRun, emulated
+from faulty_run import FaultyRun
 from kill_locations import epochs
+from tests.emulated import emulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from faulty_run import FaultyRun, emulated
+from faulty_run import FaultyRun
 from observed_messages import Sighting
+from tests.emulated import emulated
 
 from rljob_core.records import SiblingReset
 

@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 import pytest
 from boundaries import BOUNDARIES, ROLES
-from faulty_run import PATIENCE, FaultyRun, apart, emulated, signal_pods
+from faulty_run import PATIENCE, FaultyRun, apart, signal_pods
 from kill_locations import commits, epochs
 from tests.draw import chance, draw
+from tests.emulated import emulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import nats
 import pytest
-from faulty_run import FaultyRun, emulated
+from faulty_run import FaultyRun
 from nats.js.api import StreamInfo
 from observed_messages import Sighting
+from tests.emulated import emulated
 from watcher import names_of
 
 from rljob_cli.embedded_nats import running_url

@@ -12,9 +12,10 @@ import pytest
 from block_device import MAY_MOUNT, Disk
 from boundaries import BOUNDARIES
 from dying_engine import install_dying_engine
-from faulty_run import PROMPTS, FaultyRun, emulated
+from faulty_run import PROMPTS, FaultyRun
 from kill_locations import Written
 from tests.draw import chance
+from tests.emulated import emulated
 
 from rljob_core.records import GroupAborted, GroupReserved, StepRestored
 from rljob_core.spec import DataSpec

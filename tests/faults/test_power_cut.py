@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from block_device import Disk
 from boundaries import BOUNDARIES
-from faulty_run import FaultyRun, emulated
+from faulty_run import FaultyRun
 from tests.draw import draw
+from tests.emulated import emulated
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from boundaries import ROLES
-from faulty_run import FaultyRun, emulated
+from faulty_run import FaultyRun
 from tests import draw
+from tests.emulated import emulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -89,11 +89,11 @@ class JobRules:
         Raises:
             NotAllowed: it does not.
         """
-        if not self.allows(job):
-            raise NotAllowed(self._refusal_of(job))
+        if self.mode is Mode.ENFORCE and (refusal := self._refusal_of(job)):
+            raise NotAllowed(refusal)
 
     def allows(self, job: RLJob) -> bool:
-        """Whether a job keeps to the rules, or they are not enforced."""
+        """Whether `check` would not refuse a job."""
         return self.mode is not Mode.ENFORCE or not self._refusal_of(job)
 
     def warning(self, job: RLJob) -> str:
