@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from bench.recovery import after_coordinator, after_server, longest_gap
-from faulty_run import emulated
 from kill_locations import Written
+from tests.emulated import emulated
 
 from bench import recovery
 from rljob_contract.tiny_models import tiny_model
