@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 from e2e.harness.control_plane import ControlPlane
+from e2e.harness.errors import ClusterError
+from e2e.harness.kubectl import Kubectl
 from installation import MANIFESTS, NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
 from operators import Namespace, Operator, manifest, until
 
@@ -88,10 +90,32 @@ def granted(rules: list[Object]) -> set[Right]:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     flags = {"kube-apiserver": ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]}
     with installed(tmp_path_factory.mktemp("rbac"), audit=True, flags=flags) as control_plane:
-        control_plane.kubectl(
-            "apply", "--kustomize", str(MANIFESTS / "policies/operator"), "--validate=strict"
-        )
+        for policies in ("operator", "namespaces/enforce"):
+            folder = MANIFESTS / "policies" / policies
+            control_plane.kubectl("apply", "--kustomize", str(folder), "--validate=strict")
         yield Installation(control_plane)
+
+
+def opened(kubectl: Kubectl, name: str) -> Namespace:
+    """A new namespace that is open to RLJobs."""
+    kubectl("create", "namespace", name)
+    kubectl("label", "namespace", name, OPEN)
+    watched = Namespace(kubectl.within(name))
+    until(lambda: not refused(watched, job("tried")))
+    return watched
+
+
+def refused(watched: Namespace, found: Object) -> str:
+    """What the API server says to a new object of an administrator; empty if it takes it."""
+    try:
+        watched.kubectl("create", "--dry-run=server", "--filename=-", input_text=json.dumps(found))
+    except ClusterError as error:
+        return str(error)
+    return ""
+
+
+OPEN = "rljob.dev/enabled=true"
+CLOSED = "rljob.dev/enabled-"
 
 
 def job(name: str, **spec: Any) -> Object:
@@ -200,10 +224,9 @@ def test_the_operator_needs_what_its_role_grants_and_no_more(
     installation: Installation, nats_url: str, tmp_path: Path
 ) -> None:
     kubectl = installation.control_plane.kubectl
-    kubectl("create", "namespace", "team")
+    watched = opened(kubectl, "team")
     account = kubeconfig_of(kubectl, "rljob-operator", "rljob-system", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:rljob-system:rljob-operator"
-    watched = Namespace(kubectl.within("team"))
     with Operator(account, nats_url, "", tmp_path / "operator.log"):
         for scene in SCENES:
             scene(watched)
@@ -217,12 +240,11 @@ def test_the_operator_needs_what_its_role_grants_and_no_more(
 
 def test_in_one_namespace_a_role_is_enough(installation: Installation, nats_url: str, tmp_path: Path) -> None:
     kubectl = installation.control_plane.kubectl
-    kubectl("create", "namespace", "alone")
+    watched = opened(kubectl, "alone")
     objects = rendered(kubectl, moved(NAMESPACED, "alone", tmp_path / "moved"))
     kubectl.apply(of_kind(objects, "ServiceAccount", "Role", "RoleBinding"))
     account = kubeconfig_of(kubectl, "rljob-operator", "alone", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:alone:rljob-operator"
-    watched = Namespace(kubectl.within("alone"))
     # The API server learns of it in its time; asked by another, or it would be a refusal of this user's.
     until(lambda: watched.kubectl.succeeds("auth", "can-i", "create", "deployments", f"--as={user}"))
     with Operator(account, nats_url, "alone", tmp_path / "operator.log"):
@@ -270,8 +292,7 @@ async def test_the_operator_s_token_is_good_for_nothing_but_objects_of_jobs(
 ) -> None:
     """Tried by whoever has stolen it."""
     admin = installation.control_plane.kubectl
-    admin("create", "namespace", "victim")
-    victim = admin.within("victim")
+    victim = opened(admin, "victim").kubectl
     spec = {"containers": [{"name": "own", "image": "own"}]}
     victim.apply([STRANGER, named("ServiceAccount", "default"), {**named("Pod", "own"), "spec": spec}])
     account = kubeconfig_of(admin, "rljob-operator", "rljob-system", tmp_path / "stolen.kubeconfig")
@@ -294,3 +315,42 @@ async def test_the_operator_s_token_is_good_for_nothing_but_objects_of_jobs(
             await request
     await thief.close()
     assert victim.json("get", "configmap", "plain")["data"] == STRANGER["data"]
+
+
+# ---------------------------------------------------------------------------------------------- closed namespaces
+
+
+def test_a_job_goes_on_once_its_namespace_is_open_and_ends_where_it_is_not(
+    installation: Installation, nats_url: str, tmp_path: Path
+) -> None:
+    kubectl = installation.control_plane.kubectl
+    watched = opened(kubectl, "door")
+    remedy = "kubectl label namespace door rljob.dev/enabled=true"
+    account = kubeconfig_of(kubectl, "rljob-operator", "rljob-system", tmp_path / "operator.kubeconfig")
+    with Operator(account, nats_url, "door", tmp_path / "operator.log"):
+        watched.apply(job("sums"))
+        watched.existing("job", "sums-trainer-1")
+        until(lambda: len(watched.names("pod")) == 6)
+        kubectl("label", "namespace", "door", CLOSED)
+        until(lambda: refused(watched, job("tried")))
+        assert f"namespace door is not open to RLJobs: whoever runs the cluster opens it by: {remedy}" in (
+            refused(watched, job("tried"))
+        )
+        with pytest.raises(ClusterError, match=remedy):
+            watched.apply(job("sums", steps=4))
+        watched.pods_run()  # which changes what the operator would write of a pool
+        watched("delete", "deployment", "sums-reward")
+        until(lambda: watched.is_true("sums", "Stalled"))
+        stalled = watched.condition("sums", "Stalled")
+        assert stalled is not None
+        assert stalled["reason"] == "PolicyRefused"
+        assert stalled["message"].startswith("Deployment sums-reward is refused, and tried again later")
+        assert remedy in stalled["message"]
+        kubectl("label", "namespace", "door", OPEN)
+        until(lambda: watched.get("deployment", "sums-reward"))
+        until(lambda: not watched.is_true("sums", "Stalled"))
+        kubectl("label", "namespace", "door", CLOSED)
+        until(lambda: refused(watched, job("tried")))
+        watched.apply(job("sums", steps=4, suspend=True))  # with what an audit reads, which is refused
+        until(lambda: not watched.children())
+        watched("delete", "rljob", "sums", "--timeout=60s")

@@ -131,7 +131,11 @@ class Cluster(Protocol):
         """
 
     async def apply_status(self, manifest: Manifest) -> None:
-        """Write an object's status; does nothing if the object is gone."""
+        """Write an object's status; does nothing if the object is gone.
+
+        Raises:
+            Refused: a policy refuses it.
+        """
 
     async def delete(self, ref: Ref, uid: str | None = None) -> None:
         """Delete an object and what it owns; both may stay visible for a while.
@@ -143,13 +147,21 @@ class Cluster(Protocol):
         """Do the same without waiting for the object's node."""
 
     async def annotate(self, ref: Ref, annotations: Mapping[str, str], uid: str | None = None) -> None:
-        """Set annotations of an object that another controller created; does nothing if the object is gone."""
+        """Set annotations of an object that another controller created; does nothing if the object is gone.
+
+        Raises:
+            Refused: a policy refuses it.
+        """
 
     async def status(self, job: RLJob) -> RLJobStatus:
         """The stored status of an RLJob; an empty one if none was written."""
 
     async def patch_status(self, job: RLJob, status: RLJobStatus) -> None:
-        """Write the status of an RLJob."""
+        """Write the status of an RLJob.
+
+        Raises:
+            Refused: a policy refuses it.
+        """
 
     async def event(self, job: RLJob, event: Event) -> None:
         """Record an event about an RLJob."""

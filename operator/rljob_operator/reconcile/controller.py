@@ -22,7 +22,7 @@ from rljob_operator.cluster.kube.api import ApiError, KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key
 from rljob_operator.cluster.kube.cluster import KubeCluster, job_of
 from rljob_operator.cluster.kube.watch import ChildWatches
-from rljob_operator.cluster.port import Event, Manifest, Ref
+from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.watch_liveness import WatchLiveness
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -176,7 +176,7 @@ class Controller:
 
     def _failed(self, key: JobKey, error: Exception) -> None:
         where = "/".join(key)
-        if isinstance(error, ApiError):
+        if isinstance(error, ApiError | Refused):
             log.warning("%s: the API server refused: %s", where, error)
         else:
             log.error("%s: the reconcile failed", where, exc_info=error)

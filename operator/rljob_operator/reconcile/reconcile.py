@@ -36,17 +36,16 @@ from rljob_operator.decisions.job_events import events, field_warnings, rules_wa
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
 from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
-from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete, plan
+from rljob_operator.decisions.plan import Action, Apply, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.desired_memo import DesiredMemo
+from rljob_operator.reconcile.perform import perform
 from rljob_operator.reconcile.policy_refusals import PolicyRefusals
 from rljob_operator.reconcile.rehearsal import Rehearsal
 from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
-
-_MAKE_PODS = frozenset({"Deployment", "Job"})
 
 RESYNC_SECONDS = 10.0
 """Longest time between two passes, and shortest time between two updates of the metrics in the status."""
@@ -157,8 +156,9 @@ class Reconciler:
             if taken is not None and assessment.phase in {Phase.RUNNING, Phase.SUSPENDED}:
                 raise taken
             wanted = tuple(m for m in wanted if Ref.of(m) not in self._taken)
-            await self._refusals.check(wanted, job.metadata.generation, now)
-            await self._rehearsal.check(observed, wanted)
+            if assessment.phase is Phase.RUNNING:
+                await self._refusals.check(wanted, job.metadata.generation, now)
+                await self._rehearsal.check(observed, wanted)
         except SpecError as error:
             wanted = observed.kept
             assessment = job_status.rejected(observed, _reason(error), str(error))
@@ -187,9 +187,10 @@ class Reconciler:
         changing = {Ref.of(action.manifest) for action in actions if isinstance(action, Apply)}
         for manifest in pool_statuses(observed):
             if Ref.of(manifest) not in changing:
-                await self._cluster.apply_status(manifest)
+                with suppress(Refused):  # if more of the pool is refused, the job's status says so
+                    await self._cluster.apply_status(manifest)
         try:
-            await self._act(actions)
+            await perform(self._cluster, actions, concurrent=self._concurrent)
         except Rejected as error:
             self._rejected = job.metadata.generation, str(error)
             return await self.reconcile(job)
@@ -198,7 +199,9 @@ class Reconciler:
             return await self.reconcile(job)
         except Refused as error:
             self._refusals.add(error, job.metadata.generation, now)
-            return await self.reconcile(job)
+            if assessment.phase is Phase.RUNNING:
+                return await self.reconcile(job)
+            # Of a job that is to end, whatever is refused: its pods go.
         moving = job_status.condition(assessment.status, "Reconciling")
         times = [assessment.retry_at, self._refusals.retry_at, *(pod.doubtful_until for pod in observed.pods)]
         if not due and self._metrics_written is not None and job_status.outdated(assessment.status, observed):
@@ -223,7 +226,7 @@ class Reconciler:
     async def tear_down(self, job: RLJob) -> bool:
         """Delete the children of a deleted job, one role per pass; returns whether none is left."""
         observed = await self._observe(job, now=self._clock())
-        await self._act(plan(observed, ()))
+        await perform(self._cluster, plan(observed, ()), concurrent=self._concurrent)
         return not observed.children and not observed.pods
 
     async def _with_costs(
@@ -233,33 +236,6 @@ class Reconciler:
         if not pools or self._loads is None:
             return actions
         return with_costs(observed, actions, pools, await self._loads(job))
-
-    async def _act(self, actions: Sequence[Action]) -> None:
-        if not self._concurrent:
-            for action in actions:
-                await self._do(action)
-            return
-        applies = [action for action in actions if isinstance(action, Apply)]
-        for action in actions:
-            if not isinstance(action, Apply):
-                await self._do(action)
-        # Objects that create pods follow the objects that pods need: ServiceAccount, configuration, NetworkPolicy.
-        for pods in (False, True):
-            some = [action for action in applies if (action.manifest["kind"] in _MAKE_PODS) == pods]
-            for result in await asyncio.gather(*map(self._do, some), return_exceptions=True):
-                if isinstance(result, BaseException):
-                    raise result
-
-    async def _do(self, action: Action) -> None:
-        match action:
-            case Apply():
-                await self._cluster.apply(action.manifest)
-            case Delete():
-                await self._cluster.delete(action.ref, action.uid)
-            case ForceDelete():
-                await self._cluster.force_delete(action.ref, action.uid)
-            case Annotate():
-                await self._cluster.annotate(action.ref, action.annotations, action.uid)
 
     async def run(self, job: RLJob | Callable[[], RLJob]) -> ReconcileOutcome:
         """Reconcile until the job is finished or suspended and its children are gone.

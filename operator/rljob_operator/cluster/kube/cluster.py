@@ -136,6 +136,8 @@ class KubeCluster:
         try:
             self._take(await self._api.apply(manifest, subresource="status"))
         except ApiError as error:
+            if error.by_policy:
+                raise Refused(Ref.of(manifest), str(error)) from error
             if error.status != 404:
                 raise
 
@@ -173,7 +175,12 @@ class KubeCluster:
     async def annotate(self, ref: Ref, annotations: Mapping[str, str], uid: str | None = None) -> None:
         """Merge annotations into an object's."""
         known = {} if uid is None else {"uid": uid}
-        changed = await self._api.patch(ref, {"metadata": {**known, "annotations": dict(annotations)}})
+        try:
+            changed = await self._api.patch(ref, {"metadata": {**known, "annotations": dict(annotations)}})
+        except ApiError as error:
+            if error.by_policy:
+                raise Refused(ref, str(error)) from error
+            raise
         if changed is not None:
             self._take(changed)
 
