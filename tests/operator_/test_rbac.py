@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from installation import MANIFESTS, NAMESPACED, Object, installed, kubeconfig_of
 from operators import Namespace, Operator, manifest, until
 
 from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Ref
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
@@ -287,6 +288,22 @@ CLAIMED: Object = {
 }
 
 
+LABEL: Object = {"metadata": {"labels": {"tried": "yes"}}}
+NOTE: Object = {"metadata": {"annotations": {"tried": "yes"}}}
+
+
+def about(kind: str, version: str, namespace: str) -> Object:
+    at = {"apiVersion": version, "kind": kind, "name": "sums", "namespace": namespace}
+    metadata = {"generateName": "sums.", "namespace": namespace}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": metadata,
+        "involvedObject": at,
+        "reason": "Tried",
+    }
+
+
 async def test_the_operator_s_token_is_good_for_nothing_but_objects_of_jobs(
     installation: Installation, tmp_path: Path
 ) -> None:
@@ -294,7 +311,11 @@ async def test_the_operator_s_token_is_good_for_nothing_but_objects_of_jobs(
     admin = installation.control_plane.kubectl
     victim = opened(admin, "victim").kubectl
     spec = {"containers": [{"name": "own", "image": "own"}]}
-    victim.apply([STRANGER, named("ServiceAccount", "default"), {**named("Pod", "own"), "spec": spec}])
+    victim.apply(
+        [STRANGER, named("ServiceAccount", "default"), {**named("Pod", "own"), "spec": spec}, job("sums")]
+    )
+    labels = {"name": "of-a-job", "labels": {"rljob.dev/job": "sums"}}
+    victim.apply({**named("Pod", "of-a-job"), "metadata": labels, "spec": spec})
     account = kubeconfig_of(admin, "rljob-operator", "rljob-system", tmp_path / "stolen.kubeconfig")
     thief = KubeApi(KubeLogin(account))
     tried = [
@@ -309,6 +330,12 @@ async def test_the_operator_s_token_is_good_for_nothing_but_objects_of_jobs(
         thief.patch(Ref("Pod", "victim", "own"), {"metadata": {"labels": {"rljob.dev/job": "sums"}}}),
         thief.delete(Ref("Pod", "victim", "own")),
         thief.patch(Ref("ServiceAccount", "victim", "default"), CLAIMED),
+        thief.patch(Ref("Pod", "victim", "of-a-job"), LABEL),
+        thief.patch(Ref("Pod", "victim", "of-a-job"), {"spec": {"activeDeadlineSeconds": 1}}),
+        thief.patch(Ref("RLJob", "victim", "sums"), {"spec": {"image": "a-thief-s"}}),
+        thief.patch(Ref("RLJob", "victim", "sums"), LABEL),
+        thief.delete(Ref("RLJob", "victim", "sums")),
+        thief.create(about("Pod", "v1", "victim")),
     ]
     for request in tried:
         with pytest.raises(ApiError, match=r"ValidatingAdmissionPolicy 'rljob-operator'.* denied request"):
@@ -354,3 +381,132 @@ def test_a_job_goes_on_once_its_namespace_is_open_and_ends_where_it_is_not(
         watched.apply(job("sums", steps=4, suspend=True))  # with what an audit reads, which is refused
         until(lambda: not watched.children())
         watched("delete", "rljob", "sums", "--timeout=60s")
+
+
+WEB: Object = {
+    "selector": {"matchLabels": {"app": "web"}},
+    "template": {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "own", "image": "own"}], "restartPolicy": "Always"},
+    },
+}
+ONCE: Object = {"spec": {**WEB["template"]["spec"], "restartPolicy": "Never"}}
+BODIES: dict[str, Object] = {
+    "ConfigMap": {},
+    "Service": {"spec": {"ports": [{"port": 1}]}},
+    "ServiceAccount": {},
+    "Secret": {},
+    "Pod": ONCE,
+    "Deployment": {"spec": WEB},
+    "Job": {"spec": {"template": ONCE}},
+    "NetworkPolicy": {"spec": {"podSelector": {}}},
+    "PodDisruptionBudget": {"spec": {"minAvailable": 1}},
+    "RolloutPool": {"spec": {"job": "sums", "pool": "cpu", "config": "{}", "template": {}}},
+}
+"""What the operator writes besides jobs and events, as small as the API server takes it."""
+
+KIND_OF: dict[tuple[str, str], str] = {
+    (version.rpartition("/")[0], plural): kind for kind, (version, plural) in KINDS.items()
+}
+
+
+def child(kind: str, name: str, owner: Object) -> Object:
+    """An object that names a job as its controller, as all of the operator's do, and whoever has its token may."""
+    claims = {**owner, "controller": True}
+    metadata = {
+        "name": name,
+        "namespace": "shut",
+        "labels": {"rljob.dev/job": "sums"},
+        "ownerReferences": [claims],
+    }
+    return {"apiVersion": KINDS[kind][0], "kind": kind, "metadata": metadata, **BODIES[kind]}
+
+
+async def test_in_a_closed_namespace_the_operator_s_token_writes_nothing(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Every right to write that its ClusterRole gives, first where it is good for something."""
+    admin = installation.control_plane.kubectl
+    shut = opened(admin, "shut")
+    rights = granted(admin.json("get", "clusterrole", "rljob-operator")["rules"])
+    shut.apply(job("sums"))
+    uid = shut.existing("rljob", "sums")["metadata"]["uid"]
+    owner = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "sums", "uid": uid}
+    thief = KubeApi(
+        KubeLogin(kubeconfig_of(admin, "rljob-operator", "rljob-system", tmp_path / "stolen.kubeconfig"))
+    )
+    shut.existing("serviceaccount", "default")  # which pods need, and a controller makes
+    shut.kubectl.apply([child(kind, "old", owner) for kind in BODIES])
+
+    def attempt(right: Right) -> Callable[[], Awaitable[object]] | None:
+        """What uses a right on what is a job's own; None for rights to read, and what is about jobs themselves."""
+        group, resource, verb = right
+        kind = KIND_OF[group, resource.partition("/")[0]]
+        old = Ref(kind, "shut", "old")
+        if kind not in BODIES:
+            return None
+        match verb, resource.partition("/")[2]:
+            case "create", "":
+                return lambda: thief.create(child(kind, "new", owner), dry_run=True)
+            case "patch", "status":
+                said = {**child(kind, "old", owner), "status": {"replicas": 1}}
+                return lambda: thief.apply(said, subresource="status")
+            case "patch", "":
+                return lambda: thief.patch(old, NOTE)
+        return None
+
+    tried = {right: use for right in rights if (use := attempt(right)) is not None}
+    assert len(tried) == 19
+    for use in tried.values():
+        await use()
+    admin("label", "namespace", "shut", CLOSED)
+    until(lambda: refused(shut, job("tried")))
+    for right, use in tried.items():
+        with pytest.raises(
+            ApiError, match=r"'rljob-operator-namespaces'.*may write nothing in namespace shut"
+        ):
+            assert await use() is None, right
+    # What is left: what it reads everywhere, and the end of what jobs have made.
+    left = rights - tried.keys()
+    assert {verb for _, _, verb in left} == {"list", "watch", "patch", "delete", "create"}
+    assert {right for right in left if right[2] in {"patch", "create"}} == {
+        ("rljob.dev", "rljobs", "patch"),
+        ("rljob.dev", "rljobs/status", "patch"),
+        ("", "events", "create"),
+    }
+    for group, resource, verb in left:
+        kind = KIND_OF[group, resource.partition("/")[0]]
+        if verb == "list":
+            await thief.list(kind, "shut", "")
+        if verb == "delete" and kind in BODIES:
+            await thief.delete(Ref(kind, "shut", "old"), grace=0)
+    sums = Ref("RLJob", "shut", "sums")
+    await thief.patch(sums, {"metadata": {"finalizers": ["example.org/kept"]}})
+    await thief.patch(sums, {"metadata": {"finalizers": None}})
+    await thief.create(about("RLJob", "rljob.dev/v1alpha1", "shut"))
+    for request in (
+        thief.patch(sums, {"spec": {"image": "a-thief-s"}}),
+        thief.patch(sums, LABEL),
+        thief.patch(sums, NOTE),
+        thief.delete(sums),
+        thief.create(about("Pod", "v1", "shut")),
+    ):
+        with pytest.raises(
+            ApiError, match=r"ValidatingAdmissionPolicy 'rljob-(operator|namespaces)'.* denied request"
+        ):
+            await request
+    await thief.close()
+
+
+def test_no_tenant_opens_a_namespace(installation: Installation) -> None:
+    """Not by the strongest of Kubernetes' own roles for namespaces, nor as the operator."""
+    kubectl = installation.control_plane.kubectl
+    kubectl("create", "namespace", "theirs")
+    theirs = kubectl.within("theirs")
+    theirs("create", "rolebinding", "tenant", "--clusterrole=admin", "--user=tenant")
+    until(lambda: theirs.succeeds("auth", "can-i", "create", "rljobs.rljob.dev", "--as=tenant"))
+    with pytest.raises(ClusterError, match="namespace theirs is not open to RLJobs"):
+        theirs("create", "--filename=-", "--as=tenant", input_text=json.dumps(job("sums")))
+    for user in ("tenant", "system:serviceaccount:rljob-system:rljob-operator"):
+        for verb in ("update", "patch"):
+            assert not theirs.succeeds("auth", "can-i", verb, "namespaces/theirs", f"--as={user}")
