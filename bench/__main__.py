@@ -1,10 +1,10 @@
 """`python -m bench [--full | --smoke | --gpu] [NAME …]`: run benchmarks, print tables, write JSON to bench/out.
 
-Names: store, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap, learning; all of
-them by default. Without a flag the long ones (trainer, recovery, bound, overlap, learning) measure fewer cases. The
-documented figures are those of `--full`, which takes more than an hour for all. `--smoke` takes seconds each and only
-shows that a benchmark works; its figures mean nothing. `--gpu` runs the trainer on a GPU. The operator has a command of
-its own, `make bench-operator`.
+Names: store, replicas, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap,
+learning; all of them by default. Without a flag the long ones (trainer, recovery, bound, overlap, learning) measure
+fewer cases. The documented figures are those of `--full`, which takes more than an hour for all. `--smoke` takes
+seconds each and only shows that a benchmark works; its figures mean nothing. `--gpu` runs the trainer on a GPU. The
+operator has a command of its own, `make bench-operator`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rljob_runtime.messaging.nats.server import SYNC_INTERVAL
 
 NAMES = (
     "store",
+    "replicas",
     "protocol",
     "weights",
     "engine",

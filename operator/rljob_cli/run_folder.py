@@ -95,6 +95,7 @@ class RunFolder:
         """The defaults for a job in this folder whose NATS server has that address."""
         return ClusterDefaults(
             nats_url=nats_url,
+            nats_replicas=1,  # of the embedded server
             weights_uri=str(self.weights),
             checkpoint_uri=str(self.checkpoints),
             trainer_log_uri=str(self.trainer),

@@ -34,6 +34,7 @@ async def opened_store(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
         subject=config.subject,
         stream_prefix=config.stream_prefix,
         trajectory_bytes=trajectory_stream_bytes(config.spec),
+        replicas=config.replicas,
     )
     await store.open()
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench.__main__ import NAMES
 
-from bench import engine, learning, overlap, store
+from bench import engine, learning, overlap, replicas, store
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +27,13 @@ def test_store_beside_its_peer(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(case["batch"], case["response_tokens"]) for case in found["cases"]] == [(64, 256), (1, 256)]
     assert all(case["peer_per_second"] > 0 and case["waiting_ratio"] > 0 for case in found["cases"])
     assert "TransferQueue" in capsys.readouterr().out
+
+
+def test_replicas_beside_one_server(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = replicas.main(replicas.SMOKE)["cases"]
+    assert [case["replicas"] for case in cases] == [1, 3]
+    assert all(case["taken_per_second"] > 0 for case in cases)
+    assert "append ms" in capsys.readouterr().out
 
 
 def test_engine_beside_generate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
@@ -35,9 +35,18 @@ class NatsCluster:
         folder: for their files.
         sync_interval: of JetStream's files.
         proxied: whether routes go through proxies, which `part` needs. A proxy costs throughput.
+        accounts: what the configuration says of accounts, by the folder of a server's files.
     """
 
-    def __init__(self, folder: Path, *, sync_interval: str = "1s", proxied: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync_interval: str = "1s",
+        proxied: bool = True,
+        accounts: Callable[[Path], str] = lambda _: "",
+    ) -> None:
+        self._accounts = accounts
         self._folder = folder
         self._sync_interval = sync_interval
         self._proxied = proxied
@@ -79,6 +88,7 @@ class NatsCluster:
         advertise = f", advertise: {_NOWHERE!r}" if self._proxied else ""
         self._config(number).write_text(
             render_config(self.files(number), self._ports[number], sync_interval=self._sync_interval)
+            + self._accounts(self.files(number))
             + f"server_name: s{number}\n"
             + f"cluster {{ name: c, listen: 127.0.0.1:{routes[number]}, routes: [{listed}]{advertise} }}\n"
         )

@@ -28,7 +28,7 @@ from rljob_core.messages import (
     StepMetrics,
 )
 from rljob_core.ports import WORK_QUEUES, Channel
-from rljob_core.spec import RLJob, RLJobSpec
+from rljob_core.spec import NatsSpec, RLJob, RLJobSpec
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
 from rljob_operator.nats.credentials import JobKeys, job_credentials, operator_credentials, user_limits
@@ -667,6 +667,28 @@ async def test_a_job_that_the_server_has_no_room_for_says_so(site: Site) -> None
         assert "give the NATS server more storage" in trouble.message
         assert await job_streams.prepare(job, 1 << 30)  # once it has
         assert job_streams.trouble(job) is None
+
+
+async def test_one_server_keeps_one_replica_and_refuses_more(site: Site) -> None:
+    silent = job_of(uuid4().hex)
+    asking = silent.model_copy(update={"spec": silent.spec.model_copy(update={"nats": NatsSpec(replicas=3)})})
+    async with site.operating() as job_streams:
+        assert not await job_streams.prepare(asking, 1 << 30)
+        trouble = job_streams.trouble(asking)
+        assert trouble is not None
+        assert (
+            "spec.nats.replicas: 3 replicas need as many NATS servers, and there is one: " in trouble.message
+        )
+        assert await job_streams.prepare(silent, 1 << 30)
+        assert job_streams.trouble(silent) is None
+    lone = EmbeddedServer(site.folder / "open")
+    async with lone:
+        store = NatsStore(lone.url, subject="rljob.j", stream_prefix="RLJOB_j", replicas=3)
+        with pytest.raises(
+            StoreUnavailable, match=r"cannot have 3 replicas: .* leave spec\.nats\.replicas out"
+        ):
+            await store.open()
+        await store.close()
 
 
 async def test_the_operator_hears_of_each_job_under_the_name_of_its_account(site: Site, uid: str) -> None:

@@ -96,6 +96,7 @@ CHANGES: Mapping[str, Any] = {
     "weights.keepVersions": 7,
     "weights.delta.anchorEvery": 7,
     "nats.credentialsSecret": "nats",
+    "nats.replicas": 3,
     "networking.egress.cidr": "10.1.0.0/16",
     "networking.egress.ports": [443],
     "backoffLimit": 7,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from rljob_runtime.messaging.nats.server import binary
 pytestmark = pytest.mark.xdist_group("manifests")
 
 EXTERNAL = MANIFESTS / "overlays/external-nats"
+CLUSTER = MANIFESTS / "overlays/nats-cluster"
 ROLES = ("Role", "ClusterRole")
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
@@ -43,7 +45,13 @@ def kubectl(base: ControlPlane) -> Kubectl:
 def every(kubectl: Kubectl, tmp_path: Path) -> dict[str, list[Object]]:
     """All that we ship, rendered."""
     opened = moved(EXTERNAL, "rljob-system", tmp_path / "open", components=[component("open-nats", tmp_path)])
-    folders = {"base": MANIFESTS, "namespaced": NAMESPACED, "external-nats": EXTERNAL, "open-nats": opened}
+    folders = {
+        "base": MANIFESTS,
+        "namespaced": NAMESPACED,
+        "external-nats": EXTERNAL,
+        "open-nats": opened,
+        "nats-cluster": CLUSTER,
+    }
     return {name: rendered(kubectl, folder) for name, folder in folders.items()}
 
 
@@ -93,6 +101,37 @@ def test_applied_again_nothing_changes(kubectl: Kubectl) -> None:
 def test_it_is_valid_as_strictly_as_can_be(kubectl: Kubectl, folder: Path) -> None:
     arguments = ["--kustomize", str(folder), "--dry-run=server", "--validate=strict"]
     assert "Warning" not in kubectl("apply", *arguments)
+
+
+def test_three_servers_are_valid_as_strictly_as_can_be(kubectl: Kubectl, tmp_path: Path) -> None:
+    kubectl(
+        "create", "namespace", "team-c"
+    )  # where no single server is, whose StatefulSet cannot become theirs
+    objects = rendered(kubectl, moved(CLUSTER, "team-c", tmp_path / "cluster"))
+    known = [found for found in objects if not found["apiVersion"].startswith("cert-manager.io/")]
+    assert [found["kind"] for found in objects if found not in known] == 2 * ["Certificate"] + 2 * ["Issuer"]
+    (tmp_path / "known.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": known}))
+    arguments = ["--filename", str(tmp_path / "known.json"), "--dry-run=server", "--validate=strict"]
+    assert "Warning" not in kubectl("apply", *arguments)
+
+
+def test_three_servers_are_on_three_nodes_and_two_stay(every: dict[str, list[Object]]) -> None:
+    objects = every["nats-cluster"]
+    servers = one(objects, "StatefulSet", "nats")
+    labels = servers["spec"]["template"]["metadata"]["labels"]
+    apart = pod_of(servers)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart == [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]
+    budget = one(objects, "PodDisruptionBudget", "nats")["spec"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    routes = one(objects, "Service", servers["spec"]["serviceName"])
+    assert (routes["spec"]["selector"], routes["spec"]["publishNotReadyAddresses"]) == (labels, True)
+    policy = one(objects, "NetworkPolicy", "nats")["spec"]
+    assert policy["ingress"][:1] == one(every["base"], "NetworkPolicy", "nats")["spec"]["ingress"]
+    others = {
+        "from": [{"podSelector": {"matchLabels": labels}}],
+        "ports": [{"protocol": "TCP", "port": 6222}],
+    }
+    assert policy["ingress"][1:] == [others]
 
 
 def test_the_namespace_admits_every_pod(kubectl: Kubectl) -> None:

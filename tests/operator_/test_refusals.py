@@ -264,6 +264,7 @@ MANIFESTS = [
     case("spec.image", "", IMAGE),
     case("spec.nats.url", "http://nats:4222", NATS_URL),
     case("spec.managedBy", "me", CONTROLLER),
+    case("spec.nats.replicas", 2, said("replicas must be 1, 3 or 5")),
     case("spec.networking.egress", [{"cidr": "10.1.2.3"}], CIDR, at="spec.networking.egress[0].cidr"),
     case("spec.networking.egress", [{"cidr": "300.0.0.0/8"}], CIDR, at="spec.networking.egress[0].cidr"),
     case("spec.networking.egress", [{"namespace": "a.b"}], LABEL, at="spec.networking.egress[0].namespace"),

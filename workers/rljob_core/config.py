@@ -29,6 +29,9 @@ class JobConfig(BaseModel):
     trainer_log_uri: str
     """Folder of the trainer's log of the trajectories it trained on, which the audit compares with the ledger."""
 
+    replicas: int = 1
+    """Servers that keep each stream, where a role creates it."""
+
     @property
     def subject(self) -> str:
         """The first tokens of all NATS subjects of this job."""

@@ -24,6 +24,8 @@ class ClusterDefaults:
         issuer: signs the roles' NATS credentials; None if the NATS server does not authenticate clients.
         template: pod template patch applied below every job's own patch; its container `worker` stands for the
             container of each role.
+        nats_replicas: number of servers that keep each stream, whatever a job without a server of its own says; None
+            if the job says it.
         egress: rules of a NetworkPolicy's egress that hold for every job's workers, besides what the job names.
     """
 
@@ -36,4 +38,5 @@ class ClusterDefaults:
     containers: bool = False
     issuer: Issuer | None = None
     template: Manifest = field(default_factory=dict)
+    nats_replicas: int | None = None
     egress: tuple[Manifest, ...] = ()

@@ -107,7 +107,15 @@ def _config(job: RLJob, defaults: ClusterDefaults) -> JobConfig:
         weights_uri=folders.get("spec.weights.uri", ""),
         checkpoint_uri=checkpoints,
         trainer_log_uri=defaults.trainer_log_uri or f"{checkpoints}/trainer-log",
+        replicas=_replicas(spec, defaults),
     )
+
+
+def _replicas(spec: RLJobSpec, defaults: ClusterDefaults) -> int:
+    """Replicas of a stream that a role creates: where the operator creates them, it asks the server first."""
+    if spec.nats.url is None and defaults.nats_replicas is not None:
+        return defaults.nats_replicas
+    return spec.nats.replicas or 1
 
 
 def _claims(spec: RLJobSpec, defaults: ClusterDefaults) -> list[str]:

@@ -36,19 +36,20 @@ READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: (
         "steps", "model", "data", "evaluation", "reward.functions", "algorithm",
         "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.sampling", "trainer.checkpoint",
-        "trainer.microBatchTokens", "weights", "nats", "trackers",
+        "trainer.microBatchTokens", "weights", "nats.url", "nats.credentialsSecret", "trackers",
     ),
     Role.REWARD: (
-        "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network", "nats",
+        "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network",
+        "nats.url", "nats.credentialsSecret",
     ),
     Role.ROLLOUT: (
         "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.hangSeconds",
-        "rollout.sampling", "pool.engine", "weights", "nats",
+        "rollout.sampling", "pool.engine", "weights", "nats.url", "nats.credentialsSecret",
     ),
     Role.TRAINER: (
         "model", "data", "algorithm", "rollout.sampling", "trainer.backend", "trainer.options",
         "trainer.numNodes", "trainer.numProcPerNode", "trainer.microBatchTokens", "trainer.checkpoint", "weights",
-        "nats",
+        "nats.url", "nats.credentialsSecret",
     ),
 }  # fmt: skip
 

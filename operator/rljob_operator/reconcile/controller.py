@@ -79,7 +79,7 @@ class Controller:
         self._streams = streams
         self._telemetry = telemetry
         self._rules = rules or JobRulesFolder(None)
-        self._prepared: dict[JobKey, tuple[str | None, int, int]] = {}
+        self._prepared: dict[JobKey, tuple[object, int]] = {}
         """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
         self.cache = KubeCache()
         self._liveness = WatchLiveness()
@@ -227,13 +227,12 @@ class Controller:
         """
         metrics = self._metrics.metrics(key)
         size = max(trajectory_stream_bytes(job.spec), 0 if metrics is None else metrics.stream_bytes)
-        uid, connection, prepared = self._prepared.get(key, (None, 0, 0))
-        same = (uid, connection) == (job.metadata.uid, self._connection.connections)
-        if not (same and size <= prepared):
+        wanted = job.metadata.uid, self._connection.connections, job.spec.nats.replicas
+        before, prepared = self._prepared.get(key, (None, 0))
+        if not (before == wanted and size <= prepared):
             self._metrics.expect(key, job.metadata.uid or "")
-            connection = self._connection.connections
             if await self._streams.prepare(job, size):
-                self._prepared[key] = job.metadata.uid, connection, size
+                self._prepared[key] = wanted, size
 
     def _recheck(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
         """Read the Secrets again of a job that does not come to rest: the cache may hold one that no longer exists."""

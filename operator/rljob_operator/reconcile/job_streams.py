@@ -8,15 +8,12 @@ coordinator creates the streams, and the operator uses its own connection.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
-from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS
@@ -29,17 +26,21 @@ from rljob_operator.nats.credentials import Issuer, JobKeys, stream_credentials
 from rljob_operator.nats.job_accounts import JobAccounts, job_accounts
 from rljob_operator.nats.permissions import REPORT
 from rljob_operator.reconcile.nats_connection import NatsConnection
+from rljob_operator.reconcile.stream_requests import (
+    TIMEOUT_SECONDS,
+    Refused,
+    ask,
+    count_servers,
+    create,
+    delete_streams,
+    enlarge,
+    replicate,
+)
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_SECONDS = 5.0
-_STREAM_EXISTS = 10058
-#: The server's errors if it has no room: in memory, on its disk, by its limits, by those of the account.
-_NO_ROOM = frozenset({10002, 10023, 10028, 10047, 10122})
-
-
-class Refused(Exception):
-    """The server does not do what was asked; the message is for people."""
+#: Of jobs that say nothing, on a cluster: one server may die for good.
+_REPLICAS = 3
 
 
 class JobStreams:
@@ -70,7 +71,7 @@ class JobStreams:
             return True  # the coordinator's pod creates and enlarges them
         uid = job.metadata.uid or ""
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 done = await self._prepare(job, size)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             log.warning("%s/%s: its streams: %r", job.metadata.namespace, job.metadata.name, error)
@@ -86,14 +87,21 @@ class JobStreams:
         system = self._connection.client
         if system is None:
             return False
+        asked, names = job.spec.nats.replicas, _names(job)
         if self._issuer is None:
-            return await _enlarge(system, _names(job), size)
+            if asked is not None:
+                for stream in names.all_streams:
+                    await replicate(system, stream, asked)
+            return await enlarge(system, names.stream(Channel.TRAJECTORIES), size)
+        replicas = replicas_of(job, await count_servers(system))
         for token in self._accounts(job, self._issuer).tokens:
-            await _ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
+            await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
+        definitions = stream_definitions(names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT)
         async with self._client(job) as client:
-            for definition in stream_definitions(_names(job), trajectory_bytes=size, metrics_to=REPORT):
-                await _create(client, definition)
-            return await _enlarge(client, _names(job), size)
+            for definition in definitions:
+                if not await create(client, definition):
+                    await replicate(client, definition["name"], replicas, at_least=asked is None)
+            return await enlarge(client, names.stream(Channel.TRAJECTORIES), size)
 
     async def remove(self, job: RLJob) -> None:
         """Delete all streams of a job, and its accounts.
@@ -108,12 +116,12 @@ class JobStreams:
             raise OSError(self._connection.unreachable or "not connected")
         try:
             if self._issuer is None:
-                await _delete_streams(client, _names(job))
+                await delete_streams(client, _names(job).all_streams)
             else:
                 accounts = self._accounts(job, self._issuer)
                 # The server would keep the streams of an account that it does not know any more.
-                await _ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
-                await _ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
+                await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
+                await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
         except (TimeoutError, nats.errors.Error, Refused) as error:
             raise OSError(f"{error!r}") from error
         self._refusals.pop(job.metadata.uid or "", None)
@@ -124,7 +132,7 @@ class JobStreams:
         if not self._serves(job):
             return loads
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS), self._client(job) as client:
+            async with asyncio.timeout(TIMEOUT_SECONDS), self._client(job) as client:
                 bucket = await client.jetstream().key_value(_names(job).signal_stream.removeprefix("KV_"))
                 async for entry in await bucket.watch(f"{ENGINE_SIGNALS}>", ignore_deletes=True):
                     if entry is None:  # the end of what is stored now
@@ -172,70 +180,22 @@ class JobStreams:
                 await client.close()
 
 
-async def _create(client: Client, definition: Mapping[str, Any]) -> None:
-    """Create a stream, if there is none of its name.
+def replicas_of(job: RLJob, servers: int) -> int:
+    """How many replicas each stream of a job has, where there are so many servers.
 
     Raises:
-        Refused: the server has no room, or does not accept the definition.
+        Refused: the job asks for more.
     """
-    answer = await _stream_request(client, "CREATE", definition["name"], definition)
-    if answer.get("did_create"):
-        # A server that starts passes over a stream whose description a power cut has damaged. Created again, the stream
-        # has its messages, but only an update writes the whole description again.
-        answer = await _stream_request(client, "UPDATE", definition["name"], answer["config"])
-    error = answer.get("error")
-    if error is not None and error.get("err_code") != _STREAM_EXISTS:
-        raise Refused(f"the stream {definition['name']} cannot be created: {_reason(error)}")
-
-
-async def _enlarge(client: Client, names: StreamNames, size: int) -> bool:
-    """Enlarge the trajectory stream to at least `size` bytes; False if the server refuses, or has no stream yet."""
-    stream = names.stream(Channel.TRAJECTORIES)
-    info = await _stream_request(client, "INFO", stream, {})
-    if "error" in info:
-        return False  # it will be created with this size
-    if not 0 < info["config"]["max_bytes"] < size:
-        return True
-    answer = await _stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
-    if (error := answer.get("error")) is not None:
-        # The coordinator goes on with what there is, and says so.
-        log.warning("%s cannot be enlarged to %d MB: %s", stream, size >> 20, _reason(error))
-    return error is None
-
-
-def _reason(error: Mapping[str, Any]) -> str:
-    said = str(error.get("description", error))
-    if error.get("err_code") in _NO_ROOM:
-        return f"{said}: give the NATS server more storage, or delete jobs that have ended"
-    return said
-
-
-async def _delete_streams(client: Client, names: StreamNames) -> None:
-    manager = client.jsm(timeout=_TIMEOUT_SECONDS)
-    for name in names.all_streams:
-        with suppress(NotFoundError):
-            await manager.delete_stream(name)
-
-
-async def _stream_request(
-    client: Client, request: str, stream: str, body: Mapping[str, object]
-) -> dict[str, Any]:
-    """A JetStream API request as raw JSON: nats-py's own types drop configuration fields that they do not know."""
-    subject = f"$JS.API.STREAM.{request}.{stream}"
-    answer = await client.request(subject, json.dumps(body).encode(), timeout=_TIMEOUT_SECONDS)
-    found: dict[str, Any] = json.loads(answer.data)
-    return found
-
-
-async def _ask(client: Client, subject: str, data: bytes) -> None:
-    """A request to the server as such.
-
-    Raises:
-        Refused: its answer is an error.
-    """
-    answer = json.loads((await client.request(subject, data, timeout=_TIMEOUT_SECONDS)).data)
-    if (error := answer.get("error")) is not None:
-        raise Refused(f"{subject}: {error.get('description', error)}")
+    asked = job.spec.nats.replicas
+    if asked is None:
+        return _REPLICAS if servers >= _REPLICAS else 1
+    if asked > servers:
+        found = "there is one" if servers == 1 else f"the cluster has {servers}"
+        raise Refused(
+            f"spec.nats.replicas: {asked} replicas need as many NATS servers, and {found}: ask for fewer replicas, "
+            "or add servers (manifests/overlays/nats-cluster)"
+        )
+    return asked
 
 
 def _keys(job: RLJob, issuer: Issuer) -> JobKeys:

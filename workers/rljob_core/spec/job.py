@@ -103,6 +103,18 @@ class NatsSpec(ApiModel):
     """Server to use; absent: the operator's (`rljob run` starts its own)."""
     credentials_secret: ObjectName | None = None
     """Secret with the server's credentials."""
+    replicas: Annotated[int, Field(ge=1, le=5)] | None = None
+    """Servers that keep each of the job's streams: 1, 3 or 5; absent: 3 if the operator's server is a cluster of three
+    or more, else 1. `rljob run` without `url` keeps 1."""
+
+    rules = (
+        Rule(
+            "replicas",
+            "!has(self.replicas) || self.replicas % 2 == 1",
+            "replicas must be 1, 3 or 5: an even number survives no more deaths than the odd one below it",
+            lambda nats: nats.replicas is None or nats.replicas % 2 == 1,
+        ),
+    )
 
 
 class RLJobSpec(ApiModel):

@@ -33,6 +33,7 @@ def message_store(
         subject=config.subject,
         stream_prefix=config.stream_prefix,
         trajectory_bytes=trajectory_stream_bytes(config.spec),
+        replicas=config.replicas,
         credentials=os.environ.get(worker_protocol.NATS_CREDENTIALS) or None,
         inbox=inbox_of(config.uid, role),
         create=create,

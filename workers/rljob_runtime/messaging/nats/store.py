@@ -25,6 +25,7 @@ from rljob_runtime.messaging.nats.window import Window
 #: Limits of the server, of the account, and of one stream of an account.
 _NO_ROOM = (*NO_STORAGE, 10002, 10122)
 _STREAM_EXISTS = 10058
+_NO_CLUSTER = 10074
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
 
@@ -90,6 +91,11 @@ class NatsStore:
         try:
             info = await self._connection.call(f"STREAM.CREATE.{name}", config)
         except JetStreamError as error:
+            if error.err_code == _NO_CLUSTER:
+                raise StoreUnavailable(
+                    f"the stream {name} cannot have {config['num_replicas']} replicas: the server at "
+                    f"{self._connection.url} is in no cluster: leave spec.nats.replicas out, or name a cluster's URL"
+                ) from error
             if error.err_code != _STREAM_EXISTS:
                 raise
             return

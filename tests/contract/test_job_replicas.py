@@ -1,0 +1,77 @@
+"""A job's streams on three servers that ask for credentials: as many replicas as the job says, or three."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
+from nats_cluster import NatsCluster
+
+from rljob_cli.run_folder import RunFolder
+from rljob_core.ports import Channel
+from rljob_core.spec import NatsSpec
+from rljob_operator.children.resolved_job import resolve_job
+from rljob_operator.nats.accounts import server_config
+from rljob_operator.nats.permissions import Holder
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
+    def accounts(files: Path) -> str:
+        return server_config(SEEDS, folder=str(files / "accounts"))
+
+    async with NatsCluster(tmp_path, proxied=False, accounts=accounts) as running:
+        yield running
+
+
+async def test_the_operator_gives_streams_as_many_replicas_as_the_job_says(
+    cluster: NatsCluster, tmp_path: Path
+) -> None:
+    silent, asking = uuid4().hex, uuid4().hex
+    async with operator(cluster.urls[0], tmp_path) as streams:
+        await prepare(streams, job_of(silent, None))
+        assert set((await replicas_of(cluster.urls[1], silent)).values()) == {3}
+
+        assert not await streams.prepare(job_of(asking, 5), 1 << 20)
+        trouble = streams.trouble(job_of(asking, 5))
+        assert trouble is not None
+        assert trouble.reason == "StreamsRefused"
+        assert (
+            "spec.nats.replicas: 5 replicas need as many NATS servers, and the cluster has 3"
+            in trouble.message
+        )
+
+        await prepare(streams, job_of(asking, 1))
+        assert set((await replicas_of(cluster.urls[1], asking)).values()) == {1}
+        stores = {
+            holder: role_store(cluster.urls[2], asking, holder) for holder in (Holder.ROLLOUT, Holder.REWARD)
+        }
+        for store in stores.values():
+            await store.open()
+        for number in range(20):
+            await stores[Holder.ROLLOUT].publish(Channel.TRAJECTORIES, "payload", b"%d" % number)
+        queue = await stores[Holder.REWARD].queue(Channel.TRAJECTORIES, "payload", name="reward")
+        taken = list(await queue.fetch(messages=5, max_bytes=1 << 20, timeout=SECONDS))
+
+        await prepare(streams, job_of(asking, 3))  # while the job runs
+        async with asyncio.timeout(SECONDS):
+            while (raised := await replicas_of(cluster.urls[1], asking)).pop("queue") < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)  # a queue follows its stream
+        assert set(raised.values()) == {3}
+        while len(taken) < 20:
+            taken += await queue.fetch(messages=20, max_bytes=1 << 20, timeout=SECONDS)
+        assert [int(delivery.message.data) for delivery in taken] == list(range(20))
+        for store in stores.values():
+            await store.close()
+
+
+def test_a_local_run_without_a_server_of_the_users_own_keeps_one(tmp_path: Path) -> None:
+    job, folder = job_of(uuid4().hex, 3), RunFolder(tmp_path)
+    assert resolve_job(job, folder.defaults("")).config.replicas == 1
+    named = NatsSpec(url="nats://nats:4222", replicas=3)
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"nats": named})})
+    assert resolve_job(job, folder.defaults("")).config.replicas == 3

@@ -1,0 +1,96 @@
+"""Jobs on a cluster of nats-servers that ask for credentials: their streams as the operator makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from rljob_core.ports import Channel
+from rljob_core.spec import RLJob
+from rljob_core.stream_names import StreamNames, inbox_of
+from rljob_operator.nats.accounts import Seeds, issuer
+from rljob_operator.nats.credentials import JobKeys, job_credentials, operator_credentials, stream_credentials
+from rljob_operator.nats.permissions import Holder
+from rljob_operator.reconcile.job_streams import JobStreams
+from rljob_operator.reconcile.nats_connection import NatsConnection
+from rljob_runtime.messaging.nats.connection import Connection
+from rljob_runtime.messaging.nats.store import NatsStore
+
+SECONDS = 60.0
+"""After which a test that waits for something gives up."""
+SEEDS = Seeds.complete({}, os.urandom)
+ISSUER = issuer(SEEDS)
+_BYTES = 64 << 20
+
+
+@asynccontextmanager
+async def operator(url: str, folder: Path) -> AsyncIterator[JobStreams]:
+    """The operator's part, connected to one server."""
+    credentials = folder / "operator.creds"
+    credentials.write_text(operator_credentials(ISSUER))
+    connection = NatsConnection(url, credentials=str(credentials))
+    running = asyncio.create_task(connection.run())
+    try:
+        await asyncio.wait_for(connection.wait_until_known(), SECONDS)
+        yield JobStreams(connection, ISSUER)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def job_of(uid: str, replicas: int | None) -> RLJob:
+    return RLJob.model_validate(
+        {
+            "apiVersion": "rljob.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"namespace": "default", "name": "j", "uid": uid},
+            "spec": {
+                "steps": 1,
+                "model": {"uri": "/model"},
+                "data": {"dataset": "chain_sum"},
+                "rollout": {"pools": [{"name": "cpu", "replicas": 1}]},
+                "nats": {"replicas": replicas},
+            },
+        }
+    )
+
+
+async def prepare(streams: JobStreams, job: RLJob) -> None:
+    """Prepare a job's streams, as often as it takes: the servers may still be joining each other."""
+    async with asyncio.timeout(SECONDS):
+        while not await streams.prepare(job, _BYTES):  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.2)
+
+
+async def replicas_of(url: str, uid: str) -> dict[str, Any]:
+    """By stream, its number of replicas; and the servers that follow the reward workers' queue, if there is one."""
+    names = StreamNames.of_job(namespace="default", job="j", uid=uid)
+    credentials = stream_credentials(JobKeys(ISSUER, "default", "j", uid))
+    connection = Connection(url, patience=SECONDS, attempt=2, credentials=credentials)
+    await connection.open()
+    try:
+        found: dict[str, Any] = {}
+        for name in names.all_streams:
+            found[name] = (await connection.call(f"STREAM.INFO.{name}", {}))["config"]["num_replicas"]
+        queue = f"CONSUMER.INFO.{names.stream(Channel.TRAJECTORIES)}.reward"
+        info = await connection.find(queue, {}, absent=10014)
+        return found | ({} if info is None else {"queue": len(info["cluster"].get("replicas") or [])})
+    finally:
+        await connection.close()
+
+
+def role_store(url: str, uid: str, holder: Holder) -> NatsStore:
+    """A role's store at one server, not yet open."""
+    names = StreamNames.of_job(namespace="default", job="j", uid=uid)
+    return NatsStore(
+        url,
+        subject=names.subject,
+        stream_prefix=names.prefix,
+        credentials=job_credentials(ISSUER, holder, namespace="default", job="j", uid=uid),
+        inbox=inbox_of(uid, holder),
+        create=False,
+    )
