@@ -126,6 +126,20 @@ class NatsCluster:
         """Delete the files of a server that does not run: its disk is a new one."""
         shutil.rmtree(self.files(number))
 
+    def save(self, number: int) -> None:
+        """Copy the files of a server as they are now; its machine stands still meanwhile."""
+        self.stop(number)
+        shutil.copytree(self.files(number), self._saved(number))
+        self.continue_(number)
+
+    def put_back(self, number: int) -> None:
+        """Give a server that does not run the files that it had when they were saved."""
+        self.wipe(number)
+        shutil.copytree(self._saved(number), self.files(number))
+
+    def _saved(self, number: int) -> Path:
+        return self._folder / f"s{number}.saved"
+
     def stop(self, number: int) -> None:
         """Stop a server (SIGSTOP): it answers nothing, and hears nothing."""
         self._processes[number].send_signal(signal.SIGSTOP)

@@ -90,6 +90,16 @@ async def leader_wiped(cluster: NatsCluster, leader: int) -> None:
     await asyncio.sleep(HELD)
 
 
+async def leader_set_back(cluster: NatsCluster, leader: int) -> None:
+    """It comes back with an older disk."""
+    await asyncio.to_thread(cluster.save, leader)
+    await asyncio.sleep(2)  # of work
+    cluster.kill(leader)
+    cluster.put_back(leader)
+    cluster.start(leader)
+    await asyncio.sleep(HELD)
+
+
 async def leader_parted(cluster: NatsCluster, leader: int) -> None:
     cluster.part([leader])
     await replaced(cluster, leader)
@@ -117,6 +127,7 @@ FAULTS: list[Fault] = [
     leader_frozen,
     follower_frozen,
     leader_wiped,
+    leader_set_back,
     leader_parted,
     follower_parted,
     no_majority,

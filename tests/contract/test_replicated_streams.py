@@ -13,7 +13,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats_cluster import SIZE, NatsCluster
 
-from rljob_core.ports import Channel
+from rljob_core.errors import Fenced
+from rljob_core.ports import MESSAGE_ID, Channel
+from rljob_core.stream_definitions import DUPLICATE_WINDOW
 from rljob_runtime.messaging.nats.store import NatsStore
 
 MESSAGES, ASKED = 3000, 100
@@ -31,8 +33,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
         yield running
 
 
-def store_at(url: str, *, create: bool = False) -> NatsStore:
-    return NatsStore(url, subject="rljob.j", stream_prefix="RLJOB_j", replicas=SIZE, create=create, attempt=2)
+def store_at(
+    url: str, *, create: bool = False, duplicate_window: float = DUPLICATE_WINDOW, patience: float = 8.0
+) -> NatsStore:
+    return NatsStore(
+        url,
+        subject="rljob.j",
+        stream_prefix="RLJOB_j",
+        replicas=SIZE,
+        create=create,
+        attempt=2,
+        duplicate_window=duplicate_window,
+        patience=patience,
+    )
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
@@ -103,4 +116,39 @@ async def test_a_queue_and_a_reader_keep_their_consumers(cluster: NatsCluster) -
     await listener.close()
     # One each, and one more if the client's server did not yet know the way to the new one.
     assert len(asked) <= 4, asked
+    await store.close()
+
+
+async def test_a_new_leader_knows_the_newest_message_whatever_its_age(cluster: NatsCluster) -> None:
+    window = 1.0
+    store = store_at(cluster.urls[0], create=True, duplicate_window=window)
+    await store.open()
+    ledger = store._streams.stream(Channel.LEDGER)
+    newest: str | None = None
+    leaders = []
+    for number in range(3):
+        leaders.append(await cluster.leader(ledger))
+        identity = f"m{number}"
+        appended = store.publish(
+            Channel.LEDGER,
+            "records",
+            b"x",
+            message_id=identity,
+            expected_sequence=number,
+            expected_id=newest,
+        )
+        assert await appended == number + 1
+        newest = identity
+        with pytest.raises(Fenced):  # as whoever does not know of it
+            await store.publish(
+                Channel.LEDGER, "records", b"x", expected_sequence=number + 1, expected_id="another"
+            )
+        await asyncio.sleep(2 * window)
+        await store._connection.call(f"STREAM.LEADER.STEPDOWN.{ledger}", {})
+        async with asyncio.timeout(60):
+            while await cluster.led_by(leaders[-1], ledger) in {leaders[-1], None}:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    (message,) = await store.get(Channel.LEDGER, [3])
+    assert message is not None
+    assert message.headers[MESSAGE_ID] == newest
     await store.close()

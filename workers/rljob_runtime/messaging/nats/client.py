@@ -17,7 +17,8 @@ The private parts, each with its use, and what the public way would cost:
 - `Client._flush_pending`: a subscription is sent before the first request that is answered on it. `flush` costs a round
   trip for each reader and queue that is opened.
 - `Subscription._id`: the server names a subscription by this number alone. There is no public way.
-- `Client._server_info`: its `server_id` tells one server process from another. There is no public way.
+- `Client._server_info`: its `server_id` tells one server process from another, its `cluster` whether the server is in
+  one. There is no public way.
 
 `tests/runtime/messaging/test_nats_private_parts.py` names the part that a new release of nats-py lacks, and
 `pyproject.toml` admits no release that has not passed it. The contract suite of the message store runs on this client,
@@ -135,6 +136,11 @@ class EagerClient(Client):
     def server_id(self) -> str:
         """Id of the server process that is connected; empty before the first connection."""
         return str(self._server_info.get("server_id", ""))
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server that is connected is one of a cluster."""
+        return bool(self._server_info.get("cluster"))
 
     def deliver(self, subscription: int, message: Received) -> None:
         """Call the handler of a subscription; a message of one that has ended is dropped."""

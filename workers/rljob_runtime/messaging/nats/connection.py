@@ -247,6 +247,11 @@ class Connection:
         return self._client.server_id
 
     @property
+    def clustered(self) -> bool:
+        """Whether the server is one of a cluster, where a stream may have replicas."""
+        return self._client.clustered
+
+    @property
     def max_payload(self) -> int:
         """Bytes of a message, headers included."""
         return self._client.max_payload

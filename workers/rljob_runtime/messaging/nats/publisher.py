@@ -13,6 +13,7 @@ from rljob_runtime.messaging.nats.pull import get_from_leader
 from rljob_runtime.messaging.nats.streams import JobStreams
 from rljob_runtime.messaging.nats.window import Window
 
+_EXPECTED_ID = "Nats-Expected-Last-Msg-Id"
 _WRONG_ID = 10070
 _WRONG_SEQUENCE = 10071
 _STORE_FAILED = 10077
@@ -52,7 +53,7 @@ class Publisher:
         if expected_id == "":
             raise ValueError("expected_id is empty, which the server would take for none")
         if expected_id is not None:
-            head["Nats-Expected-Last-Msg-Id"] = expected_id
+            head[_EXPECTED_ID] = expected_id
         size = len(data) + sum(len(key) + len(value) + 4 for key, value in head.items())
         # The server would close the connection.
         if size + _HEADROOM > self._connection.max_payload:
@@ -61,12 +62,10 @@ class Publisher:
 
         async def attempt() -> int:
             try:
-                return _sequence(await self._connection.request(subject, data, head))
+                return await self._put(channel, subject, data, head)
             except JetStreamError as error:
                 if error.err_code in (_WRONG_SEQUENCE, _WRONG_ID):
                     stored = await self._stored_before(channel, expected_sequence, identity)
-                    if stored is None and error.err_code == _WRONG_ID and expected_id is not None:
-                        stored = await self._forgotten(channel, expected_id, subject, data, head)
                     if stored is None:
                         raise Fenced(f"{self._streams.stream(channel)}: {error.description}") from error
                     return stored
@@ -81,6 +80,45 @@ class Publisher:
         finally:
             self._window.leave(size)
 
+    async def _put(self, channel: Channel, subject: str, data: bytes, head: Mapping[str, str]) -> int:
+        """Publish once, on the conditions in the message's head; its sequence.
+
+        Raises:
+            JetStreamError: a condition does not hold, among others.
+        """
+        # In a cluster (nats-server 2.14 and 2.15), a condition on the id that does not hold is found by the replicas of
+        # the stream when they store the message: each takes it for a failure of its disk, and gives the stream up for
+        # good. A condition on the sequence is found before.
+        if _EXPECTED_ID not in head or not self._connection.clustered:
+            try:
+                return _sequence(await self._connection.request(subject, data, head))
+            except JetStreamError as error:
+                # A server that starts forgets ids that are older than the duplicate window.
+                if error.err_code != _WRONG_ID:
+                    raise
+        return await self._put_by_sequence(channel, subject, data, head)
+
+    async def _put_by_sequence(
+        self, channel: Channel, subject: str, data: bytes, head: Mapping[str, str]
+    ) -> int:
+        """The same, with the sequence of the newest message as the condition, if that message has the expected id.
+
+        Only a restart can cut the stream between the two requests. That of a server that is alone ends the connection,
+        and on one connection the sequence is enough. In a cluster, two servers would have to come back with older files
+        between the two requests.
+        """
+        generation = self._connection.generation
+        newest = await self._newest(channel)
+        identity = None if newest is None else (newest[0].headers or {}).get(MESSAGE_ID)
+        if newest is None or identity != head[_EXPECTED_ID]:
+            words = f"the newest message is {identity}, not {head[_EXPECTED_ID]}"
+            raise JetStreamError({"code": 400, "err_code": _WRONG_ID, "description": words})
+        if generation != self._connection.generation:
+            raise Interrupted("the connection was lost")
+        conditions = {"Nats-Expected-Last-Sequence": str(newest[1]), **head}
+        del conditions[_EXPECTED_ID]
+        return _sequence(await self._connection.request(subject, data, conditions))
+
     async def _stored_before(self, channel: Channel, expected: int | None, identity: str) -> int | None:
         """The sequence of this message if it is already stored where expected: its acknowledgement was lost."""
         found = (
@@ -89,29 +127,6 @@ class Publisher:
         if found is None or (found[0].headers or {}).get(MESSAGE_ID) != identity:
             return None
         return found[1]
-
-    async def _forgotten(
-        self, channel: Channel, expected_id: str, subject: str, data: bytes, head: Mapping[str, str]
-    ) -> int | None:
-        """Publish after the expected message if it is the newest, though the server has forgotten its id; else None.
-
-        A server that starts forgets ids that are older than the duplicate window. Only a restart can cut the stream
-        between the two requests, and a restart ends the connection: on one connection the sequence is enough.
-        """
-        generation = self._connection.generation
-        newest = await self._newest(channel)
-        if newest is None or (newest[0].headers or {}).get(MESSAGE_ID) != expected_id:
-            return None
-        if generation != self._connection.generation:
-            raise Interrupted("the connection was lost")
-        conditions = {"Nats-Expected-Last-Sequence": str(newest[1]), **head}
-        del conditions["Nats-Expected-Last-Msg-Id"]
-        try:
-            return _sequence(await self._connection.request(subject, data, conditions))
-        except JetStreamError as error:
-            if error.err_code != _WRONG_SEQUENCE:
-                raise
-            return None
 
     async def _newest(self, channel: Channel) -> tuple[Received, int] | None:
         return await self._get(channel, last_by_subj=self._streams.subject_of(channel, ">"))
