@@ -314,6 +314,26 @@ def test_as_large_as_jobs_get_is_checked_within_what_the_api_server_spends(enfor
     assert "secretKeyRef.name forbidden (allowed" in refusal(enforced, {**BASE, "rollout": {"pools": pods}})
 
 
+def test_many_names_and_long_ones_are_shown_in_part_by_both(enforced: Kubectl) -> None:
+    def naming(*names: str) -> Object:
+        volumes = [{"name": "v", "secret": {"secretName": name}} for name in names]
+        return {**BASE, "coordinator": {"template": {"spec": {"volumes": volumes}}}}
+
+    path = "spec.coordinator.template.spec.volumes.secret.secretName "
+    for spec, shown in (
+        (naming(*(f"n{n}" for n in range(200))), f"{path}n9 and 190 more (allowed: allowed, allowed-*;"),
+        (naming("x" * 20_000), f"Secrets: {path}{'x' * (200 - len(path))}... (allowed"),
+    ):
+        said = operator_s_refusal(job_of(spec, str(enforced.namespace)), RULES)
+        assert shown in said
+        assert said in refusal(enforced, spec)
+    # Of what is too long all the same, the API server says what fits every job.
+    fixed = (
+        "RLJobs may not name these Secrets: the line secrets of ConfigMap rljob-job-rules says which they may"
+    )
+    assert fixed in refusal(enforced, naming(*(f"{n}{chr(0x1D11E) * 300}" for n in range(10))))
+
+
 @pytest.mark.parametrize("mode", ["off", "warn", "enforce"])
 def test_what_each_overlay_does(control_plane: SharedControlPlane, mode: str) -> None:
     objects = rendered(control_plane.kubectl, POLICIES / mode)

@@ -32,7 +32,7 @@ from rljob_operator.decisions.job_names import (
     Place,
     Urls,
 )
-from rljob_operator.decisions.job_rules import CONFIG_MAP, WORDS
+from rljob_operator.decisions.job_rules import CONFIG_MAP, LONGEST, SHOWN, WORDS
 
 NAME = "rljob-jobs"
 _NOTHING = '""'
@@ -107,16 +107,24 @@ def _variables(kind: Kind) -> list[Manifest]:
 
 def _validation(kind: Kind) -> Manifest:
     begin = f'"RLJobs in namespace " + request.namespace + " may not {WORDS[kind]}: "'
-    refused = f'variables.{kind}Refused.join(", ")'
-    allowed = f'(size(variables.{kind}) == 0 ? "none" : variables.{kind}.join(", "))'
+    refused = _some(f"variables.{kind}Refused")
+    allowed = f'(size(variables.{kind}) == 0 ? "none" : {_some(f"variables.{kind}")})'
     end = f'"; ask who runs rljob here, or add a line to {kind} of ConfigMap {CONFIG_MAP})"'
     return {
         "expression": f"size(variables.{kind}Refused) == 0",
         "messageExpression": f'{begin} + {refused} + " (allowed: " + {allowed} + {end}',
-        # Shown where the other one is longer than 5 KB.
+        # Shown where the other one has more than 5 KB.
         "message": f"RLJobs may not {WORDS[kind]}: the line {kind} of ConfigMap {CONFIG_MAP} says which they may",
         "reason": "Forbidden",
     }
+
+
+def _some(texts: str) -> str:
+    """The expression of the first texts of a list, as `job_rules` shows them."""
+    text = f"{texts}[i]"
+    short = f'size({text}) > {LONGEST} ? {text}.substring(0, {LONGEST}) + "..." : {text}'
+    more = f'(size({texts}) > {SHOWN} ? " and " + string(size({texts}) - {SHOWN}) + " more" : "")'
+    return f'{list(range(SHOWN))}.filter(i, i < size({texts})).map(i, {short}).join(", ") + {more}'
 
 
 # ---------------------------------------------------------------------------------------------- the walk

@@ -38,8 +38,10 @@ WORDS: Mapping[Kind, str] = {
     Kind.POD_TEMPLATE_FIELDS: "set these fields of pod templates so",
 }
 """What a job may not do, in the middle of a sentence."""
-_SHOWN = 10
-"""Fields that a message names; the job has one condition for all."""
+SHOWN = 10
+"""Fields, and rules, that a message names: the job has one condition for all."""
+LONGEST = 200
+"""Characters of each."""
 
 
 class NotAllowed(Exception):
@@ -121,8 +123,12 @@ def _matches(name: str, allowed: Sequence[str]) -> bool:
 
 
 def _message(kind: Kind, namespace: str, refused: Sequence[str], allowed: Sequence[str]) -> str:
-    more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
     return (
-        f"RLJobs in namespace {namespace} may not {WORDS[kind]}: {', '.join(refused[:_SHOWN])}{more} (allowed: "
-        f"{', '.join(allowed) or 'none'}; ask who runs rljob here, or add a line to {kind} of ConfigMap {CONFIG_MAP})"
+        f"RLJobs in namespace {namespace} may not {WORDS[kind]}: {_some(refused)} (allowed: "
+        f"{_some(allowed) or 'none'}; ask who runs rljob here, or add a line to {kind} of ConfigMap {CONFIG_MAP})"
     )
+
+
+def _some(texts: Sequence[str]) -> str:
+    shown = ", ".join(text if len(text) <= LONGEST else f"{text[:LONGEST]}..." for text in texts[:SHOWN])
+    return f"{shown} and {len(texts) - SHOWN} more" if len(texts) > SHOWN else shown
