@@ -17,7 +17,7 @@ from bench.control_plane.audit import Request
 from bench.control_plane.measure import Stretch, percentile, summary
 from bench.control_plane.process import OperatorProcess
 from bench.control_plane.world import World
-from rljob_operator.cluster.kube.api import ApiError
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.port import Ref
 
 Figures = dict[str, Any]

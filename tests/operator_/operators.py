@@ -169,6 +169,14 @@ class Namespace:
     def apply(self, manifest: Object) -> None:
         self.kubectl("apply", "--server-side", "--filename=-", input_text=json.dumps(manifest))
 
+    def refuses(self, manifest: Object) -> str:
+        """What the API server says to a new object; empty if it takes it. Nothing is written."""
+        try:
+            self.kubectl("create", "--dry-run=server", "--filename=-", input_text=json.dumps(manifest))
+        except ClusterError as error:
+            return str(error)
+        return ""
+
     def get(self, kind: str, name: str) -> Object | None:
         text = self("get", kind, name, "--output=json", "--ignore-not-found")
         return json.loads(text) if text else None

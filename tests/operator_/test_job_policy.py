@@ -21,24 +21,14 @@ from typer.testing import CliRunner
 
 from rljob_cli.main import app
 from rljob_core.spec import RLJob
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.crd.definitions import crds as definitions
 from rljob_operator.crd.job_policy import NAME
-from rljob_operator.decisions.job_names import (
-    POD_TEMPLATE,
-    SPEC,
-    Fields,
-    Items,
-    Keys,
-    Kind,
-    Named,
-    Node,
-    Only,
-    Place,
-    Urls,
-)
+from rljob_operator.decisions.job_names import POD_TEMPLATE, SPEC
 from rljob_operator.decisions.job_rules import CONFIG_MAP, JobRules, Mode
+from rljob_operator.decisions.named_fields import Fields, Items, Keys, Kind, Named, Node, Only, Place, Urls
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
@@ -209,16 +199,7 @@ def enforced(crds: SharedControlPlane) -> Iterator[Kubectl]:
 
 def refusal(kubectl: Kubectl, spec: Object) -> str:
     """What the API server says to a new job; empty if it takes it."""
-    return refused(Namespace(kubectl), {**manifest("tried"), "spec": spec})
-
-
-def refused(watched: Namespace, found: Object) -> str:
-    """What the API server says to a new object; empty if it takes it."""
-    try:
-        watched.kubectl("create", "--dry-run=server", "--filename=-", input_text=json.dumps(found))
-    except ClusterError as error:
-        return str(error)
-    return ""
+    return Namespace(kubectl).refuses({**manifest("tried"), "spec": spec})
 
 
 async def test_both_refuse_the_same_wherever_it_is_named(enforced: Kubectl, crds: SharedControlPlane) -> None:
@@ -470,7 +451,7 @@ def test_a_policy_s_refusal_of_a_child_is_named_and_tried_again(
     web = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": WEB}
     crds.kubectl.apply([{**DENIED, "metadata": name}, binding])
     try:
-        until(lambda: refused(watched, web))
+        until(lambda: watched.refuses(web))
         with Operator(crds.kubeconfig, nats_server.url, watched.name, tmp_path / "operator.log"):
             watched.apply(manifest("sums"))
             until(lambda: watched.is_true("sums", "Stalled"))

@@ -24,7 +24,8 @@ from kubernetes.aio.config import incluster_config
 from operators import Namespace, Operator, children_of, manifest, until
 
 from rljob_operator.cluster.kube import login as kube_login
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Ref
 from rljob_operator.reconcile.kopf_login import KopfLogin

@@ -14,8 +14,9 @@ from e2e.harness.fixtures import SharedControlPlane
 from kubeconfigs import write_kubeconfig
 from tenacity import AsyncRetrying, stop_after_delay, wait_fixed
 
-from rljob_operator.cluster.kube.api import ApiError, KubeApi, Page
+from rljob_operator.cluster.kube.api import KubeApi, Page
 from rljob_operator.cluster.kube.cache import KubeCache
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Manifest

@@ -13,7 +13,7 @@ import pytest
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kubectl import Kubectl
 from installation import CHECKOUT, MANIFESTS, NAMESPACED, Asked, Object, installed, moved, of_kind, rendered
-from operators import until
+from operators import Namespace, manifest, until
 from ruamel.yaml import YAML
 
 from rljob_operator.nats import accounts as nats_accounts
@@ -335,3 +335,88 @@ def test_the_job_that_makes_keys_can_be_taken_away(kubectl: Kubectl, tmp_path: P
     objects = rendered(kubectl, moved(MANIFESTS, "rljob-system", tmp_path / "without", patches=patches))
     assert not [o for o in objects if o["metadata"]["name"] == "rljob-nats-setup"]
     assert names(objects, *WORKLOADS) == {"rljob-operator", "nats"}
+
+
+def test_what_each_policy_of_open_namespaces_does(kubectl: Kubectl) -> None:
+    for mode, actions in (
+        ("off", ["Audit"]),
+        ("warn", ["Warn", "Audit"]),
+        ("enforce", ["Deny", "Audit"]),
+    ):
+        objects = rendered(kubectl, MANIFESTS / "policies/namespaces" / mode)
+        bindings = of_kind(objects, "ValidatingAdmissionPolicyBinding")
+        assert [binding["spec"]["validationActions"] for binding in bindings] == [actions, actions]
+        assert names(objects, "ValidatingAdmissionPolicy") == {b["spec"]["policyName"] for b in bindings}
+
+
+# ---------------------------------------------------------------------------------------------- as the pages show it
+
+
+def shown(heading: str, page: str = "docs/operator.md") -> dict[str, str]:
+    """The YAML files below a heading, by the names in their first lines."""
+    (section,) = re.findall(
+        rf"^#+ {heading}$(.*?)(?:^#|\Z)",
+        without_comments((CHECKOUT / page).read_text()),
+        re.MULTILINE | re.DOTALL,
+    )
+    return dict(re.findall(r"```yaml\nFILE ([\w.-]+).*?\n(.*?)```", section, re.DOTALL))
+
+
+def without_comments(page: str) -> str:
+    """A page, in which only headings have a # at the begin of a line."""
+    return re.sub(r"^# (\S+\.yaml)\b", r"FILE \1", page, flags=re.MULTILINE)
+
+
+def kustomization(files: dict[str, str], folder: Path) -> Path:
+    """The files in a folder, beside a copy of this repository."""
+    folder.mkdir()
+    (folder / "rljob").symlink_to(CHECKOUT)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_the_rules_that_the_page_shows_hold(kubectl: Kubectl, tmp_path: Path) -> None:
+    files = shown("What the right to create RLJobs gives")
+    ours = kustomization(
+        {name: text.replace("team-a", "rules-a") for name, text in files.items()}, tmp_path / "own"
+    )
+    kubectl("create", "namespace", "rules-a")
+    others, theirs = (Namespace(kubectl.within(name)) for name in ("default", "rules-a"))
+    image = "registry.example/rl/worker:1"
+
+    def naming(secret: str) -> Object:
+        return manifest(image=image, imagePullSecrets=[secret])
+
+    try:
+        kubectl("apply", "--kustomize", str(ours), "--validate=strict")
+        until(lambda: others.refuses(naming("another")))
+        assert "may not name these Secrets" in others.refuses(naming("another"))
+        assert "may not name these images" in others.refuses(manifest(image="another"))
+        assert others.refuses(naming("hub-token")) == theirs.refuses(naming("rules-a-any")) == ""
+        assert "(allowed: rules-a-*;" in theirs.refuses(naming("hub-token"))
+    finally:
+        kubectl("delete", "--kustomize", str(ours))
+
+
+def test_an_operator_for_some_namespaces_has_rights_in_these(kubectl: Kubectl, tmp_path: Path) -> None:
+    files = shown("Open namespaces")
+    objects = rendered(kubectl, kustomization(files, tmp_path / "own"))
+    assert environment(objects)["WATCH_NAMESPACES"] == "team-a"
+    assert not of_kind(objects, "ClusterRoleBinding")
+    binding = one(objects, "RoleBinding", "rljob-operator")
+    assert binding["roleRef"]["name"] in names(objects, "ClusterRole")
+    (subject,) = binding["subjects"]
+    account = one(objects, subject["kind"], subject["name"])
+    assert subject["namespace"] == account["metadata"]["namespace"]
+    # Tried by an account of the same name elsewhere, as this one has its rights in this cluster already.
+    kubectl("create", "namespace", "some-a")
+    tried = {**binding, "metadata": {**binding["metadata"], "namespace": "some-a"}}
+    kubectl.apply({**tried, "subjects": [{**subject, "namespace": "some-a"}]})
+    as_operator = "--as=system:serviceaccount:some-a:rljob-operator"
+    until(
+        lambda: kubectl.within("some-a").succeeds(
+            "auth", "can-i", "create", "rolloutpools.rljob.dev", as_operator
+        )
+    )
+    assert not kubectl.within("default").succeeds("auth", "can-i", "list", "rljobs.rljob.dev", as_operator)

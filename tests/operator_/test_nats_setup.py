@@ -18,7 +18,8 @@ from installation import MANIFESTS, NAMESPACED, Object, kubeconfig_of, moved, of
 from operators import until
 
 from rljob_core.errors import StoreUnavailable
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats import accounts as nats_accounts

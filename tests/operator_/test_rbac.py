@@ -23,7 +23,8 @@ from e2e.harness.kubectl import Kubectl
 from installation import MANIFESTS, NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
 from operators import Namespace, Operator, manifest, until
 
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Ref
@@ -102,17 +103,8 @@ def opened(kubectl: Kubectl, name: str) -> Namespace:
     kubectl("create", "namespace", name)
     kubectl("label", "namespace", name, OPEN)
     watched = Namespace(kubectl.within(name))
-    until(lambda: not refused(watched, job("tried")))
+    until(lambda: not watched.refuses(job("tried")))
     return watched
-
-
-def refused(watched: Namespace, found: Object) -> str:
-    """What the API server says to a new object of an administrator; empty if it takes it."""
-    try:
-        watched.kubectl("create", "--dry-run=server", "--filename=-", input_text=json.dumps(found))
-    except ClusterError as error:
-        return str(error)
-    return ""
 
 
 OPEN = "rljob.dev/enabled=true"
@@ -359,9 +351,9 @@ def test_a_job_goes_on_once_its_namespace_is_open_and_ends_where_it_is_not(
         watched.existing("job", "sums-trainer-1")
         until(lambda: len(watched.names("pod")) == 6)
         kubectl("label", "namespace", "door", CLOSED)
-        until(lambda: refused(watched, job("tried")))
+        until(lambda: watched.refuses(job("tried")))
         assert f"namespace door is not open to RLJobs: whoever runs the cluster opens it by: {remedy}" in (
-            refused(watched, job("tried"))
+            watched.refuses(job("tried"))
         )
         with pytest.raises(ClusterError, match=remedy):
             watched.apply(job("sums", steps=4))
@@ -377,7 +369,7 @@ def test_a_job_goes_on_once_its_namespace_is_open_and_ends_where_it_is_not(
         until(lambda: watched.get("deployment", "sums-reward"))
         until(lambda: not watched.is_true("sums", "Stalled"))
         kubectl("label", "namespace", "door", CLOSED)
-        until(lambda: refused(watched, job("tried")))
+        until(lambda: watched.refuses(job("tried")))
         watched.apply(job("sums", steps=4, suspend=True))  # with what an audit reads, which is refused
         until(lambda: not watched.children())
         watched("delete", "rljob", "sums", "--timeout=60s")
@@ -460,7 +452,7 @@ async def test_in_a_closed_namespace_the_operator_s_token_writes_nothing(
     for use in tried.values():
         await use()
     admin("label", "namespace", "shut", CLOSED)
-    until(lambda: refused(shut, job("tried")))
+    until(lambda: shut.refuses(job("tried")))
     for right, use in tried.items():
         with pytest.raises(
             ApiError, match=r"'rljob-operator-namespaces'.*may write nothing in namespace shut"

@@ -2,8 +2,8 @@
 
 Of each kind of name there are three variables: what is allowed (`secrets`), what the job names (`secretsNamed`), and
 what of it is not allowed (`secretsRefused`), which the validation wants to be empty. `secretsNamed` walks through the
-spec as `job_names.mentions` does. CEL has no functions and cannot flatten lists, so each level of the walk gives text:
-a line for each name, `path name`. A name with a line end in it counts as two; no name of Kubernetes has one.
+spec as `job_mentions` does. CEL has no functions and cannot flatten lists, so each level of the walk gives text: a line
+for each name, `path name`. A name with a line end in it counts as two; no name of Kubernetes has one.
 
 What a policy may cost is limited at run time, not by an estimate: the sizes of a spec need no bounds here, and a spec
 that is too expensive to check is refused.
@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_operator.cluster.port import Manifest
-from rljob_operator.decisions.job_names import (
-    POD_TEMPLATE,
-    SPEC,
+from rljob_operator.decisions.job_names import POD_TEMPLATE, SPEC
+from rljob_operator.decisions.job_rules import CONFIG_MAP, LONGEST, SHOWN, WORDS
+from rljob_operator.decisions.named_fields import (
     TOO_DEEP,
     Fields,
     Free,
@@ -32,7 +32,6 @@ from rljob_operator.decisions.job_names import (
     Place,
     Urls,
 )
-from rljob_operator.decisions.job_rules import CONFIG_MAP, LONGEST, SHOWN, WORDS
 
 NAME = "rljob-jobs"
 _NOTHING = '""'

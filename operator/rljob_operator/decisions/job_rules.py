@@ -20,7 +20,8 @@ from enum import StrEnum
 from typing import Any
 
 from rljob_core.spec import RLJob
-from rljob_operator.decisions.job_names import Kind, Mention, mentions
+from rljob_operator.decisions.job_mentions import Mention, mentions
+from rljob_operator.decisions.named_fields import Kind
 
 CONFIG_MAP = "rljob-job-rules"
 WORDS: Mapping[Kind, str] = {

@@ -21,7 +21,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats.accounts import (

@@ -18,9 +18,10 @@ from tenacity import retry, retry_if_exception_type, wait_exponential
 from rljob_core.spec import GROUP, RLJob
 from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_operator.children.cluster_defaults import ClusterDefaults
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key
 from rljob_operator.cluster.kube.cluster import KubeCluster, job_of
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.watch_liveness import WatchLiveness

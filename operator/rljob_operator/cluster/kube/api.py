@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import randrange
 from typing import Any
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, ApiException
+from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
-from kubernetes.aio.config import ConfigException
 
+from rljob_operator.cluster.kube.errors import ApiError, errors_of, refusal
 from rljob_operator.cluster.kube.kinds import KINDS, resource_path
-from rljob_operator.cluster.kube.login import KubeLogin, LoginError
+from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Manifest, Ref
 
 FIELD_MANAGER = "rljob-operator"
 
-_NO_FIT = ("failed to create typed patch object", "failed to convert new object")
-_POLICIES = ("ValidatingAdmissionPolicy '", 'admission webhook "', "exceeded quota: ")
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
 _PAGE = 250  # objects
@@ -43,29 +41,6 @@ class Page:
 
     manifests: list[Manifest]
     version: str
-
-
-class ApiError(Exception):
-    """The API server refused a request (HTTP `status`), or gave no answer (status 0)."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message or reason)
-        self.status = status
-        self.reason = reason
-        self.message = message
-
-    @property
-    def invalid(self) -> bool:
-        """Whether the same request would be refused again, because the object is invalid."""
-        if self.by_policy:
-            return False
-        # An apply that does not fit the schema is answered with 500.
-        return self.status in {400, 422} or (self.status == 500 and self.message.startswith(_NO_FIT))
-
-    @property
-    def by_policy(self) -> bool:
-        """Whether an admission policy, a webhook or a quota refused the request: nothing but the message says so."""
-        return 400 <= self.status < 500 and any(words in self.message for words in _POLICIES)
 
 
 class KubeApi:
@@ -136,7 +111,7 @@ class KubeApi:
             "timeoutSeconds": str(randrange(300, 600)),
         }
         path = resource_path(kind, namespace)
-        with _errors_of(f"watch {path}"):
+        with errors_of(f"watch {path}"):
             client = await self._connected()
             async with self._answer(
                 client, "GET", path, params=params, timeout=self._watch_timeout
@@ -144,11 +119,11 @@ class KubeApi:
                 if answer.status == 401:
                     await self._login.renew(client.configuration)
                 if answer.status >= 400:
-                    raise _refusal(answer.status, _parsed(await answer.read()))
+                    raise refusal(answer.status, _parsed(await answer.read()))
                 async for line in _lines(answer.response.content):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        raise _refusal(event["object"].get("code", 0), event["object"])
+                        raise refusal(event["object"].get("code", 0), event["object"])
                     yield event["type"], event["object"]
 
     async def get(self, ref: Ref) -> Manifest | None:
@@ -239,7 +214,7 @@ class KubeApi:
         for again in (True, False):
             status = 0
             try:
-                with _errors_of(f"{verb} {path}"):
+                with errors_of(f"{verb} {path}"):
                     client = await self._connected()
                     async with self._answer(
                         client, verb, path, params=params, body=body, content_type=content_type
@@ -253,7 +228,7 @@ class KubeApi:
             finally:
                 self._counted(verb, kind, status)
             if status >= 400:
-                raise _refusal(status, parsed)
+                raise refusal(status, parsed)
             return parsed
         raise AssertionError
 
@@ -297,30 +272,9 @@ class KubeApi:
         return self._client
 
 
-@contextmanager
-def _errors_of(what: str) -> Iterator[None]:
-    """Turn the client's and the network's errors into `ApiError`, of status 0: there was no usable answer."""
-    try:
-        yield
-    except LoginError as error:
-        raise ApiError(0, "LoginFailed", f"{what}: {error}") from error
-    except ApiException as error:
-        raise ApiError(error.status or 0, error.reason or "", f"{what}: {error}") from error
-    except (aiohttp.ClientError, ConfigException, TimeoutError, OSError, ValueError) as error:
-        raise ApiError(0, "Unreachable", f"{what}: {_words(error)}") from error
-
-
 def _parsed(content: bytes) -> Manifest:
     answer: Manifest = json.loads(content) if content.strip() else {}
     return answer
-
-
-def _words(error: Exception) -> str:
-    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-
-
-def _refusal(status: int, answer: Manifest) -> ApiError:
-    return ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")))
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

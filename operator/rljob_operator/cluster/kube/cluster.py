@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.cluster.port import Event, Manifest, NameTaken, Ref, Refused, Rejected, same_controller
 from rljob_operator.names import LABEL_JOB

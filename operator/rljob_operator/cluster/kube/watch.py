@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from rljob_operator.backoff import Backoff
-from rljob_operator.cluster.kube.api import ApiError, KubeApi
+from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import KubeCache
 from rljob_operator.cluster.kube.cluster import CHILD_KINDS
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.names import LABEL_JOB
