@@ -448,7 +448,6 @@ async def test_in_a_closed_namespace_the_operator_s_token_writes_nothing(
         return None
 
     tried = {right: use for right in rights if (use := attempt(right)) is not None}
-    assert len(tried) == 19
     for use in tried.values():
         await use()
     admin("label", "namespace", "shut", CLOSED)
