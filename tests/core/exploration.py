@@ -221,12 +221,8 @@ def _upon(slow: str, model: Model) -> list[Choice]:
 
 def _upon_trial(poison: str, model: Model) -> list[Choice]:
     """Deaths of engines that try an innocent group alone."""
-    state = model.planner.state
-    tried = {
-        name: set(map(group_of, ids))
-        for name, ids in state.generating.items()
-        if ids.keys() & set(state.suspects)
-    }
+    state, apart = model.planner.state, model.apart()
+    tried = {name: set(map(group_of, ids)) for name, ids in state.generating.items() if apart & set(ids)}
     unlucky = {name for name, groups in tried.items() if len(groups) == 1 and poison not in groups}
     return [c for c in model.mishaps() if c[0] == "die" and c[1] in unlucky] if unlucky else []
 

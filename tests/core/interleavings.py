@@ -48,7 +48,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState
 from rljob_core.messages import EngineDied, EngineGone, Fence, Finish, RewardResult, TrainerReady, TrainerWork
-from rljob_core.planner import Planner
+from rljob_core.planner import Planner, prime_suspect
 from rljob_core.planner.engines import RESEND_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.score_checks import SCORE_HEARTBEATS
@@ -432,11 +432,16 @@ class Model:
         self.starting.append(f"e{len(self.engines) + len(self.dead) + len(self.starting)}.x")
         self._say(EngineDied(name, 139, request))
 
+    def apart(self) -> set[str]:
+        """Ids of what is generated beside nothing else."""
+        prime = prime_suspect.members(self.planner.context)
+        return {*self.planner.state.suspects, *(sibling.id for sibling in prime)}
+
     def _check_suspects(self) -> None:
-        context, state = self.planner.context, self.planner.state
+        context, state, apart = self.planner.context, self.planner.state, self.apart()
         tried_at = set()
         for name, ids in state.generating.items():
-            suspected = [t in state.suspects for t in ids]
+            suspected = [t in apart for t in ids]
             require(all(suspected) or not any(suspected), f"[apart] {name} has suspects and other work")
             tried_at |= {name} if any(suspected) else set()
         require(len(tried_at) < 2 or self.lossy, "[apart] two cohorts are tried at once")
@@ -449,7 +454,7 @@ class Model:
             if s.state is State.RESERVED and group_of(s.id) not in bound and not context.lookups.is_pending(s)
         ]
         idle = [v for v in context.liveness.engines.values() if v.room(context.prefetch) > 0]
-        kept = len([t for t in state.suspects if t not in state.generating])
+        kept = len([t for t in apart if t not in state.generating])
         idle = [v for v in idle if v.engine not in tried_at and not v.stuck]
         require(
             not waiting or len(idle) <= (1 if kept and not tried_at else 0),
@@ -631,6 +636,8 @@ class Model:
                 tuple(context.cohorts.waiting),
                 context.cohorts.other_work_first,
                 context.cohorts.awaited_since is None,
+                context.cohorts.just_begun,
+                context.cohorts.prime,
                 len(self.starting),
                 tuple(self.progress.items()),
                 tuple(self.delayed_progress),

@@ -114,6 +114,7 @@ def main(arguments: Sequence[str]) -> None:
             guilty = 500 + seed
             for name, poison in {
                 "prompt": prompt(guilty),
+                "prompt of the first step": prompt(seed),
                 "sibling": one_sibling(guilty),
                 "chance": chance(seed),
             }.items():

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from ledger_history import check_history, records
 from poison_cost import LONG, SHORT, Poison, chance, one_sibling, prompt, run
-from test_migration import RecordedPlanner
+from test_migration import RecordedPlanner, stored
 from world import World, job_config
 
-from rljob_core.actions import PayloadSeen, Summary
-from rljob_core.messages import Generate
+from rljob_core.actions import PayloadSeen, ProgressFound, Summary
+from rljob_core.messages import EngineGone, Generate
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset
 from rljob_core.trajectory import VersionSpan, group_of
 
@@ -70,12 +70,18 @@ def test_what_dies_beside_it_is_not_given_up() -> None:
     assert len(set(map(group_of, world.deaths[-1]))) == 1
 
 
-@pytest.mark.parametrize("step_seconds", [SHORT, LONG])
-@pytest.mark.parametrize("poison", [prompt(100), one_sibling(100)], ids=["prompt", "sibling"])
-def test_a_large_engine_that_dies_of_it_accuses_few(poison: Poison, step_seconds: float) -> None:
+@pytest.mark.parametrize(("step_seconds", "deaths"), [(SHORT, 3), (LONG, 5)])
+@pytest.mark.parametrize(
+    ("guilty", "poison"),
+    [("g100", prompt(100)), ("g1", prompt(1)), ("g100", one_sibling(100))],
+    ids=["prompt", "prompt of the first step", "sibling"],
+)
+def test_a_large_engine_that_dies_of_it_accuses_few(
+    guilty: str, poison: Poison, step_seconds: float, deaths: int
+) -> None:
     found = run(1, poison, step_seconds=step_seconds, steps=8)
-    assert found.given_up == ("g100",)
-    assert found.deaths <= 5
+    assert found.given_up == (guilty,)
+    assert found.deaths <= deaths
 
 
 def test_of_what_outlives_engines_by_chance_nothing_is_given_up() -> None:
@@ -144,10 +150,10 @@ def test_a_coordinator_that_dies_meanwhile_is_succeeded_by_one_that_finds_it_too
 class TwoPrompts:
     """A job of two open prompts of one sibling, on one engine at a time."""
 
-    def __init__(self) -> None:
-        self.job = RecordedPlanner(rollout={"progressTokens": 0})
+    def __init__(self, *, progress: int = 0) -> None:
+        self.job = RecordedPlanner(rollout={"progressTokens": progress})
         self.state = self.job.planner.state
-        self.engines = 0
+        self.engines = self.stored = 0
         self.start()
 
     def start(self) -> None:
@@ -164,28 +170,81 @@ class TwoPrompts:
     def deaths(self) -> dict[str, int]:
         return {sibling.id: sibling.deaths for sibling in self.state.siblings()}
 
+    def store(self, trajectory: str, attempt: int) -> None:
+        """An engine has generated it."""
+        digest = f"{trajectory}/{attempt}"
+        self.stored += 1
+        self.job.see(
+            PayloadSeen(self.stored, (Summary(trajectory, attempt, VersionSpan(0, 0), 1, 1, digest),))
+        )
+
 
 @pytest.fixture
-def suspects() -> TwoPrompts:
-    """Both were held by three engines that died, and are suspected."""
+def prime() -> TwoPrompts:
+    """Both were held by two engines that died, which had just begun them; g1 was then alone on the third."""
     two = TwoPrompts()
-    for _ in range(3):
+    for _ in range(2):
         assert two.die() == {"g0.0", "g1.0"}
-    assert set(two.state.suspects) == {"g0.0", "g1.0"}
+    assert two.die() == {"g1.0"}
     return two
+
+
+@pytest.fixture
+def suspects(prime: TwoPrompts) -> TwoPrompts:
+    """Each was held by three engines that died, and is suspected."""
+    assert prime.die() == {"g0.0"}
+    assert set(prime.state.suspects) == {"g0.0", "g1.0"}
+    return prime
+
+
+def test_what_was_just_begun_in_two_deaths_and_fails_alone_is_given_up_once_nothing_else_explains_them(
+    prime: TwoPrompts,
+) -> None:
+    assert set(prime.state.generating["e3.x"]) == {"g0.0"}
+    assert prime.job.last(GroupAborted) is None
+    prime.store("g0.0", 3)
+    assert prime.job.last(GroupAborted).group == "g1"
+    assert not prime.state.survivors
+
+
+def test_it_is_not_given_up_if_what_explains_them_kills_an_engine(prime: TwoPrompts) -> None:
+    assert prime.die() == {"g0.0"}
+    assert prime.job.last(GroupAborted) is None
+    assert prime.deaths() == {"g0.0": 3, "g1.0": 3}
+
+
+def test_it_is_not_given_up_while_it_is_tried_again(prime: TwoPrompts) -> None:
+    for engine in ("e4.x", "e5.x"):
+        prime.job.engine(engine)
+    prime.job.see(EngineGone("e3.x"))  # so nothing else was generated for a moment
+    assert {tuple(ids) for ids in prime.state.generating.values()} == {("g0.0",), ("g1.0",)}
+    prime.store("g0.0", 4)
+    assert prime.job.last(GroupAborted) is None
+    prime.store("g1.0", 4)
+    assert prime.job.last(GroupAborted) is None
+    assert not prime.state.survivors
+
+
+def test_what_has_made_progress_is_not_tried_before_it_is_suspected() -> None:
+    two = TwoPrompts(progress=1)
+    for attempt in (2, 3):
+        assert two.die() == {"g0.0", "g1.0"}
+        found = stored(attempt - 1)
+        two.job.see(ProgressFound("g0.0", attempt, None), ProgressFound("g1.0", attempt, found))
+    assert set(two.state.generating["e2.x"]) == {"g0.0", "g1.0"}
 
 
 def test_a_death_alone_counts_once_while_another_prompt_explains_the_earlier_ones(
     suspects: TwoPrompts,
 ) -> None:
-    assert suspects.die() == {"g0.0"}
-    assert suspects.deaths() == {"g0.0": 4, "g1.0": 3}
     assert suspects.die() == {"g1.0"}
+    assert suspects.deaths() == {"g0.0": 3, "g1.0": 4}
+    assert suspects.die() == {"g0.0"}
     assert suspects.job.last(GroupAborted) is None
 
 
 def test_earlier_deaths_count_once_nothing_else_explains_them(suspects: TwoPrompts) -> None:
-    suspects.job.see(PayloadSeen(1, (Summary("g0.0", 4, VersionSpan(0, 0), 1, 1, "digest"),)))
+    suspects.store("g0.0", 4)
     assert suspects.die() == {"g1.0"}
     assert suspects.job.last(GroupAborted).group == "g1"
 
@@ -193,7 +252,7 @@ def test_earlier_deaths_count_once_nothing_else_explains_them(suspects: TwoPromp
 def test_what_is_given_up_explains_the_deaths_of_the_others(suspects: TwoPrompts) -> None:
     while suspects.job.last(GroupAborted) is None:
         assert len(suspects.die()) == 1
-    assert suspects.job.last(GroupAborted).group == "g0"
+    assert suspects.job.last(GroupAborted).group == "g1"
     assert set(suspects.deaths().values()) == {0}
     assert not suspects.state.suspects
     assert not suspects.state.survivors

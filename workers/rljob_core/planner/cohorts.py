@@ -12,6 +12,23 @@ SUCCESSOR_HEARTBEATS = 30
 """Own heartbeats for which a dead engine's successor is waited for before another engine is emptied for suspects."""
 
 
+@dataclass(frozen=True, slots=True)
+class PrimeSuspect:
+    """The group that is tried before it is suspected (`prime_suspect`).
+
+    Attributes:
+        group: its id.
+        failed: its sibling that was alone on an engine that died, if the group may be given up for that; else empty.
+        cause: what is known of that engine's end, for people.
+        rivals: ids of what could explain the earlier deaths of `failed` then, as it was not generated since.
+    """
+
+    group: str
+    failed: str = ""
+    cause: str = ""
+    rivals: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True)
 class Cohorts:
     """The cohorts.
@@ -21,12 +38,16 @@ class Cohorts:
         other_work_first: whether an engine that is the only one takes other work before the next trial.
         inherited: groups that had outlived an engine when this coordinator began.
         awaited_since: own heartbeats so far when an engine with suspects died whose successor has not come; else None.
+        just_begun: groups that outlived an engine which had just begun them.
+        prime: the prime suspect, if there is one.
     """
 
     waiting: list[tuple[str, ...]] = field(default_factory=list)
     other_work_first: bool = False
     inherited: frozenset[str] = frozenset()
     awaited_since: int | None = None
+    just_begun: frozenset[str] = frozenset()
+    prime: PrimeSuspect | None = None
 
     def insert(self, *cohorts: Sequence[str]) -> None:
         """Try these before all others; they leave the cohorts that they were in."""

@@ -65,10 +65,15 @@ def fail_sibling(
     if earlier + 1 < context.spec.pipeline.max_attempts:
         reset_sibling(context, sibling, reason, failure=True, detail=detail, died=died)
         return False
+    exhaust_prompt(context, sibling, reason, detail=detail)
+    return True
+
+
+def exhaust_prompt(context: PlannerContext, sibling: Sibling, reason: str, *, detail: str) -> None:
+    """End a sibling's group because the sibling has failed too often."""
     group = group_of(sibling.id)
     said = f"prompt {prompt_of_group(group)} ({sibling.id}): {reason}: {detail[:DETAIL_CHARACTERS]}"
     abort_group(context, group, "PromptExhausted", {sibling.id: reason}, detail=said)
-    return True
 
 
 def abort_group(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rljob_core.actions import RetireEngine, SignalSeen
 from rljob_core.job_state import ENGINE_LOST
 from rljob_core.messages import EngineDied, EngineGone, EngineSignal, GenerationEnded
-from rljob_core.planner import dispatch, endings, migration, suspects, training
+from rljob_core.planner import conviction, dispatch, endings, migration, prime_suspect, suspects, training
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.evaluation import prompt_of
@@ -171,9 +171,10 @@ def lose_engine(context: PlannerContext, engine: str, cause: str) -> None:
     answers = run.answers_at(engine) if run is not None else []
     had, held = [(s.id, s.attempt) for s in siblings], [*(s.id for s in siblings), *answers]
     alone, convicted = len(set(map(group_of, held))) == 1, False
+    tried = [s for s in siblings if alone and suspects.is_tried(context, s)]
     for sibling in siblings:
-        if alone and sibling.is_suspect:
-            earlier = suspects.earlier_failures(context, sibling)
+        if sibling in tried:
+            earlier = conviction.earlier_failures(context, sibling)
             convicted = endings.fail_sibling(
                 context, sibling, ENGINE_LOST, detail=cause, died=True, earlier=earlier
             )
@@ -186,7 +187,9 @@ def lose_engine(context: PlannerContext, engine: str, cause: str) -> None:
         )
     for answer in (answer for answer in answers if run is not None and answer in run.attempts):
         convicted = _lose_answer(context, answer, failure=alone) or convicted
-    suspects.on_engine_lost(context, held, convicted=convicted)
+    if tried and not convicted:
+        prime_suspect.on_failed_alone(context, tried, cause)
+    suspects.on_engine_lost(context, engine, held, convicted=convicted)
     _retire(context, engine, had)
 
 

@@ -17,6 +17,8 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `backpressure` | what has to wait because the trajectory stream has no room for it |
 | `placement` | which engine takes the siblings of a group |
 | `suspects` | which trajectories may be what kills engines, and how they are tried apart |
+| `prime_suspect` | which group is tried before it is suspected, as two deaths point at it |
+| `conviction` | how many deaths of engines are a group's own |
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
 | `pipeline_change` | a changed `spec.pipeline`, and from which buffer on it is in force |
@@ -68,6 +70,7 @@ from rljob_core.planner import (
     engines,
     migration,
     pipeline_change,
+    prime_suspect,
     recovery,
     results,
     training,
@@ -202,6 +205,7 @@ def _advance(context: PlannerContext) -> None:
     """Do everything that the observations have made possible."""
     if context.state.finished is not None:
         return
+    prime_suspect.convict(context)
     buffers.open_buffers(context)
     buffers.move_groups(context)
     buffers.reserve_groups(context)

@@ -2,7 +2,8 @@
 
 A process that dies says nothing about which of its trajectories killed it, so what it held is generated again at once,
 like after any death (`placement` says on which engines). What was held through `SUSPECT_DEATHS` of them is suspected,
-and is not generated beside other work any more: so no trajectory takes innocent ones with it more often than that.
+and is not generated beside other work any more: so no trajectory takes innocent ones with it more often than that. One
+group may be tried before: the prime suspect (`prime_suspect`).
 
 Suspects are tried in cohorts: one cohort at a time, on an engine that holds nothing else. A cohort that is generated
 is acquitted: its members are ordinary trajectories again. If the engine dies, the cohort is split in halves, which are
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_core.job_state import Sibling
+from rljob_core.planner import conviction, prime_suspect
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.spec import Inflight
@@ -50,6 +52,7 @@ NO_TRIAL = Trial()
 
 def plan_trial(context: PlannerContext) -> Trial:
     """Which suspects to try now, and what this keeps other work from."""
+    prime_suspect.acquit_if_progressed(context)
     suspected, cohorts = _suspected(context), context.cohorts
     if not suspected:
         cohorts.waiting = []
@@ -59,12 +62,15 @@ def plan_trial(context: PlannerContext) -> Trial:
     groups = frozenset(map(group_of, suspected))
     if tried_at := frozenset(filter(None, suspected.values())):
         return Trial(apart=tried_at, groups=groups)
-    found = _choose(context)
+    found, waits = _choose(context), cohorts.awaits_successor(context.liveness.heartbeats)
+    is_early = cohorts.prime is not None and not context.state.suspects
+    if is_early and not waits and (found is None or _is_busy(context, found[0])):
+        cohorts.prime = None  # no engine is emptied for it
+        return plan_trial(context)
     if found is None:
         return Trial(groups=groups)
     engine, members = found
     if _is_busy(context, engine):
-        waits = cohorts.awaits_successor(context.liveness.heartbeats)
         return Trial(apart=frozenset() if waits else frozenset({engine.engine}), groups=groups)
     if any(_is_looked_up(context, trajectory) for trajectory in members):
         return Trial(apart=frozenset({engine.engine}), groups=groups)  # all of them are sent out together
@@ -75,15 +81,22 @@ def plan_trial(context: PlannerContext) -> Trial:
     return Trial(members, engine, frozenset({engine.engine}), groups)
 
 
-def on_engine_lost(context: PlannerContext, held: Sequence[str], *, convicted: bool) -> None:
+def is_tried(context: PlannerContext, sibling: Sibling) -> bool:
+    """Whether a sibling is generated apart, if it is generated."""
+    return sibling.is_suspect or sibling in prime_suspect.members(context)
+
+
+def on_engine_lost(context: PlannerContext, engine: str, held: Sequence[str], *, convicted: bool) -> None:
     """Split what is suspected of what a dead engine held.
 
     Args:
-        held: everything that the engine was generating.
+        engine: the dead engine.
+        held: everything that it was generating, in the order in which it was sent.
         convicted: whether this death has ended a group.
     """
     if convicted and context.evaluation is not None:
         context.evaluation.explain_deaths()
+    prime_suspect.on_engine_lost(context, engine, held, convicted=convicted)
     cohorts, suspected = context.cohorts, _suspected(context)
     accused = [t for t in held if t in suspected]
     if len(set(map(group_of, accused))) == 1:
@@ -94,42 +107,22 @@ def on_engine_lost(context: PlannerContext, held: Sequence[str], *, convicted: b
         cohorts.awaited_since = context.liveness.heartbeats
 
 
-def earlier_failures(context: PlannerContext, sibling: Sibling) -> int:
-    """How many failures a suspect has had that was now alone on an engine that died.
-
-    Instead, its earlier deaths count, if that is more: all but those that something else can explain. What can explain
-    some of them was held through these and has not been generated since, so it has been through as many at least. (What
-    was convicted has taken its deaths with it, except those of held-out prompts.) Deaths before this coordinator count
-    for nothing where held-out prompts may explain them: the ledger does not say what these went through.
-    """
-    inherited = context.spec.evaluation is not None and group_of(sibling.id) in context.cohorts.inherited
-    if inherited or (context.evaluation is not None and context.evaluation.killers):
-        return sibling.failures
-    return max(sibling.failures, sibling.deaths - _most_deaths_beside(context, group_of(sibling.id)))
-
-
-def _most_deaths_beside(context: PlannerContext, group: str) -> int:
-    """The most deaths that a trajectory of another group has been through."""
-    run = context.evaluation
-    others = [
-        t
-        for t in (*context.state.survivors, *(run.deaths if run is not None else ()))
-        if group_of(t) != group
-    ]
-    return max((_deaths(context, other) for other in others), default=0)
-
-
 def _suspected(context: PlannerContext) -> dict[str, str]:
     """All suspects, with the engines that are trying them; "" for one that waits."""
     found: dict[str, str] = {}
     for trajectory in context.state.suspects:
         sibling = context.state.sibling(trajectory)
         if sibling is not None:
-            found[trajectory] = sibling.engine if sibling.state is State.GENERATING else ""
+            found[trajectory] = _engine(sibling)
+    found |= {sibling.id: _engine(sibling) for sibling in prime_suspect.members(context)}
     run = context.evaluation
     if run is not None:
         found |= {trajectory: run.engines.get(trajectory, "") for trajectory in run.suspects()}
     return found
+
+
+def _engine(sibling: Sibling) -> str:
+    return sibling.engine if sibling.state is State.GENERATING else ""
 
 
 def _form_cohorts(context: PlannerContext, suspected: Mapping[str, str]) -> None:
@@ -137,17 +130,10 @@ def _form_cohorts(context: PlannerContext, suspected: Mapping[str, str]) -> None
     known = {t for cohort in context.cohorts.waiting for t in cohort}
     alike: dict[tuple[int, str], list[str]] = {}
     for trajectory in sorted(suspected.keys() - known):
-        deaths = _deaths(context, trajectory)
+        deaths = conviction.deaths_of(context, trajectory)
         alike.setdefault((deaths, suspected[trajectory]), []).append(trajectory)
     for (_, engine), members in sorted(alike.items()):  # those of the most deaths come to be the first
         context.cohorts.insert(*([members] if engine else _halves(members)))
-
-
-def _deaths(context: PlannerContext, trajectory: str) -> int:
-    sibling = context.state.sibling(trajectory)
-    if sibling is not None:
-        return sibling.deaths
-    return context.evaluation.deaths[trajectory] if context.evaluation is not None else 0
 
 
 def _halves(members: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -163,6 +149,8 @@ def _halves(members: Iterable[str]) -> tuple[list[str], list[str]]:
 def _choose(context: PlannerContext) -> tuple[EngineView, tuple[str, ...]] | None:
     """The engine that is or will be empty first, and what of the next cohort it can try."""
     for cohort in context.cohorts.waiting:
+        if prime_suspect.awaits_rivals(context, group_of(cohort[0])):
+            continue
         able: list[tuple[int, str, EngineView, list[str]]] = []
         for engine in context.liveness.engines.values():
             members = [t for t in cohort if _can_try(context, engine, t)]
