@@ -245,6 +245,9 @@ def test_in_one_namespace_a_role_is_enough(installation: Installation, nats_url:
         deleted(watched)
     assert installation.refused(user) == []
     assert installation.used(user)
+    # The policies know it by its name, whatever its namespace.
+    with pytest.raises(ClusterError, match=r"'rljob-operator'.*only objects whose controller is an RLJob"):
+        watched("create", "configmap", "new", f"--as={user}")
 
 
 def named(kind: str, name: str) -> Object:
