@@ -26,6 +26,9 @@ from __future__ import annotations
 MODULE = "rljob_runtime.main"
 """The module that runs a worker."""
 
+FORK_SERVER = "fork-server"
+"""The argument with which `MODULE` forks the roles that `rljob run` asks for (`rljob_runtime.process.fork_server`)."""
+
 SCORING_MODULE = "rljob_runtime.rewards.server"
 """The module that runs reward functions, for a reward worker that connects to the socket at the path it is given."""
 SCORING_PROBE = "rljob_runtime.rewards.probe"
@@ -67,6 +70,10 @@ CLUSTER = "RLJOB_CLUSTER"
 """In a local cluster: a word that all of its processes have, by which those that were left behind are found."""
 SUPERVISOR = "RLJOB_SUPERVISOR"
 """Id of the process with which all processes that it has started, and theirs, are to end."""
+
+
+OWN = "RLJOB_"
+"""How the names of all these variables begin. They mean nothing to other programs and libraries."""
 
 
 def dying_with(supervisor: int) -> dict[str, str]:

@@ -3,6 +3,8 @@
 The process of the rollout role only watches another one, which holds the engine: a prompt that makes the engine crash
 would otherwise end the only process that could report it. `rljob_runtime.worker` runs a role; it is imported late,
 because a process that only watches needs none of it.
+
+With `fork-server` as its role, it runs roles in processes that it forks (`rljob_runtime.process.fork_server`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import gc
 import os
 import secrets
 import sys
+from functools import partial
 
 from rljob_core import worker_protocol
 from rljob_runtime.process.lifeline import die_with_parent
@@ -25,19 +28,41 @@ def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     (name,) = sys.argv[1:] if arguments is None else arguments
+    if name == worker_protocol.FORK_SERVER:
+        from rljob_runtime.preload import modules
+        from rljob_runtime.process.fork_server import serve
+
+        request = serve(modules)
+        if request is None:
+            return 0
+        die_with_parent()
+        return _run(request.role, forked=True)
+    return _run(name, forked=False)
+
+
+def _run(name: str, *, forked: bool) -> int:
     if name == "rollout" and worker_protocol.NONCE not in os.environ:
-        return _watched(name)
+        return _watched(name, forked=forked)
     from rljob_runtime.worker import run
 
     return run(name)
 
 
-def _watched(name: str) -> int:
-    """Run the role in another process, and report its death to the coordinator."""
-    from rljob_runtime.process.watcher import watch
+def _watched(name: str, *, forked: bool) -> int:
+    """Run the role in another process, and report its death to the coordinator.
+
+    Args:
+        forked: this process was forked, with what the role needs; the other one is forked from it.
+    """
+    from rljob_runtime.process.watcher import forked_child, program, watch
 
     nonce = secrets.token_hex(4)
-    end = watch([sys.executable, "-m", worker_protocol.MODULE, name], {worker_protocol.NONCE: nonce})
+    start = (
+        forked_child(partial(main, [name]))
+        if forked
+        else program([sys.executable, "-m", worker_protocol.MODULE, name])
+    )
+    end = watch(start, {worker_protocol.NONCE: nonce})
     if end.crashed:
         from rljob_runtime.roles.rollout.death_report import report_death
 

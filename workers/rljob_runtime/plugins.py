@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Generic, Self, TypeVar
 
@@ -40,10 +40,12 @@ class Factory(Generic[T]):
     Attributes:
         create: creates one.
         options: model of its options; None takes any, as a dict.
+        preload: modules that `create` imports, where a process may import them before it forks: without a GPU's driver.
     """
 
     create: Callable[..., T]
     options: type[BaseModel] | None
+    preload: tuple[str, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def of(cls, offered: object) -> Self:
@@ -135,6 +137,10 @@ class Registry(Generic[T]):
         if not points:
             raise SpecError(field, self._unknown(name))
         return self._load(points[0], field)
+
+    def built_in(self, name: str) -> T | None:
+        """What rljob itself offers by that name; loads no plug-in."""
+        return self._built_in.get(name)
 
     def known(self) -> str:
         """All names, each with the distribution that offers it unless it is built in, as messages list them."""

@@ -18,21 +18,23 @@ PATIENCE = 60.0  # seconds; of a busy machine
 STARTED: list[subprocess.Popen[str]] = []
 WATCHING = """
 import sys
-from rljob_runtime.process.watcher import watch
-end = watch([sys.executable, "-c", sys.argv[1]], {"GIVEN": "1"})
+from rljob_runtime.process.watcher import forked_child, program, watch
+_, how, child = sys.argv
+ways = {"program": program([sys.executable, "-c", child]), "fork": forked_child(lambda: exec(child, {}))}
+end = watch(ways[how], {"GIVEN": "1"})
 print(end.code, end.crashed, end.words)
 sys.exit(end.code)
 """
 
 
-def start(child: str, folder: Path) -> subprocess.Popen[str]:
+def start(child: str, folder: Path, how: str = "program") -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         worker_protocol.TERMINATION_LOG: str(folder / "termination"),
         worker_protocol.READY_FILE: str(folder / "ready"),
     }
     watcher = subprocess.Popen(
-        [sys.executable, "-c", WATCHING, child],
+        [sys.executable, "-c", WATCHING, how, child],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -40,6 +42,9 @@ def start(child: str, folder: Path) -> subprocess.Popen[str]:
     )
     STARTED.append(watcher)
     return watcher
+
+
+both_ways = pytest.mark.parametrize("how", ["program", "fork"])
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +56,7 @@ def nothing_left() -> Iterator[None]:
             watcher.kill()
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("child", "stated"),
     [
@@ -68,9 +74,11 @@ def nothing_left() -> Iterator[None]:
         ),
     ],
 )
-def test_it_says_how_the_child_ended_and_ends_likewise(child: str, stated: str, tmp_path: Path) -> None:
+def test_it_says_how_the_child_ended_and_ends_likewise(
+    child: str, stated: str, how: str, tmp_path: Path
+) -> None:
     (tmp_path / "ready").touch()
-    watcher = start(child, tmp_path)
+    watcher = start(child, tmp_path, how)
     out, err = watcher.communicate(timeout=PATIENCE)
     assert out.startswith(stated), out + err
     assert watcher.returncode == int(stated.split(maxsplit=1)[0])
@@ -82,7 +90,8 @@ def test_it_says_how_the_child_ended_and_ends_likewise(child: str, stated: str, 
         assert words == "", "what a killed process says last is not why it ended"
 
 
-def test_it_waits_for_no_process_that_the_child_leaves_behind(tmp_path: Path) -> None:
+@both_ways
+def test_it_waits_for_no_process_that_the_child_leaves_behind(how: str, tmp_path: Path) -> None:
     """All that the child has printed passes, however much; another process may hold its standard error for ever."""
     child = """
 import os, subprocess
@@ -91,7 +100,7 @@ print(other.pid, flush=True)
 os.write(2, b"x" * 300_000 + b"\\nthe end\\n")
 os._exit(9)
 """
-    watcher = start(child, tmp_path)
+    watcher = start(child, tmp_path, how)
     out, err = watcher.communicate(timeout=PATIENCE)
     other, stated = out.splitlines()
     psutil.Process(int(other)).kill()
@@ -128,13 +137,14 @@ def until_up(watcher: subprocess.Popen[str]) -> psutil.Process:
     return child
 
 
+@both_ways
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("handler", "code"),
     [("lambda *_: sys.exit(0)", 0), ("lambda *_: sys.exit(4)", 4), ("signal.SIG_DFL", None)],
 )
 def test_an_end_that_was_asked_for_is_no_crash(
-    handler: str, code: int | None, number: signal.Signals, tmp_path: Path
+    handler: str, code: int | None, number: signal.Signals, how: str, tmp_path: Path
 ) -> None:
     child = f"""
 import signal, sys, time
@@ -143,7 +153,7 @@ print("up", flush=True)
 while True:
     time.sleep(60)
 """
-    watcher = start(child, tmp_path)
+    watcher = start(child, tmp_path, how)
     until_up(watcher)
     watcher.send_signal(number)
     out, err = watcher.communicate(timeout=PATIENCE)
@@ -167,7 +177,8 @@ while True:
     assert out.split()[:2] == ["134", "True"], out + err
 
 
-def test_a_killed_watcher_takes_the_child_and_its_children_along(tmp_path: Path) -> None:
+@both_ways
+def test_a_killed_watcher_takes_the_child_and_its_children_along(how: str, tmp_path: Path) -> None:
     child = '''
 import subprocess, sys
 from rljob_runtime.process.lifeline import die_with_parent
@@ -181,7 +192,7 @@ input()
 """
 subprocess.run([sys.executable, "-c", code], stdin=subprocess.PIPE)
 '''
-    watcher = start(child, tmp_path)
+    watcher = start(child, tmp_path, how)
     assert watcher.stdout is not None
     family = [psutil.Process(int(pid)) for pid in watcher.stdout.readline().split()]
     assert len(family) == 2

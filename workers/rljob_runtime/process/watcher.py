@@ -1,4 +1,4 @@
-"""Runs a command in the only child of this process, and says how it ended.
+"""Runs the only child of this process, and says how it ended.
 
 The child gets the signals that ask a process to end. Its standard error passes through this process, which keeps the
 end of it: what native code prints before it aborts is nowhere else. The kernel kills the child when this process ends
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,15 +44,54 @@ class End:
     words: str
 
 
-def watch(command: list[str], environment: Mapping[str, str]) -> End:
-    """Run a command, pass SIGTERM and SIGINT on to it, and wait for its end.
+Start = Callable[[Mapping[str, str], int, Sequence[int]], int]
+"""Starts the child, given variables to add to the environment, the descriptor of its standard error, and those that it
+must not have; returns its process id."""
+
+
+def program(command: list[str]) -> Start:
+    """Starts a program, given its path and its arguments."""
+
+    def start(environment: Mapping[str, str], errors: int, _: Sequence[int]) -> int:
+        return os.posix_spawn(
+            command[0],
+            command,
+            {**os.environ, **environment},
+            file_actions=[(os.POSIX_SPAWN_DUP2, errors, 2)],
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+
+    return start
+
+
+def forked_child(work: Callable[[], int]) -> Start:
+    """Starts a copy of this process that does the work, which returns its exit code."""
+
+    def start(environment: Mapping[str, str], errors: int, not_inherited: Sequence[int]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        os.dup2(errors, 2)
+        for descriptor in (errors, *not_inherited):
+            os.close(descriptor)
+        os.environ.update(environment)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        sys.exit(work())
+
+    return start
+
+
+def watch(start: Start, environment: Mapping[str, str]) -> End:
+    """Start a child, pass SIGTERM and SIGINT on to it, and wait for its end.
 
     These signals stay blocked in this process afterwards, so that an end that is asked for does not keep it from
     reporting another.
 
     Args:
-        command: the program's path and its arguments.
-        environment: variables that the command gets in addition to those of this process.
+        start: starts the child.
+        environment: variables that the child gets in addition to those of this process.
     """
     signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored is not waited for
     waited = {*_FORWARDED, signal.SIGCHLD}
@@ -59,19 +99,12 @@ def watch(command: list[str], environment: Mapping[str, str]) -> End:
     reading, writing = os.pipe()
     listening, saying = os.pipe()
     os.set_inheritable(saying, True)
-    child = os.posix_spawn(
-        command[0],
-        command,
-        {
-            **os.environ,
-            **worker_protocol.dying_with(os.getpid()),
-            **environment,
-            worker_protocol.ALIVE_PIPE: str(saying),
-        },
-        file_actions=[(os.POSIX_SPAWN_DUP2, writing, 2)],
-        setsigmask=[],
-        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-    )
+    variables = {
+        **worker_protocol.dying_with(os.getpid()),
+        **environment,
+        worker_protocol.ALIVE_PIPE: str(saying),
+    }
+    child = start(variables, writing, [reading, listening])
     os.close(writing)
     os.close(saying)
     tail = bytearray()

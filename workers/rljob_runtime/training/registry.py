@@ -74,10 +74,17 @@ BACKENDS = Registry[BackendFactory](
     "trainer backend",
     "rljob.backends",
     {
-        "Torch": BackendFactory(_torch, TorchBackendOptions, trains_model=True),
+        "Torch": BackendFactory(
+            _torch,
+            TorchBackendOptions,
+            trains_model=True,
+            preload=("rljob_runtime.training.backends.torch",),
+        ),
         "FSDP": BackendFactory(_fsdp, FsdpBackendOptions, trains_model=True),
         "DeepSpeed": BackendFactory(_deepspeed, DeepSpeedBackendOptions, trains_model=True),
-        "Emulated": BackendFactory(_emulated, EmulatedBackendOptions),
+        "Emulated": BackendFactory(
+            _emulated, EmulatedBackendOptions, preload=("rljob_runtime.training.backends.emulated",)
+        ),
     },
     BackendFactory.of,
 )

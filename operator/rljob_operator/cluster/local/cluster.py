@@ -6,9 +6,10 @@
         await cluster.shutdown()                      # in order, within 10 s; leaving the block does it too
 
 Deployments and Jobs run as processes (`workloads.py`), which see ConfigMaps and Services; other kinds are only stored.
-In the folder: `logs/<pod>.log` (stdout and stderr of all starts), `pids.json` (`{pod: {role, pool, attempt, pid,
-restarts}}` of what runs now), `status.json` (the RLJob's status, with which a later run continues), `pods/` (volumes).
-No process is left behind: see `process_group.py` and `reaper.py`.
+In the folder: `logs/<pod>.log` (stdout and stderr of all starts), `logs/fork-server.log` (of the process that roles are
+forked from: `forks.py`), `pids.json` (`{pod: {role, pool, attempt, pid, restarts}}` of what runs now), `status.json`
+(the RLJob's status, with which a later run continues), `pods/` (volumes). No process is left behind: see
+`process_group.py` and `reaper.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local import reaper
 from rljob_operator.cluster.local.files import LocalFiles
+from rljob_operator.cluster.local.forks import Forks
 from rljob_operator.cluster.local.pod import Launch, PodPlace, log_file, prepare, write_config_maps
 from rljob_operator.cluster.local.pod_manifest import pod_manifest
 from rljob_operator.cluster.local.ports import LocalPorts
@@ -80,6 +82,7 @@ class LocalCluster:
         self._step_again = False
         self._error: Exception | None = None
         self._reaper: asyncio.subprocess.Process | None = None
+        self._forks = Forks(self._environment, log_file(self.folder, "fork-server"))
 
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -98,6 +101,7 @@ class LocalCluster:
         try:
             await self.shutdown()
         finally:
+            await self._forks.close()
             if self._reaper is not None and self._reaper.stdin is not None:
                 self._reaper.stdin.close()
                 await self._reaper.wait()
@@ -284,7 +288,13 @@ class LocalCluster:
             )
 
         pod = PodProcess(
-            name, launch, restart=restart, backoff=self._backoff, changed=self._step, ended=ended
+            name,
+            launch,
+            restart=restart,
+            backoff=self._backoff,
+            changed=self._step,
+            ended=ended,
+            start_process=self._forks.start,
         )
         pod.start()
         return pod

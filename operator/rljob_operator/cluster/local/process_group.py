@@ -1,17 +1,16 @@
 """One pod of the local cluster: a process group that is restarted with back-off until it is stopped.
 
 Each process leads its own session, so that Ctrl-C in the terminal does not reach it, and so that it can be killed with
-everything that it has started. The kernel also kills it when this process dies (`PR_SET_PDEATHSIG`);
-`RLJOB_DIE_WITH_PARENT=1` tells the worker to arrange the same for the processes that it starts.
+everything that it has started. The kernel also kills it when this process dies (`PR_SET_PDEATHSIG`, in `execute` and in
+`rljob_runtime.process.lifeline`); `RLJOB_DIE_WITH_PARENT=1` tells the worker to arrange the same for the processes that
+it starts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,11 +21,9 @@ from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
 from rljob_core.words import end_in_words
 from rljob_operator.backoff import Backoff
+from rljob_operator.cluster.local.execute import Process, StartAbandoned, Starter, execute
 from rljob_operator.cluster.local.pod import Launch
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# Looked up here, because between fork and exec a lock that another thread holds (imports, dlsym) is never released.
-_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _CANNOT_START = 127  # as a shell says it
 _MESSAGE_BYTES = 2048  # of the log, which Kubernetes uses if there is no termination message
 
@@ -54,6 +51,7 @@ class PodProcess:
         changed: called after every change of the attributes.
         ended: called with every end that was not requested, except a Job's success, and with the seconds until the
             next start (None if there is none).
+        start_process: starts the pod's process.
     """
 
     def __init__(
@@ -65,6 +63,7 @@ class PodProcess:
         backoff: Backoff,
         changed: Callable[[], None],
         ended: Callable[[Termination, float | None], None],
+        start_process: Starter = execute,
     ) -> None:
         self.name = name
         self.pid: int | None = None
@@ -78,6 +77,7 @@ class PodProcess:
         self._backoff = backoff
         self._changed = changed
         self._ended = ended
+        self._start_process = start_process
         self._stop = asyncio.Event()
         self._grace: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -139,23 +139,18 @@ class PodProcess:
                 )
                 log.flush()
                 log_start = log.tell()
-                process = await asyncio.create_subprocess_exec(
-                    *launch.command,
-                    env={
-                        **launch.environment,
-                        worker_protocol.TERMINATION_LOG: str(launch.termination_log),
-                        **worker_protocol.dying_with(os.getpid()),
-                    },
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    preexec_fn=_die_with(os.getpid()),
-                )
+                environment = {
+                    **launch.environment,
+                    worker_protocol.TERMINATION_LOG: str(launch.termination_log),
+                    **worker_protocol.dying_with(os.getpid()),
+                }
+                process = await self._start_process(launch, environment, log, self._stop)
         except SpecError as error:
             return Termination(
                 worker_protocol.EXIT_USER_ERROR, f"{worker_protocol.USER_ERROR}{error}", datetime.now(UTC)
             )
+        except StartAbandoned:
+            return Termination(worker_protocol.EXIT_STOPPED, "", datetime.now(UTC))
         except OSError as error:  # no such program, no memory, no space left
             return Termination(_CANNOT_START, str(error), datetime.now(UTC))
         self.pid = process.pid
@@ -173,7 +168,7 @@ class PodProcess:
             datetime.now(UTC),
         )
 
-    async def _watch(self, process: asyncio.subprocess.Process, launch: Launch) -> None:
+    async def _watch(self, process: Process, launch: Launch) -> None:
         """Wait until the process has ended; meanwhile look for its ready file, and end the process when asked to."""
         ended = asyncio.create_task(process.wait())
         stop = asyncio.create_task(self._stop.wait())
@@ -192,9 +187,7 @@ class PodProcess:
             stop.cancel()
             ended.cancel()
 
-    async def _terminate(
-        self, process: asyncio.subprocess.Process, ended: asyncio.Task[int], grace: float
-    ) -> None:
+    async def _terminate(self, process: Process, ended: asyncio.Task[int], grace: float) -> None:
         """Send SIGTERM to the leader, as to a container's first process; after the grace period SIGKILL to all."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
@@ -208,19 +201,6 @@ class PodProcess:
                 return
             # In slices, because a later stop may shorten the grace.
             await asyncio.wait({ended}, timeout=min(left, 0.1))
-
-
-def _die_with(parent: int) -> Callable[[], None] | None:
-    prctl = _PRCTL
-    if prctl is None:
-        return None
-
-    def before_exec() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before prctl was called
-            os._exit(1)
-
-    return before_exec
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -17,4 +17,10 @@ def _create(model_path: Path, *, options: TorchEngineOptions, decode: Decode | N
     return TorchEngine(model_path, options=options, decode=decode)
 
 
-TORCH = EngineFactory(_create, TorchEngineOptions, reads_weights=True, check_fit=check_fit)
+TORCH = EngineFactory(
+    _create,
+    TorchEngineOptions,
+    reads_weights=True,
+    check_fit=check_fit,
+    preload=("rljob_runtime.engines.torch.engine",),
+)
