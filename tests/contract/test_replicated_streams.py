@@ -25,6 +25,8 @@ SMALL = 5 * 1024
 #: Seconds after which the others have given up their connections to the one that is stopped: it then needs about half
 #: a second to fetch what it has missed, and answers requests meanwhile.
 FROZEN = 12
+#: After which a test that waits for something gives up.
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
 
 
 def store_at(
-    url: str, *, create: bool = False, duplicate_window: float = DUPLICATE_WINDOW, patience: float = 8.0
+    url: str, *, create: bool = False, duplicate_window: float = DUPLICATE_WINDOW, attempt: float = 2.0
 ) -> NatsStore:
     return NatsStore(
         url,
@@ -42,9 +44,8 @@ def store_at(
         stream_prefix="RLJOB_j",
         replicas=SIZE,
         create=create,
-        attempt=2,
+        attempt=attempt,
         duplicate_window=duplicate_window,
-        patience=patience,
     )
 
 
@@ -145,10 +146,40 @@ async def test_a_new_leader_knows_the_newest_message_whatever_its_age(cluster: N
             )
         await asyncio.sleep(2 * window)
         await store._connection.call(f"STREAM.LEADER.STEPDOWN.{ledger}", {})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             while await cluster.led_by(leaders[-1], ledger) in {leaders[-1], None}:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     (message,) = await store.get(Channel.LEDGER, [3])
     assert message is not None
     assert message.headers[MESSAGE_ID] == newest
     await store.close()
+
+
+async def test_what_a_server_that_stands_still_has_swallowed_is_asked_of_the_next_leader(
+    cluster: NatsCluster,
+) -> None:
+    first = store_at(cluster.urls[0], create=True)
+    await first.open()
+    stream = first._streams.stream(Channel.TRAJECTORIES)
+    leader = await cluster.leader(stream)
+    # One that would not try again by itself within the time of this test.
+    store = store_at(cluster.urls[(leader + 1) % SIZE], attempt=100 * SECONDS)
+    await store.open()
+    queue = await store.queue(Channel.TRAJECTORIES, "a", name="q")
+    call = store._connection.call
+    async with asyncio.timeout(SECONDS):
+        while (await call(f"CONSUMER.INFO.{stream}.q", {}))["cluster"].get("leader") != f"s{leader}":
+            placed = {"placement": {"preferred": f"s{leader}"}}
+            await call(f"CONSUMER.LEADER.STEPDOWN.{stream}.q", placed)
+            await asyncio.sleep(0.2)
+        waiting = asyncio.create_task(queue.fetch(messages=1, max_bytes=1 << 20, timeout=100 * SECONDS))
+        while not (await call(f"CONSUMER.INFO.{stream}.q", {}))["num_waiting"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    cluster.stop(leader)
+    async with asyncio.timeout(SECONDS):
+        sequence = await store.publish(Channel.TRAJECTORIES, "a", b"x")
+        (delivery,) = await waiting
+    assert (delivery.message.sequence, delivery.message.data) == (sequence, b"x")
+    assert await store.last_sequence(Channel.TRAJECTORIES) == sequence  # it is stored once
+    for one in (store, first):
+        await one.close()

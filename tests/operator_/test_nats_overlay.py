@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
 from e2e.harness.fixtures import SharedControlPlane
-from installation import MANIFESTS, Object, of_kind, rendered
+from installation import CHECKOUT, MANIFESTS, Object, of_kind, rendered
 
 from rljob_core.ports import Channel
 from rljob_operator.nats.accounts import ACCOUNTS_FOLDER, server_config
@@ -24,6 +25,7 @@ from rljob_operator.nats.permissions import Holder
 from rljob_runtime.messaging.nats.server import command, hold_port
 
 CLUSTER = MANIFESTS / "overlays/nats-cluster"
+PAGE = CHECKOUT / "docs/nats-security.md"
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +40,12 @@ def one(objects: list[Object], kind: str, name: str) -> Object:
 
 
 def make_certificates(folder: Path, names: list[str]) -> None:
-    """An authority and one certificate for these names and this machine, as cert-manager keeps them in a Secret."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=routes")
-    shown = ",".join([*(f"DNS:{name}" for name in (*names, "localhost")), "IP:127.0.0.1"])
-    usages = "extendedKeyUsage=serverAuth,clientAuth"
-    ours = ["-keyout", "tls.key", "-out", "tls.crt", "-subj", "/CN=nats", "-CA", "ca.crt", "-CAkey", "ca.key"]
-    openssl("req", "-x509", *key, *ours, "-addext", f"subjectAltName={shown}", "-addext", usages)
+    """An authority and a certificate as the page says they are made without cert-manager; also for this machine."""
+    (script,) = re.findall(r"```sh\n(openssl .*?)^kubectl", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    shown = ",".join(f"DNS:{name}" for name in names)
+    assert f"subjectAltName={shown} " in script
+    script = script.replace(shown, f"{shown},DNS:localhost,IP:127.0.0.1")
+    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
 
 
 class Servers:

@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 
 _RECONNECT_WAIT = 0.2
 _RETRY_WAIT = 0.05
-#: A server that leaves two pings unanswered is given up: of a cluster, another one answers.
-_PING_SECONDS = 2
+#: A server that leaves two pings unanswered is given up at the third: of a cluster, another one answers. That is before
+#: a cluster elects another leader (4 s).
+_PING_SECONDS = 1.5
 #: Seconds after which a cancellation that had no effect is repeated.
 _CANCEL_AGAIN = 0.5
 _NO_RESPONDERS = "503"
@@ -68,7 +69,7 @@ class Connection:
         self._inbox_prefix = inbox
         self.patience = patience
         self._connect_seconds = patience if connect is None else connect
-        self._requests = PendingRequests(attempt)
+        self._requests = PendingRequests(attempt, self._post)
         self._client = EagerClient()
         self._connected = asyncio.Event()
         self._closing = False
@@ -117,7 +118,7 @@ class Connection:
                 connect_timeout=2,
                 reconnect_time_wait=_RECONNECT_WAIT,  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
-                ping_interval=_PING_SECONDS,
+                ping_interval=_PING_SECONDS,  # type: ignore[arg-type]
             )
         )
         try:
@@ -167,13 +168,15 @@ class Connection:
                 raise StoreUnavailable(f"nats-server at {self.url} refuses: {error}") from error
             await asyncio.sleep(_RETRY_WAIT)
 
-    async def request(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> Received:
-        """The answer to one message, which is sent once.
+    async def request(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, *, repeated: bool = False
+    ) -> Received:
+        """The answer to one message, which is sent once; or, `repeated`, once more each second until it is answered.
 
         Raises:
             Interrupted: no answer arrived.
         """
-        answer = await self._ask(subject, data, headers)
+        answer = await self._ask(subject, data, headers, repeated=repeated)
         if _status(answer) == _NO_RESPONDERS:
             raise Interrupted(f"nobody listens on {subject}")
         return answer
@@ -198,29 +201,31 @@ class Connection:
                     answers.append(await self.retried(partial(self.request, subject, body)))
         return answers
 
-    def _ask(self, subject: str, data: bytes, headers: Mapping[str, str] | None) -> asyncio.Future[Received]:
+    def _ask(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, repeated: bool = False
+    ) -> asyncio.Future[Received]:
         """Send a message; a future of its answer, which raises `Interrupted` if none arrives in time."""
-        token, answer = self._requests.add(subject)
-        try:
-            self._client.post(subject, data, reply=self._inbox + token, headers=headers)
-        except nats.errors.Error as error:
-            self._requests.fail(token, Interrupted(repr(error)))
-        return answer
+        return self._requests.add(subject, data, headers, repeated=repeated)
 
-    async def call(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of JetStream's JSON API to one request, which is sent once.
+    def _post(self, subject: str, data: bytes, headers: Mapping[str, str] | None, token: str) -> None:
+        self._client.post(subject, data, reply=self._inbox + token, headers=headers)
+
+    async def call(self, subject: str, body: Mapping[str, Any], *, repeated: bool = False) -> dict[str, Any]:
+        """The answer of JetStream's JSON API to one request; `repeated`: see `request`.
 
         Raises:
             Interrupted: no answer arrived, or the server cannot give one now.
             JetStreamError: the server's error.
         """
-        answer = await self.request(f"$JS.API.{subject}", json.dumps(body).encode())
+        answer = await self.request(f"$JS.API.{subject}", json.dumps(body).encode(), repeated=repeated)
         return parsed(answer.data)
 
-    async def find(self, subject: str, body: Mapping[str, Any], *, absent: int) -> dict[str, Any] | None:
+    async def find(
+        self, subject: str, body: Mapping[str, Any], *, absent: int, repeated: bool = False
+    ) -> dict[str, Any] | None:
         """The same as `call`; None if the server's error code is `absent`."""
         try:
-            return await self.call(subject, body)
+            return await self.call(subject, body, repeated=repeated)
         except JetStreamError as error:
             if error.err_code != absent:
                 raise

@@ -19,6 +19,8 @@ _WRONG_SEQUENCE = 10071
 _STORE_FAILED = 10077
 NO_STORAGE = (10023, 10047)
 _HEADROOM = 1024
+#: A message of so many bytes is sent once more each second until it is acknowledged: it is stored once, under its id.
+_REPEATED_BYTES = 16 << 10
 
 
 class Publisher:
@@ -91,7 +93,7 @@ class Publisher:
         # good. A condition on the sequence is found before.
         if _EXPECTED_ID not in head or not self._connection.clustered:
             try:
-                return _sequence(await self._connection.request(subject, data, head))
+                return _sequence(await self._connection.request(subject, data, head, repeated=_small(data)))
             except JetStreamError as error:
                 # A server that starts forgets ids that are older than the duplicate window.
                 if error.err_code != _WRONG_ID:
@@ -117,7 +119,8 @@ class Publisher:
             raise Interrupted("the connection was lost")
         conditions = {"Nats-Expected-Last-Sequence": str(newest[1]), **head}
         del conditions[_EXPECTED_ID]
-        return _sequence(await self._connection.request(subject, data, conditions))
+        answer = await self._connection.request(subject, data, conditions, repeated=_small(data))
+        return _sequence(answer)
 
     async def _stored_before(self, channel: Channel, expected: int | None, identity: str) -> int | None:
         """The sequence of this message if it is already stored where expected: its acknowledgement was lost."""
@@ -134,6 +137,10 @@ class Publisher:
     async def _get(self, channel: Channel, **which: object) -> tuple[Received, int] | None:
         """From the leader: another replica may not have the message yet, and a writer would be taken for replaced."""
         return await get_from_leader(self._connection, self._streams.stream(channel), which)
+
+
+def _small(data: bytes) -> bool:
+    return len(data) <= _REPEATED_BYTES
 
 
 def _sequence(answer: Received) -> int:

@@ -43,6 +43,11 @@ class Status:
     missing: int = 0
 
     @property
+    def heartbeat(self) -> bool:
+        """Whether it only says that the pull continues."""
+        return self.code == "100"
+
+    @property
     def full(self) -> bool:
         """Whether the pull has as many messages, or as many bytes, as asked for.
 
@@ -146,7 +151,7 @@ async def get_from_leader(
     Raises:
         Interrupted, JetStreamError: see `Connection.call`.
     """
-    answer = await connection.find(f"STREAM.MSG.GET.{stream}", which, absent=_NO_MESSAGE)
+    answer = await connection.find(f"STREAM.MSG.GET.{stream}", which, absent=_NO_MESSAGE, repeated=True)
     return None if answer is None else (received(answer["message"]), int(answer["message"]["seq"]))
 
 

@@ -24,6 +24,10 @@ from rljob_runtime.messaging.nats.pull import (
 )
 
 _GRACE_SECONDS = 1.0
+#: The server that serves a pull says this often that it still does. It may die, or stand still, while the reader's own
+#: connection, to another server, lives on.
+_HEARTBEAT_SECONDS = 1.0
+_SILENCE_SECONDS = 3 * _HEARTBEAT_SECONDS
 _QUIET_SECONDS = 0.05
 _SETTLE_SECONDS = 0.2
 
@@ -137,11 +141,19 @@ class NatsQueue:
             **({"max_bytes": max_bytes} if max_bytes else {}),
             expires=int(expires * NANOSECONDS),
             no_wait=True,
+            # The server refuses more than half of the time that the pull lasts.
+            **(
+                {"idle_heartbeat": int(_HEARTBEAT_SECONDS * NANOSECONDS)}
+                if expires > _SILENCE_SECONDS
+                else {}
+            ),
         )
         late = loop.time() + expires + _GRACE_SECONDS
         while len(self._arrivals.messages) < wanted:
             if self._arrivals.statuses:
                 status = self._arrivals.statuses.popleft()
+                if status.heartbeat:
+                    continue
                 if status.pull == str(self._pulls):
                     if not status.full or status.missing >= wanted:
                         return status
@@ -151,7 +163,9 @@ class NatsQueue:
                     return None
                 continue
             # A consumer at its limit of pending messages does not end a pull: return what has arrived.
-            patience = _QUIET_SECONDS if self._arrivals.messages else late - loop.time()
+            patience = (
+                _QUIET_SECONDS if self._arrivals.messages else min(late - loop.time(), _SILENCE_SECONDS)
+            )
             if generation != self._connection.generation or not await self._arrivals.wait(
                 self._connection.bounded(patience)
             ):
@@ -190,7 +204,7 @@ class NatsQueue:
 
     async def _create(self) -> None:
         """Create the consumer if it does not exist, without what an earlier one of its name had delivered."""
-        absent = await self._ask("INFO") is None
+        absent = await self._ask("INFO", repeated=True) is None
         info = await create_consumer(self._connection, self._stream, self._config.as_dict())
         if absent and info["delivered"]["consumer_seq"]:
             # A server that starts without a consumer's description, which a power cut has damaged, leaves the file
@@ -199,7 +213,7 @@ class NatsQueue:
             await self._ask("DELETE")
             await create_consumer(self._connection, self._stream, self._config.as_dict())
 
-    async def _ask(self, request: str) -> dict[str, Any] | None:
+    async def _ask(self, request: str, *, repeated: bool = False) -> dict[str, Any] | None:
         """The answer to a request about the consumer; None if it does not exist."""
         subject = f"CONSUMER.{request}.{self._stream}.{self._config.name}"
-        return await self._connection.find(subject, {}, absent=NO_CONSUMER)
+        return await self._connection.find(subject, {}, absent=NO_CONSUMER, repeated=repeated)

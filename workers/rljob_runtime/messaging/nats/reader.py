@@ -197,7 +197,7 @@ class _Reader:
     def _take_statuses(self) -> None:
         while self.arrivals.statuses:
             status = self.arrivals.statuses.popleft()
-            if status.pull != str(self._pulls) or status.code == "100":
+            if status.pull != str(self._pulls) or status.heartbeat:
                 continue
             self._left = 0
             if not status.peaceful:

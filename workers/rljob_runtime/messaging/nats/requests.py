@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+import nats.errors
 
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError
 from rljob_runtime.messaging.nats.client import Received
 
+_REPEAT_SECONDS = 1.0
 
-@dataclass(frozen=True, slots=True)
+
+#: Sends a message with a token: subject, data, headers, token. Raises nats-py's errors.
+Send = Callable[[str, bytes, Mapping[str, str] | None, str], None]
+
+
+@dataclass(slots=True)
 class _Request:
     answer: asyncio.Future[Received]
     deadline: float
+    due: float
+    """When it is sent once more; never if infinite."""
     subject: str
+    data: bytes
+    headers: Mapping[str, str] | None
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():  # its caller may have given up
@@ -21,29 +36,44 @@ class _Request:
 
 
 class PendingRequests:
-    """Gives each request a token, by which its answer finds it, and fails requests that get no answer.
+    """Sends requests, each with a token by which its answer finds it, and fails those that get no answer.
 
     Args:
         seconds: for which a request waits.
+        send: sends one.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, send: Send) -> None:
         self._seconds = seconds
+        self._send = send
         self._count = 0
-        # All wait equally long, so the first ones expire first.
         self._requests: dict[str, _Request] = {}
         self._sweeping = False
 
-    def add(self, subject: str) -> tuple[str, asyncio.Future[Received]]:
-        """Return a new token, and the future of its answer, which raises `Interrupted` if none arrives in time."""
+    def add(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, repeated: bool
+    ) -> asyncio.Future[Received]:
+        """Send a request; a future of its answer, which raises `Interrupted` if none arrives in time.
+
+        Args:
+            subject, data, headers: of the message.
+            repeated: whether it is sent once more each second until it is answered. The first answer counts, so that a
+                server that stands still delays it no longer than until another one serves, and a slow one need not
+                hurry.
+        """
         loop = asyncio.get_running_loop()
         self._count += 1
         token = str(self._count)
-        request = _Request(loop.create_future(), loop.time() + self._seconds, subject)
-        self._requests[token] = request
+        now, answer = loop.time(), loop.create_future()
+        due = now + _REPEAT_SECONDS if repeated else math.inf
+        self._requests[token] = _Request(answer, now + self._seconds, due, subject, data, headers)
         if not self._sweeping:
             self._sweep()
-        return token, request.answer
+        try:
+            self._send(subject, data, headers, token)
+        except nats.errors.Error as error:
+            self._fail(token, Interrupted(repr(error)))
+        return answer
 
     def answer(self, token: str, message: Received) -> None:
         """Give a request its answer; without effect if nobody waits for it."""
@@ -51,15 +81,11 @@ class PendingRequests:
         if request is not None and not request.answer.done():
             request.answer.set_result(message)
 
-    def fail(self, token: str, error: Exception) -> None:
-        """Fail a request that waits."""
-        self._requests.pop(token).fail(error)
-
     def forbid(self, subject: str, reason: str) -> None:
         """Fail the requests to a subject (in lower case) to which the server does not let this user publish."""
         refused = [token for token, request in self._requests.items() if request.subject.lower() == subject]
         for token in refused:
-            self.fail(token, JetStreamError({"code": 403, "description": reason}))
+            self._fail(token, JetStreamError({"code": 403, "description": reason}))
 
     def interrupt(self) -> None:
         """Fail all requests: the connection was lost."""
@@ -67,13 +93,20 @@ class PendingRequests:
             request.fail(Interrupted("the connection was lost"))
         self._requests.clear()
 
+    def _fail(self, token: str, error: Exception) -> None:
+        self._requests.pop(token).fail(error)
+
     def _sweep(self) -> None:
-        """Fail the requests that have waited too long; repeats itself while any request waits."""
+        """Fail the requests that have waited too long, and repeat others; calls itself while any request waits."""
         loop = asyncio.get_running_loop()
+        now = loop.time()
         for token, request in list(self._requests.items()):
-            if request.deadline > loop.time():
-                break
-            self.fail(token, Interrupted(f"no answer in {self._seconds} s"))
+            if request.deadline <= now:
+                self._fail(token, Interrupted(f"no answer in {self._seconds} s"))
+            elif request.due <= now and not request.answer.done():
+                request.due = now + _REPEAT_SECONDS
+                with contextlib.suppress(nats.errors.Error):
+                    self._send(request.subject, request.data, request.headers, token)
         self._sweeping = bool(self._requests)
         if self._sweeping:
-            loop.call_later(self._seconds / 4, self._sweep)
+            loop.call_later(min(self._seconds, _REPEAT_SECONDS) / 4, self._sweep)
