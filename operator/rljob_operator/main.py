@@ -49,7 +49,7 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         settings.defaults,
         connection=connection,
         metrics=MetricsFeed(connection, settings.defaults.issuer),
-        streams=JobStreams(connection, settings.defaults.issuer),
+        streams=JobStreams(connection, settings.defaults.issuer, most=settings.nats_job_bytes),
         telemetry=telemetry,
         rules=JobRulesFolder(settings.job_rules),
         namespaces=settings.namespaces,

@@ -15,6 +15,7 @@ from rljob_core.errors import SpecError
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
+from rljob_operator.decisions.stream_storage import MOST_BYTES
 from rljob_operator.nats.credentials import Issuer, operator_credentials
 
 _SHAPE: Manifest = {
@@ -36,6 +37,7 @@ class Settings:
         namespaces: the watched namespaces; empty for all.
         job_rules: folder with the rules for what jobs may name, a file for each key; None if there are none.
         nats_credentials: path of the operator's own credentials; None if the server does not authenticate clients.
+        nats_job_bytes: that the streams of a job may take together, of one replica.
         probe_host: address on which the probes are served.
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
         workers: number of jobs that are reconciled at once.
@@ -47,6 +49,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     job_rules: str | None = None
     nats_credentials: str | None = None
+    nats_job_bytes: int = MOST_BYTES
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
     workers: int = 8
@@ -98,6 +101,7 @@ class Settings:
             ),
             job_rules=environment.get("RLJOB_JOB_RULES") or None,
             nats_credentials=environment.get("RLJOB_NATS_CREDENTIALS") or None,
+            nats_job_bytes=number("RLJOB_NATS_JOB_GB", 16, least=1, most=1_000_000) * 1_000_000_000,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),
             workers=number("RLJOB_WORKERS", 8, least=1, most=1024),

@@ -28,7 +28,7 @@ _BYTES = 64 << 20
 
 
 @asynccontextmanager
-async def operator(url: str, folder: Path) -> AsyncIterator[JobStreams]:
+async def operator(url: str, folder: Path, **options: Any) -> AsyncIterator[JobStreams]:
     """The operator's part, connected to one server."""
     credentials = folder / "operator.creds"
     credentials.write_text(operator_credentials(ISSUER))
@@ -36,7 +36,7 @@ async def operator(url: str, folder: Path) -> AsyncIterator[JobStreams]:
     running = asyncio.create_task(connection.run())
     try:
         await asyncio.wait_for(connection.wait_until_known(), SECONDS)
-        yield JobStreams(connection, ISSUER)
+        yield JobStreams(connection, ISSUER, **options)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -28,6 +28,7 @@ from rljob_core.errors import (
     SpecError,
     StopRequested,
     StorageRefused,
+    StoreFull,
     StoreUnavailable,
 )
 from rljob_core.messages import RoleFailed
@@ -266,7 +267,7 @@ def run(name: str) -> int:
         return _EXIT_INTERRUPTED
     except BaseException as raised:  # the process boundary: every error becomes an exit code
         error = innermost(raised)
-        if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused):
+        if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused | StoreFull):
             _terminate(worker_protocol.UNAVAILABLE, str(error))
             return worker_protocol.EXIT_UNAVAILABLE
         if isinstance(error, SpecError | JobFailed | CorruptLedger):

@@ -216,12 +216,14 @@ REPORT = "report"
 """The same within a job's account."""
 
 #: The operator as a user of the system account: it creates and deletes accounts, removes all streams of an account that
-#: it is about to delete, receives the jobs' metrics, and asks how many servers there are.
+#: it is about to delete, receives the jobs' metrics, and asks how many servers there are and how much
+#: storage each account has.
 OPERATOR = Permissions(
     publish=(
         "$SYS.REQ.CLAIMS.UPDATE",
         "$SYS.REQ.CLAIMS.DELETE",
         "$SYS.REQ.SERVER.PING.STATSZ",
+        "$SYS.REQ.SERVER.PING.JSZ",
         f"{_API}.ACCOUNT.PURGE.*",
     ),
     subscribe=(f"{REPORTS}.*.>", "_INBOX.>"),

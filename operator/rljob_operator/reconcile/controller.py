@@ -29,6 +29,7 @@ from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
+from rljob_operator.reconcile.rechecks import Rechecks
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 from rljob_operator.reconcile.work_queue import WorkQueue
 from rljob_operator.telemetry import OperatorMetrics
@@ -39,11 +40,11 @@ FINALIZER = f"{GROUP}/cleanup"
 MANAGED_BY = f"{GROUP}/operator"
 
 _RESYNC_SECONDS = 300.0
-_RECHECK_SECONDS = 20.0
 _UNSETTLED_SECONDS = 30.0  # watches report changes; this is for what no watch reports
 _IMMEDIATE_PASSES = 3  # in a row; if there are more, another program may be changing the same field
 _STALLED_SECONDS = 60.0
 _STREAMS_SECONDS = 60.0
+_STORAGE_SECONDS = 10.0
 
 
 class Controller:
@@ -95,8 +96,7 @@ class Controller:
             seen=self.seen,
             unreachable=lambda: self._liveness.excuse(time.monotonic()),
         )
-        self._rechecks: dict[JobKey, tuple[float, float]] = {}
-        """Of jobs that do not come to rest: when their Secrets are read again, and the seconds since the last time."""
+        self._rechecks = Rechecks()
         self._busy: dict[JobKey, int] = {}
         """Number of passes in a row, by job, that had something to do."""
         self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
@@ -139,6 +139,7 @@ class Controller:
             group.create_task(self._queue.run())
             group.create_task(self._watches.run())
             group.create_task(self._heartbeat())
+            group.create_task(self._give_room())
 
     @retry(retry=retry_if_exception_type(ApiError), wait=wait_exponential(0.2, max=10.0))
     async def _read_children(self) -> None:
@@ -166,6 +167,14 @@ class Controller:
             if self._rules.refresh():
                 self._mark_all()
             await asyncio.sleep(1.0)
+
+    async def _give_room(self) -> None:
+        """Let the streams of jobs grow before they are full."""
+        while True:
+            await asyncio.sleep(_STORAGE_SECONDS)
+            for key in await self._streams.crowded():
+                self._prepared.pop(key, None)
+                self._queue.mark(key)
 
     def _on_metrics(self, key: JobKey) -> None:
         if self.cache.job(key) is not None:
@@ -215,7 +224,8 @@ class Controller:
             await self._cluster.delete(Ref("RLJob", *key), job.metadata.uid)
             return 0.0  # to remove our finalizer: the watch will report no change that is not known already
         at_rest = done.settled or done.at_rest
-        self._recheck(key, job, at_rest=at_rest)
+        if self._rechecks.due(key, at_rest=at_rest, now=time.monotonic()):
+            self._cluster.doubt_secrets(job)  # the cache may hold one that no longer exists
         self._busy[key] = self._busy.get(key, 0) + 1 if done.actions else 0
         if 0 < self._busy[key] <= _IMMEDIATE_PASSES:
             return 0.0  # what was just done may have unblocked the next action, and no event reports it
@@ -234,18 +244,6 @@ class Controller:
             self._metrics.expect(key, job.metadata.uid or "")
             if await self._streams.prepare(job, size):
                 self._prepared[key] = wanted, size
-
-    def _recheck(self, key: JobKey, job: RLJob, *, at_rest: bool) -> None:
-        """Read the Secrets again of a job that does not come to rest: the cache may hold one that no longer exists."""
-        if at_rest:
-            self._rechecks.pop(key, None)
-            return
-        now = time.monotonic()
-        due, pause = self._rechecks.setdefault(key, (now + _RECHECK_SECONDS, _RECHECK_SECONDS))
-        if now >= due:
-            # Back off, because this may last long: a pod that fits on no node, for example.
-            self._rechecks[key] = now + 2 * pause, min(2 * pause, _RESYNC_SECONDS)
-            self._cluster.doubt_secrets(job)
 
     async def _finalize(self, key: JobKey, job: RLJob, manifest: Manifest) -> float | None:
         """Delete a job's children, role by role, then its streams, then remove the operator's finalizer."""
@@ -281,7 +279,7 @@ class Controller:
 
     def _forget(self, key: JobKey) -> None:
         self._reconcilers.pop(key, None)
-        self._rechecks.pop(key, None)
+        self._rechecks.forget(key)
         self._busy.pop(key, None)
         self._metrics.forget(key)
         self._prepared.pop(key, None)

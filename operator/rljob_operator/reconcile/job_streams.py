@@ -22,10 +22,19 @@ from rljob_core.spec import RLJob
 from rljob_core.stream_definitions import stream_definitions
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
-from rljob_operator.nats.credentials import Issuer, JobKeys, stream_credentials
-from rljob_operator.nats.job_accounts import JobAccounts, job_accounts
+from rljob_operator.decisions.stream_storage import (
+    MOST_BYTES,
+    in_gb,
+    in_words,
+    is_crowded,
+    needs_at_first,
+    storage,
+)
+from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_credentials
+from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.permissions import REPORT
 from rljob_operator.reconcile.nats_connection import NatsConnection
+from rljob_operator.reconcile.server_storage import server_storage
 from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     Refused,
@@ -35,6 +44,7 @@ from rljob_operator.reconcile.stream_requests import (
     delete_streams,
     enlarge,
     replicate,
+    stream_bytes,
 )
 
 log = logging.getLogger(__name__)
@@ -49,18 +59,28 @@ class JobStreams:
     Args:
         connection: to the server, as a user who may create accounts where there is an issuer.
         issuer: what accounts and credentials are made from; None if the server authenticates nobody.
+        most: bytes of one replica that the streams of a job may take together.
     """
 
-    def __init__(self, connection: NatsConnection, issuer: Issuer | None = None) -> None:
+    def __init__(
+        self, connection: NatsConnection, issuer: Issuer | None = None, *, most: int = MOST_BYTES
+    ) -> None:
         self._connection = connection
         self._issuer = issuer
+        self._most = most
         self._refusals: dict[str, str] = {}
         """By UID, why a job has not all of its streams."""
+        self._short: dict[str, str] = {}
+        """By UID, why a job's streams have less room than they should."""
+        self._accounts: dict[str, tuple[str, str]] = {}
+        """Namespace and name of the jobs that have their streams, by the account that has them."""
 
     def trouble(self, job: RLJob) -> Trouble | None:
-        """Why a job cannot begin; None if no stream was refused when they were last prepared."""
-        refusal = self._refusals.get(job.metadata.uid or "")
-        return None if refusal is None else Trouble("StreamsRefused", refusal)
+        """Why a job cannot begin, or soon not continue, as was found when its streams were last prepared; or None."""
+        uid = job.metadata.uid or ""
+        if uid in self._refusals:
+            return Trouble("StreamsRefused", self._refusals[uid])
+        return Trouble("StreamsFull", self._short[uid]) if uid in self._short else None
 
     async def prepare(self, job: RLJob, size: int) -> bool:
         """Let a job have its accounts and streams, and room for `size` bytes of trajectories.
@@ -94,14 +114,55 @@ class JobStreams:
                     await replicate(system, stream, asked)
             return await enlarge(system, names.stream(Channel.TRAJECTORIES), size)
         replicas = replicas_of(job, await count_servers(system))
-        for token in self._accounts(job, self._issuer).tokens:
-            await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
+        await self._give_storage(job, self._issuer, system, size=size, replicas=replicas)
         definitions = stream_definitions(names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT)
         async with self._client(job) as client:
             for definition in definitions:
                 if not await create(client, definition):
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
             return await enlarge(client, names.stream(Channel.TRAJECTORIES), size)
+
+    async def _give_storage(
+        self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int
+    ) -> None:
+        """Let a job have its accounts, and in them room for its streams.
+
+        Raises:
+            Refused: there is no room.
+        """
+        account = _keys(job, issuer).account(STREAMS)
+        room = (await server_storage(system)).room(account)
+        held = 0
+        if room.used:
+            async with self._client(job) as client:
+                held = await stream_bytes(client, _names(job).stream(Channel.TRAJECTORIES)) * replicas
+        given = storage(
+            room, trajectory_limit=size, trajectory_bytes=held, replicas=replicas, most=self._most
+        )
+        if room.allowed is None and given.allowed < needs_at_first(trajectory_limit=size, replicas=replicas):
+            # A server that starts with an account that it has no room for serves none of that account's streams.
+            raise Refused(f"the job needs {in_gb(size)} for its trajectories, and more: {given.short}")
+        revision = (job.metadata.generation or 0) + (given.allowed >> 20)
+        for token in job_accounts(_keys(job, issuer), revision=revision, storage_bytes=given.allowed).tokens:
+            await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
+        self._accounts[account] = job.metadata.namespace, job.metadata.name
+        uid = job.metadata.uid or ""
+        self._short.pop(uid, None)
+        if given.short:
+            self._short[uid] = in_words(room, given)
+            log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
+
+    async def crowded(self) -> list[tuple[str, str]]:
+        """Namespaces and names of the jobs whose streams may need more room than they have: `prepare` gives it."""
+        system = self._connection.client
+        if not self._accounts or system is None:
+            return []
+        try:
+            found = await server_storage(system)
+        except (TimeoutError, OSError, nats.errors.Error) as error:
+            log.info("the storage of the NATS servers cannot be read: %r", error)
+            return []
+        return [job for account, job in self._accounts.items() if is_crowded(found.room(account))]
 
     async def remove(self, job: RLJob) -> None:
         """Delete all streams of a job, and its accounts.
@@ -118,13 +179,15 @@ class JobStreams:
             if self._issuer is None:
                 await delete_streams(client, _names(job).all_streams)
             else:
-                accounts = self._accounts(job, self._issuer)
+                accounts = job_accounts(_keys(job, self._issuer), revision=0)
                 # The server would keep the streams of an account that it does not know any more.
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
+                self._accounts.pop(accounts.streams, None)
         except (TimeoutError, nats.errors.Error, Refused) as error:
             raise OSError(f"{error!r}") from error
-        self._refusals.pop(job.metadata.uid or "", None)
+        for said in (self._refusals, self._short):
+            said.pop(job.metadata.uid or "", None)
 
     async def engine_loads(self, job: RLJob) -> dict[str, int]:
         """By pod, the number of trajectories that its engine generates or has queued; empty if it cannot be read."""
@@ -147,9 +210,6 @@ class JobStreams:
     def _serves(self, job: RLJob) -> bool:
         """Whether the operator has access to the job's streams."""
         return self._connection.serves(job) and job.spec.nats.credentials_secret is None
-
-    def _accounts(self, job: RLJob, issuer: Issuer) -> JobAccounts:
-        return job_accounts(_keys(job, issuer), revision=job.metadata.generation or 0)
 
     @asynccontextmanager
     async def _client(self, job: RLJob) -> AsyncIterator[Client]:

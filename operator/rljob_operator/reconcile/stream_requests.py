@@ -78,6 +78,12 @@ async def enlarge(client: Client, stream: str, size: int) -> bool:
     return error is None
 
 
+async def stream_bytes(client: Client, stream: str) -> int:
+    """Bytes that the server's replica of a stream takes; 0 if there is no such stream."""
+    info = await _stream_request(client, "INFO", stream, {})
+    return 0 if "error" in info else int(info["state"]["bytes"])
+
+
 async def replicate(client: Client, stream: str, replicas: int, *, at_least: bool = False) -> None:
     """Let a stream, and its queues with it, have so many replicas; without effect if there is no such stream.
 

@@ -17,7 +17,8 @@ _EXPECTED_ID = "Nats-Expected-Last-Msg-Id"
 _WRONG_ID = 10070
 _WRONG_SEQUENCE = 10071
 _STORE_FAILED = 10077
-NO_STORAGE = (10023, 10047)
+#: The server has no room, or the account has not.
+NO_STORAGE = (10002, 10023, 10047)
 _HEADROOM = 1024
 #: A message of so many bytes is sent once more each second until it is acknowledged: it is stored once, under its id.
 _REPEATED_BYTES = 16 << 10

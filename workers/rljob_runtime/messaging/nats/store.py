@@ -23,7 +23,7 @@ from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, JobStreams, q
 from rljob_runtime.messaging.nats.window import Window
 
 #: Limits of the server, of the account, and of one stream of an account.
-_NO_ROOM = (*NO_STORAGE, 10002, 10122)
+_NO_ROOM = (*NO_STORAGE, 10122)
 _STREAM_EXISTS = 10058
 _NO_CLUSTER = 10074
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.

@@ -1,0 +1,134 @@
+"""The room of a job's streams on a real nats-server: it ends, it grows, and what one job takes is no other's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from cluster_jobs import SECONDS, SEEDS, job_of, operator, role_store
+
+from rljob_core.errors import StoreFull
+from rljob_core.ports import Channel
+from rljob_operator.nats.accounts import server_config
+from rljob_operator.nats.permissions import Holder
+from rljob_operator.reconcile.job_streams import JobStreams
+from rljob_runtime.messaging.nats.server import EmbeddedServer
+from rljob_runtime.messaging.nats.store import NatsStore
+
+MB = 1 << 20
+TRAJECTORIES = 64 * MB
+AT_FIRST = TRAJECTORIES + 256 * MB
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """With room for two jobs and a half."""
+    limits = {"store_dir": str(tmp_path / "store"), "max_file_store": AT_FIRST * 5 // 2}
+    accounts = (
+        server_config(SEEDS, folder=str(tmp_path / "accounts")) + f"\njetstream: {json.dumps(limits)}\n"
+    )
+    async with EmbeddedServer(tmp_path, accounts=accounts) as running:
+        yield running
+
+
+@asynccontextmanager
+async def opened(server: EmbeddedServer, uid: str, holder: Holder) -> AsyncIterator[NatsStore]:
+    store = role_store(server.url, uid, holder)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def flood(store: NatsStore, size: int) -> int:
+    """Publish rewards of so many bytes, or until they are refused; how many bytes were stored."""
+    piece, stored = os.urandom(900_000), 0
+    while stored < size:
+        try:
+            await store.publish(Channel.REWARDS, "results", piece)
+        except StoreFull:
+            break
+        stored += len(piece)
+    return stored
+
+
+async def crowded(streams: JobStreams) -> bool:
+    """Whether the server says within a time that some job's streams need room: it counts with a delay."""
+    async with asyncio.timeout(SECONDS):
+        while not await streams.crowded():  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.1)
+    return True
+
+
+async def test_a_job_that_is_full_takes_nothing_of_another_and_gets_more_room(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    thief, other = job_of(uuid4().hex, None), job_of(uuid4().hex, None)
+    async with operator(server.url, tmp_path) as streams:
+        for job in (thief, other):
+            assert await streams.prepare(job, TRAJECTORIES)
+        assert not await streams.crowded()
+        async with opened(server, thief.metadata.uid or "", Holder.REWARD) as reward:
+            stored = await flood(reward, AT_FIRST * 2)
+            assert AT_FIRST * 0.95 < stored <= AT_FIRST
+            async with opened(server, other.metadata.uid or "", Holder.COORDINATOR) as coordinator:
+                assert await coordinator.publish(Channel.LEDGER, "records", os.urandom(900_000)) == 1
+            assert await crowded(streams)
+            assert await streams.prepare(thief, TRAJECTORIES)
+            # All that the server has not promised to the other job.
+            assert AT_FIRST * 0.4 < await flood(reward, AT_FIRST * 2) < AT_FIRST * 0.51
+            assert await streams.prepare(thief, TRAJECTORIES)
+            trouble = streams.trouble(thief)
+            assert trouble is not None
+            assert trouble.reason == "StreamsFull"
+            assert "the NATS server has no more: give it more storage" in trouble.message
+        assert streams.trouble(other) is None
+        async with opened(server, other.metadata.uid or "", Holder.REWARD) as reward:
+            assert await flood(reward, AT_FIRST * 2) > AT_FIRST * 0.95
+
+
+async def test_a_job_without_room_is_refused_and_harms_none_that_runs(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """A server that starts with an account that it has no room for would serve none of the account's streams."""
+    first, second, third = (job_of(uuid4().hex, None) for _ in range(3))
+    async with operator(server.url, tmp_path) as streams:
+        assert await streams.prepare(first, TRAJECTORIES)
+        assert await streams.prepare(second, TRAJECTORIES * 4)
+        assert not await streams.prepare(third, TRAJECTORIES * 4)
+        trouble = streams.trouble(third)
+        assert trouble is not None
+        assert trouble.reason == "StreamsRefused"
+        assert "the NATS server has no more: give it more storage" in trouble.message
+        await server.kill()
+        await server.start()
+        for job in (first, second):
+            async with opened(server, job.metadata.uid or "", Holder.COORDINATOR) as coordinator:
+                assert await coordinator.publish(Channel.LEDGER, "records", b"1") == 1
+        async with asyncio.timeout(SECONDS):
+            while not await streams.prepare(first, TRAJECTORIES):  # noqa: ASYNC110  until it is connected again
+                await asyncio.sleep(0.1)
+            await streams.remove(second)
+            while not await streams.prepare(third, TRAJECTORIES * 4):  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.1)
+        assert streams.trouble(third) is None
+
+
+async def test_the_operator_says_how_much_any_job_may_have(server: EmbeddedServer, tmp_path: Path) -> None:
+    job = job_of(uuid4().hex, None)
+    async with operator(server.url, tmp_path, most=AT_FIRST) as streams:
+        assert await streams.prepare(job, TRAJECTORIES)
+        async with opened(server, job.metadata.uid or "", Holder.REWARD) as reward:
+            assert await flood(reward, AT_FIRST * 2) <= AT_FIRST
+        assert await crowded(streams)
+        assert await streams.prepare(job, TRAJECTORIES)
+        trouble = streams.trouble(job)
+        assert trouble is not None
+        assert "raise RLJOB_NATS_JOB_GB of the operator" in trouble.message
