@@ -12,7 +12,7 @@ from test_migration import RecordedPlanner, stored
 from world import World, job_config
 
 from rljob_core.actions import PayloadSeen, ProgressFound, Summary
-from rljob_core.messages import EngineGone, Generate
+from rljob_core.messages import EngineDied, EngineGone, Generate
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset
 from rljob_core.trajectory import VersionSpan, group_of
 
@@ -162,7 +162,7 @@ class TwoPrompts:
     def die(self) -> set[str]:
         """The engine dies, and another one comes; what the dead one was generating."""
         held = set(self.state.generating[f"e{self.engines}.x"])
-        self.job.lose(f"e{self.engines}.x")
+        self.job.see(EngineDied(f"e{self.engines}.x", 139, ""))
         self.engines += 1
         self.start()
         return held

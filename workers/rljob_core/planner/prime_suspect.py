@@ -1,10 +1,10 @@
 """The prime suspect: a group that is tried before it is suspected, as two deaths point at it.
 
 Most of what kills engines does so with its first token. So the culprit is probably a group that the dead engine had
-just begun: none of its siblings is generated, and no progress is stored. A group that was so in both of its deaths is
-the *prime suspect*; of several, the one that was sent last. It is tried next, alone, on the first engine that is empty;
-the other groups that were in both deaths are so spared a third. No engine is emptied for it: if the dead one's
-successor does not come soon, it is generated beside other work again.
+just begun when it crashed: none of its siblings is generated, and no progress is stored. A group that was so in both of
+its deaths is the *prime suspect*; of several, the one that was sent last. It is tried next, alone, on the first engine
+that is empty; the other groups that were in both deaths are so spared a third. No engine is emptied for it: if the dead
+one's successor does not come soon, it is generated beside other work again.
 
 If it is generated, it is acquitted. If the engine dies, it waits while anything is generated that can explain its
 earlier deaths (`conviction`): to try it again would cost one engine more, and waiting costs none. Once nothing is left
@@ -108,7 +108,12 @@ def convict(context: PlannerContext) -> None:
 
 
 def _just_begun(context: PlannerContext, engine: str, held: Sequence[str]) -> list[str]:
-    """Groups that a dead engine had begun and of which nothing is generated, the one first that was sent last."""
+    """Groups that an engine which crashed had begun and of which nothing is generated, first the one sent last.
+
+    None of an engine whose crash was not reported: it may have gone with its machine.
+    """
+    if engine not in context.liveness.dead:
+        return []
     view = context.liveness.engines.get(engine)
     slots = len(held) if view is None else view.slots
     begun = held[: slots + slots // UNREAD]
