@@ -55,7 +55,7 @@ def kubectl(control_plane: SharedControlPlane) -> Kubectl:
 @pytest.fixture
 def namespace(kubectl: Kubectl) -> Iterator[str]:
     """A namespace of the test's own. It goes after the test, with the PersistentVolumes made for it."""
-    with own_namespace(kubectl) as name:
+    with own_namespace(kubectl, operated=False) as name:
         yield name
 
 

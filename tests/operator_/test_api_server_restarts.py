@@ -28,7 +28,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
-    with own_namespace(control_plane.kubectl) as name:
+    with own_namespace(control_plane.kubectl, operated=False) as name:
         yield Namespace(control_plane.kubectl.within(name))
 
 

@@ -47,7 +47,7 @@ def metrics(control_plane: ControlPlane) -> Iterator[ExternalMetrics]:
 
 @pytest.fixture
 def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
-    with own_namespace(control_plane.kubectl) as name:
+    with own_namespace(control_plane.kubectl, operated=False) as name:
         yield Namespace(control_plane.kubectl.within(name))
 
 

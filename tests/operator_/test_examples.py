@@ -38,7 +38,7 @@ def here(control_plane: SharedControlPlane) -> Any:
     kubectl("apply", "--server-side", "--kustomize", str(CHECKOUT / "crds"))
     for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
         kubectl.wait("condition=Established", f"crd/{name}")
-    with own_namespace(kubectl, for_pods=True) as name:
+    with own_namespace(kubectl, for_pods=True, operated=False) as name:
         kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
         yield kubectl.within(name)
 

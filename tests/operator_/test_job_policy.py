@@ -183,7 +183,7 @@ def bound(kubectl: Kubectl, mode: str, namespace: str) -> list[Object]:
 @pytest.fixture(scope="module")
 def enforced(crds: SharedControlPlane) -> Iterator[Kubectl]:
     """A namespace in which the policy is enforced, with `RULES`."""
-    with own_namespace(crds.kubectl) as namespace:
+    with own_namespace(crds.kubectl, operated=False) as namespace:
         kubectl = crds.kubectl.within(namespace)
         objects = bound(kubectl, "enforce", namespace)
         for found in objects:

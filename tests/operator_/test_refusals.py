@@ -359,7 +359,7 @@ def here(control_plane: SharedControlPlane) -> Iterator[Kubectl]:
     kubectl("apply", "--server-side", "--kustomize", str(REPOSITORY / "crds"))
     for file in crds().values():
         kubectl.wait("condition=Established", f"crd/{file['metadata']['name']}")
-    with own_namespace(kubectl) as name:
+    with own_namespace(kubectl, operated=False) as name:
         yield kubectl.within(name)
 
 
