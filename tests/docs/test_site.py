@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("site")  # else several processes build it
 
 
 @pytest.fixture(scope="module")

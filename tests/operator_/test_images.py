@@ -140,6 +140,9 @@ def test_the_example_finds_its_model() -> None:
 # ---------------------------------------------------------------------------------------------- carried out
 
 
+once = pytest.mark.xdist_group("image")  # else several processes build it
+
+
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The operator image's first stage, built in a folder that stands for its root."""
@@ -180,6 +183,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
+@once
 def test_the_operator_s_image_is_complete_and_has_no_torch(image: Path) -> None:
     program = """
 import pkgutil, sys, rljob_operator, rljob_operator.main, rljob_operator.nats.setup
@@ -194,6 +198,7 @@ print([name for name in ("torch", "transformers", "pip", "pytest") if importlib.
     assert (done.stdout, done.stderr) == ("[]\n[]\n", "")
 
 
+@once
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [

@@ -117,6 +117,30 @@ async def test_a_process_that_dies_starts_again_with_back_off(local: Watched) ->
     assert {event.reason for event in local.events} == {"BackOff"}
 
 
+@pytest.mark.parametrize("serves", [True, False])
+async def test_a_process_that_has_served_starts_again_soon(
+    local: Watched, tmp_path: Path, serves: bool
+) -> None:
+    """A prompt that ends engines ends several in a row: each was in order before."""
+    ready = tmp_path / "ready"
+    script = f"""
+        import pathlib, sys, time
+        if {serves}: pathlib.Path({str(ready)!r}).touch()
+        time.sleep(0.5)
+        pathlib.Path({str(ready)!r}).unlink(missing_ok=True)  # as a watcher does whose engine has died
+        time.sleep(1.5)
+        sys.exit(7)
+    """
+    manifest = deployment("rollout", script)
+    container = manifest["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "RLJOB_READY_FILE", "value": str(ready)}]
+    local.cluster._backoff = Backoff(first=2.0, last=16.0)
+    await local.cluster.apply(manifest)
+    await until(lambda: len(local.events) >= 2)
+    delays = [event.message.split()[-2] for event in local.events]
+    assert delays[:2] == ["2", "2" if serves else "4"]
+
+
 async def test_a_killed_process_is_replaced_under_the_same_name(local: Watched) -> None:
     await local.cluster.apply(deployment("rollout", FOREVER))
     first = (await until(local.pids))["rollout-0"]

@@ -25,6 +25,9 @@ from rljob_operator.cluster.local.execute import Process, StartAbandoned, Starte
 from rljob_operator.cluster.local.pod import Launch
 
 _CANNOT_START = 127  # as a shell says it
+#: Seconds at most until a process starts again that had served: a prompt that ends engines ends several, one after the
+#: other, and each was in order before.
+_SERVED_SECONDS = 2.0
 _MESSAGE_BYTES = 2048  # of the log, which Kubernetes uses if there is no termination message
 
 
@@ -78,6 +81,8 @@ class PodProcess:
         self._changed = changed
         self._ended = ended
         self._start_process = start_process
+        self._served = False
+        """Whether its newest process has said that it is ready."""
         self._stop = asyncio.Event()
         self._grace: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -114,7 +119,7 @@ class PodProcess:
                 self.starts += 1
                 self.last = await self._once()
                 failures = 1 if loop.time() - started >= self._backoff.healthy else failures + 1
-                delay = self._backoff.delay(failures) if self._restart else None
+                delay = self._delay(failures) if self._restart else None
                 if not self._stop.is_set() and (self._restart or self.last.code != 0):
                     self._ended(self.last, delay)
                 self._changed()
@@ -127,7 +132,12 @@ class PodProcess:
             self.done.set()
             self._changed()
 
+    def _delay(self, failures: int) -> float:
+        delay = self._backoff.delay(failures)
+        return min(delay, _SERVED_SECONDS) if self._served else delay
+
     async def _once(self) -> Termination:
+        self._served = False
         try:
             launch = self._prepare()
             for stale in (launch.termination_log, launch.ready_file):
@@ -177,6 +187,7 @@ class PodProcess:
                 ready = launch.ready_file is None or launch.ready_file.exists()
                 if ready != self.ready:
                     self.ready = ready
+                    self._served |= ready and launch.ready_file is not None
                     self._changed()
                 await asyncio.wait(
                     {ended, stop}, timeout=1.0 if ready else 0.1, return_when="FIRST_COMPLETED"
