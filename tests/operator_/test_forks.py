@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,10 +25,21 @@ from rljob_operator.cluster.local.pod import Launch
 
 
 @pytest.fixture
-def silent_server() -> Iterator[str]:
-    """The address of a NATS server that accepts connections and says nothing: a role waits for it for seconds."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"nats://127.0.0.1:{server.getsockname()[1]}"
+async def silent_server() -> AsyncIterator[str]:
+    """The address of a NATS server that answers no request: a role asks again for longer than a test lasts."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b'INFO {"server_id": "S", "version": "2.15.0", "headers": true, "max_payload": 1048576}\r\n'
+        )
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
 
 
 @pytest.fixture
