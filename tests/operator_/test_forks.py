@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,18 +29,27 @@ from rljob_operator.cluster.local.pod import Launch
 async def silent_server() -> AsyncIterator[str]:
     """The address of a NATS server that answers no request: a role asks again for longer than a test lasts."""
 
+    greeted: list[asyncio.Task[None]] = []
+
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(
             b'INFO {"server_id": "S", "version": "2.15.0", "headers": true, "max_payload": 1048576}\r\n'
         )
-        while line := await reader.readline():
-            if line.startswith(b"PING"):
-                writer.write(b"PONG\r\n")
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
-    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        greeted.append(asyncio.create_task(greet(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
+    await asyncio.gather(*greeted)  # all roles have ended
 
 
 @pytest.fixture
@@ -89,7 +99,10 @@ async def started(tmp_path: Path, config: JobConfig, silent_server: str) -> Asyn
 async def test_roles_are_forked_from_one_process_and_other_programs_are_not(started: Started) -> None:
     """Nor is a role with a variable that a library may have read while it was imported."""
     roles = [await started.start("streams", RLJOB_POD=name) for name in ("a", "b")]
-    others = [await started.start("streams", OMP_NUM_THREADS="1"), await started.start("-c", "input()")]
+    others = [
+        await started.start("streams", OMP_NUM_THREADS="1"),
+        await started.start("-c", "import time; time.sleep(600)"),
+    ]
     assert [type(role) for role in roles] == [Forked, Forked]
     (server,) = {psutil.Process(role.pid).ppid() for role in roles}
     assert psutil.Process(server).ppid() == os.getpid()
