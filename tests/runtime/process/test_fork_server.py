@@ -56,11 +56,12 @@ class Server:
         answer: dict[str, Any] = json.loads(self._answers.readline())
         return answer
 
-    def fork(self, number: int, role: str, **environment: str) -> psutil.Process:
+    def fork(self, number: int, role: str, **environment: str) -> int:
+        """Ask for a process; its id."""
         self.ask(number, role, **environment)
         answer = self.answer()
         assert answer["id"] == number
-        return psutil.Process(answer["pid"])
+        return int(answer["pid"])
 
     def log(self, number: int) -> Path:
         return self.folder / f"{number}.log"
@@ -153,7 +154,8 @@ def test_no_process_is_made_once_a_library_has_opened_a_gpu(server: Server) -> N
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_its_processes_end_with_it(end: str, tmp_path: Path) -> None:
     server = Server(tmp_path)
-    forked = server.fork(1, "import time\nprint('up', flush=True)\ntime.sleep(600)")
+    pid = server.fork(1, "import time\nprint('up', flush=True)\ntime.sleep(600)")
+    forked = psutil.Process(pid)
     while not server.log(1).read_text():
         psutil.wait_procs([forked], timeout=0.05)
     if end == "killed":
