@@ -6,13 +6,16 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import cluster_jobs
 import psutil
 import pytest
+from cluster_jobs import ISSUER, SECONDS, SEEDS, operator
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -28,7 +31,7 @@ from rljob_core.messages import (
     StepMetrics,
 )
 from rljob_core.ports import WORK_QUEUES, Channel
-from rljob_core.spec import NatsSpec, RLJob, RLJobSpec
+from rljob_core.spec import NatsSpec, RLJobSpec
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
 from rljob_operator.nats.credentials import JobKeys, job_credentials, operator_credentials, user_limits
@@ -42,11 +45,6 @@ from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
-
-SECONDS = 60.0
-"""After which a test that waits for something gives up."""
-SEEDS = Seeds.complete({}, os.urandom)
-ISSUER = issuer(SEEDS)
 
 
 class Site:
@@ -89,21 +87,9 @@ class Site:
         async with self.operating() as streams:
             assert await streams.prepare(job_of(uid), TRAJECTORY_BYTES)
 
-    @asynccontextmanager
-    async def operating(self) -> AsyncIterator[JobStreams]:
+    def operating(self) -> AbstractAsyncContextManager[JobStreams]:
         """The operator's part, connected."""
-        credentials = self.folder / "operator.creds"
-        credentials.write_text(operator_credentials(self.issuer))
-        connection = NatsConnection(self.server.url, credentials=str(credentials))
-        connected = asyncio.Event()
-        connection.on_outage = connected.set
-        running = asyncio.create_task(connection.run())
-        try:
-            await asyncio.wait_for(connected.wait(), SECONDS)
-            yield JobStreams(connection, self.issuer)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        return operator(self.server.url, self.folder, issuer=self.issuer)
 
     @asynccontextmanager
     async def connection(self, credentials: str, inbox: str) -> AsyncIterator[Connection]:
@@ -122,21 +108,8 @@ class Site:
             yield connection
 
 
-def job_of(uid: str) -> RLJob:
-    """The job of the site's streams."""
-    return RLJob.model_validate(
-        {
-            "apiVersion": "rljob.dev/v1alpha1",
-            "kind": "RLJob",
-            "metadata": {"name": "roles", "namespace": "default", "uid": uid},
-            "spec": {
-                "steps": 1,
-                "model": {"uri": "/model"},
-                "data": {"dataset": "chain_sum"},
-                "rollout": {"pools": [{"name": "cpu", "replicas": 1}]},
-            },
-        }
-    )
+job_of = partial(cluster_jobs.job_of, name="roles")
+"""The job of the site's streams."""
 
 
 @pytest.fixture(scope="module")

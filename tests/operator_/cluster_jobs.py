@@ -1,4 +1,4 @@
-"""Jobs on a cluster of nats-servers that ask for credentials: their streams as the operator makes them."""
+"""Jobs on nats-servers that ask for credentials: their streams as the operator makes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from typing import Any
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.stream_names import StreamNames, inbox_of
-from rljob_operator.nats.accounts import Seeds, issuer
-from rljob_operator.nats.credentials import JobKeys, job_credentials, operator_credentials, stream_credentials
+from rljob_operator.nats.accounts import Seeds
+from rljob_operator.nats.accounts import issuer as issuer_of
+from rljob_operator.nats.credentials import (
+    Issuer,
+    JobKeys,
+    job_credentials,
+    operator_credentials,
+    stream_credentials,
+)
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import NatsConnection
@@ -23,31 +30,36 @@ from rljob_runtime.messaging.nats.store import NatsStore
 SECONDS = 60.0
 """After which a test that waits for something gives up."""
 SEEDS = Seeds.complete({}, os.urandom)
-ISSUER = issuer(SEEDS)
+ISSUER = issuer_of(SEEDS)
 _BYTES = 64 << 20
 
 
 @asynccontextmanager
-async def operator(url: str, folder: Path, **options: Any) -> AsyncIterator[JobStreams]:
+async def operator(
+    url: str, folder: Path, *, issuer: Issuer = ISSUER, **options: Any
+) -> AsyncIterator[JobStreams]:
     """The operator's part, connected to one server."""
     credentials = folder / "operator.creds"
-    credentials.write_text(operator_credentials(ISSUER))
+    credentials.write_text(operator_credentials(issuer))
     connection = NatsConnection(url, credentials=str(credentials))
+    connected = asyncio.Event()
+    connection.on_outage = connected.set
     running = asyncio.create_task(connection.run())
     try:
-        await asyncio.wait_for(connection.wait_until_known(), SECONDS)
-        yield JobStreams(connection, ISSUER, **options)
+        await asyncio.wait_for(connected.wait(), SECONDS)
+        yield JobStreams(connection, issuer, **options)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-def job_of(uid: str, replicas: int | None) -> RLJob:
+def job_of(uid: str, replicas: int | None = None, *, name: str = "j") -> RLJob:
+    """The smallest job."""
     return RLJob.model_validate(
         {
             "apiVersion": "rljob.dev/v1alpha1",
             "kind": "RLJob",
-            "metadata": {"namespace": "default", "name": "j", "uid": uid},
+            "metadata": {"namespace": "default", "name": name, "uid": uid},
             "spec": {
                 "steps": 1,
                 "model": {"uri": "/model"},

@@ -147,10 +147,11 @@ class JobStreams:
             await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
         self._accounts[account] = job.metadata.namespace, job.metadata.name
         uid = job.metadata.uid or ""
-        self._short.pop(uid, None)
+        before = self._short.pop(uid, None)
         if given.short:
             self._short[uid] = in_words(room, given)
-            log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
+            if before is None:  # it is looked at every few seconds
+                log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
 
     async def crowded(self) -> list[tuple[str, str]]:
         """Namespaces and names of the jobs whose streams may need more room than they have: `prepare` gives it."""

@@ -62,9 +62,8 @@ class ForkServer:
         self._modules = modules
         self._received = b""
         self._waiting: list[Request] = []
-        self._ends: dict[
-            int, tuple[int, int]
-        ] = {}  # by the descriptor that says so: who ended, for which request
+        #: By the descriptor that says when it ends: the process, and its request.
+        self._ends: dict[int, tuple[int, int]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(requests, selectors.EVENT_READ)
 
