@@ -40,8 +40,8 @@ demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a f
 	@$(BIN)/rljob audit runs/demo
 
 test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; at most 10 minutes)
-	@# Two processes more than cores: tests of the operator, in two groups, mostly wait.
-	@$(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
+	@# Three processes more than cores: tests of the operator, in several groups, mostly wait.
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 3)) --dist loadgroup $(ARGS)
 
 runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
 	@$(BIN)/python -m pytest tests/runs -n auto $(ARGS)

@@ -1,6 +1,6 @@
 """`python -m bench [--full | --smoke | --gpu] [NAME …]`: run benchmarks, print tables, write JSON to bench/out.
 
-Names: store, replicas, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap,
+Names: store, replicas, tls, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap,
 learning; all of them by default. Without a flag the long ones (trainer, recovery, bound, overlap, learning) measure
 fewer cases. The documented figures are those of `--full`, which takes more than an hour for all. `--smoke` takes
 seconds each and only shows that a benchmark works; its figures mean nothing. `--gpu` runs the trainer on a GPU. The
@@ -13,6 +13,8 @@ import argparse
 import importlib
 import os
 import platform
+import sys
+import traceback
 
 from bench import results
 from rljob_runtime.messaging.nats.server import SYNC_INTERVAL
@@ -20,6 +22,7 @@ from rljob_runtime.messaging.nats.server import SYNC_INTERVAL
 NAMES = (
     "store",
     "replicas",
+    "tls",
     "protocol",
     "weights",
     "engine",
@@ -59,12 +62,22 @@ def main() -> None:
         f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, "
         f"nats-server file storage, sync_interval {SYNC_INTERVAL}, size {arguments.size}"
     )
-    for name in names:
-        print(f"\n== {name}", flush=True)
-        module = importlib.import_module(f"bench.{name}")
-        found = module.main(module.SIZES[arguments.size])
-        file = results.keep(name, found, size=arguments.size)
-    print(f"\nwritten to {file}")
+    failed = [name for name in names if not measured(name, arguments.size)]
+    if failed:
+        sys.exit(f'\nfailed: {", ".join(failed)}; to repeat them: make bench ARGS="{" ".join(failed)}"')
+
+
+def measured(name: str, size: str) -> bool:
+    """Run one benchmark and keep what it found; False, and the reason printed, if it failed: the others go on."""
+    print(f"\n== {name}", flush=True)
+    module = importlib.import_module(f"bench.{name}")
+    try:
+        found = module.main(module.SIZES[size])
+    except Exception:
+        traceback.print_exc()
+        return False
+    print(f"\nwritten to {results.keep(name, found, size=size)}")
+    return True
 
 
 if __name__ == "__main__":

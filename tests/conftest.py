@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,14 +30,33 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make nightly` runs, and put the groups that run in one process, one by one, first."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """Leave out what only `make nightly` runs, and put first what takes longest.
+
+    These are the groups that run in one process, one by one, and mostly wait; and what keeps a processor busy. Each of
+    the first is followed by one of the second, so that they run beside each other.
+    """
+    items.sort(key=_places(items).__getitem__)
     if draw.run_all():
         return
     nightly = [item for item in items if item.get_closest_marker("nightly")]
     if nightly:
         config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if item not in nightly]
+
+
+def _places(items: Iterable[pytest.Item]) -> dict[pytest.Item, float]:
+    """Where each test stands in the order in which tests begin."""
+    places: dict[pytest.Item, float] = {}
+    groups: dict[str, float] = {}
+    computing = 0.5
+    for item in items:
+        if group := item.get_closest_marker("xdist_group"):
+            places[item] = groups.setdefault(str(group.args[0]), float(len(groups)))
+        elif item.get_closest_marker("computes"):
+            places[item], computing = computing, computing + 1.0
+        else:
+            places[item] = float("inf")
+    return places
 
 
 @pytest.fixture(scope="session")

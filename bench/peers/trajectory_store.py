@@ -19,6 +19,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 # One machine, its loopback interface, a few seconds: no token is left in the home folder.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+# Seconds; Ray gives up after 60 where other programs compute, too.
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
 
 import ray
 import torch

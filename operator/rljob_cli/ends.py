@@ -63,7 +63,7 @@ UNKNOWN = Fault(
 
 #: By the words of the job's end, in this order. The names of reasons are those of the ledger.
 _BY_WORDS = [
-    (re.compile(r"\): Reward(Raised|OutOfRange|Timeout|Crashed)\b"), REWARD),
+    (re.compile(r"\): Reward(Raised|OutOfRange|Timeout|Crashed|Invalid)\b"), REWARD),
     (re.compile(r"\): PromptUnsendable\b"), DATA),
     (re.compile(r"prompts of step \d+ were given up"), ENGINE),
     (re.compile(r"Versions that do verify"), WEIGHTS),

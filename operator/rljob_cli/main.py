@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
+from rljob_cli.backup.commands import backup, restore
 from rljob_cli.check_commands import check_backend, check_engine, check_loss, check_reward
 from rljob_cli.crd_command import crd
 from rljob_cli.exits import exit_codes
@@ -24,8 +24,6 @@ from rljob_cli.nats_init import nats_init
 from rljob_cli.replay_command import replay
 from rljob_cli.run_command import File, Overrides, check, run
 from rljob_cli.run_folder import RunFolder
-from rljob_core.config import JobConfig
-from rljob_core.errors import SpecError
 from rljob_core.spec import ineffective_fields
 
 app = typer.Typer(
@@ -64,6 +62,8 @@ def _root(
         rljob patch runs/1 --set steps=400  # change it while it runs
 
         rljob audit runs/1                  # prove that nothing was lost, trained twice or too stale
+
+        rljob backup runs/1 /mnt/backups/1  # copy it, while it runs
     """
 
 
@@ -161,8 +161,9 @@ def audit(
         from rljob_cli.audit import audit as check
         from rljob_cli.audit.read import read_configured, read_folder
         from rljob_cli.audit.table import EXIT_CODES, as_text, print_table
+        from rljob_cli.cluster_job import job_config
 
-        config = _job_config(path) if path.is_file() else None
+        config = job_config(path) if path.is_file() else None
         evidence = read_folder(RunFolder(path)) if config is None else read_configured(config)
         findings = check(asyncio.run(evidence))
     if as_json:
@@ -172,6 +173,8 @@ def audit(
     raise typer.Exit(EXIT_CODES[findings.verdict])
 
 
+app.command()(backup)
+app.command()(restore)
 app.command()(replay)
 app.command()(check_engine)
 app.command()(check_backend)
@@ -180,16 +183,6 @@ app.command()(check_reward)
 app.command()(crd)
 app.command()(job_policy)
 app.command()(nats_init)
-
-
-# ------------------------------------------------------------------------------------------------- the steps
-
-
-def _job_config(path: Path) -> JobConfig:
-    try:
-        return JobConfig.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise SpecError(str(path), "is no configuration of a job; give the output folder of a run") from error
 
 
 def main() -> None:

@@ -243,7 +243,7 @@ def _key(target: object, step: str, path: str) -> str | int:
             return names.index(step)
         known = ", ".join(str(name) for name in names if name) or f"0 to {len(target) - 1}"
         raise SpecError(f"--set {path}", f"the list has no item {step!r}: write one of {known}")
-    raise SpecError(f"--set {path}", f"{step!r} is looked for in a value that holds no fields")
+    raise SpecError(f"--set {path}", f"what stands before {step!r} has no fields: docs/api.md lists them all")
 
 
 # ------------------------------------------------------------------------------------------------------ paths

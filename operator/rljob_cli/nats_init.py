@@ -22,11 +22,16 @@ def nats_init(
     accounts_folder: Annotated[
         str, typer.Option(help="Where nats-server keeps the jobs' accounts: on its volume.")
     ] = "/data/accounts",
+    host: Annotated[
+        list[str],
+        typer.Option(help="Name or address of a server elsewhere, for its certificate; may be repeated."),
+    ] = [],  # noqa: B006  typer's way
 ) -> None:
     """Make the keys by which NATS knows the operator and every job's roles.
 
     Writes `seeds.json` (keep it secret and safe: all else follows from it), `accounts.conf` (the part of the server's
-    configuration that makes it ask for credentials; no secret) and `secrets.yaml` (both Secrets for the cluster).
+    configuration that makes it ask for credentials; no secret), `server.crt` and `server.key` (the server's certificate
+    and its key) and `secrets.yaml` (the Secrets for the cluster, with all but the seeds).
     Run again, it writes the same; without `signing` in `seeds.json`, a new signing key, which ends all credentials
     made with the old one, and no stream.
 
@@ -34,15 +39,18 @@ def nats_init(
 
         rljob nats-init nats && kubectl apply -f nats/secrets.yaml
     """
-    from rljob_operator.nats.accounts import ACCOUNTS_FILE, SEEDS_FILE, Seeds, server_config
+    from rljob_operator.nats.accounts import ACCOUNTS_FILE, SEEDS_FILE, Seeds, certificate, server_config
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         seeds = Seeds.complete(_known(folder / SEEDS_FILE), os.urandom)
+        shown, key = certificate(seeds, namespace=namespace, hosts=host)
         texts = {
             SEEDS_FILE: seeds.text(),
             ACCOUNTS_FILE: server_config(seeds, folder=accounts_folder),
-            SECRETS_FILE: _manifests(seeds, namespace, accounts_folder),
+            "server.crt": shown,
+            "server.key": key,
+            SECRETS_FILE: _manifests(seeds, namespace, accounts_folder, host),
         }
         for name, text in texts.items():
             _replace(folder / name, text)
@@ -69,7 +77,7 @@ def _known(file: Path) -> dict[str, str]:
         return {}
 
 
-def _manifests(seeds: Seeds, namespace: str, accounts_folder: str) -> str:
+def _manifests(seeds: Seeds, namespace: str, accounts_folder: str, hosts: list[str]) -> str:
     from ruamel.yaml import YAML
 
     from rljob_operator.nats.accounts import secrets
@@ -79,7 +87,7 @@ def _manifests(seeds: Seeds, namespace: str, accounts_folder: str) -> str:
     yaml.explicit_start = True
     yaml.width = 1 << 20  # never fold
     text = io.StringIO()
-    yaml.dump_all(secrets(seeds, namespace=namespace, folder=accounts_folder), text)
+    yaml.dump_all(secrets(seeds, namespace=namespace, folder=accounts_folder, hosts=hosts), text)
     return text.getvalue()
 
 

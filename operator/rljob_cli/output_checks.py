@@ -33,13 +33,13 @@ def check_output(
         SpecError: the folder cannot be written, or does not hold what `resume` says.
         InvalidManifest: it holds this job with settings that must stay as they were.
     """
-    _check_writable(folder.path)
+    check_writable(folder.path)
     identity = folder.identity()
     if identity is None:
         if resume:
             raise SpecError("--resume", f"{folder.path} holds no run: remove --resume to start one")
-        _check_empty(folder.path)
-        _check_unused(job)
+        check_empty(folder.path)
+        check_unused(job)
         return None
     if (identity.namespace, identity.name) != (job.metadata.namespace, job.metadata.name):
         raise SpecError(
@@ -99,7 +99,12 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity, *, needs
             raise SpecError("spec.trainer.checkpoint.uri", str(error)) from error
 
 
-def _check_unused(job: RLJob) -> None:
+def check_unused(job: RLJob) -> None:
+    """Check that the places outside of the folder that a new job names hold nothing yet.
+
+    Raises:
+        SpecError: one of them does; the error names its field.
+    """
     for field, uri, holds_any in (
         ("spec.trainer.checkpoint.uri", job.spec.trainer.checkpoint.uri, _holds_checkpoints),
         ("spec.weights.uri", job.spec.weights.uri, partial(_holds_weights, job.spec.weights.transport)),
@@ -122,14 +127,23 @@ def _holds_weights(transport_name: WeightTransportName, uri: str, field: str) ->
             raise SpecError(field, str(error)) from error
 
 
-def _check_empty(path: Path) -> None:
+def check_empty(path: Path) -> None:
+    """Check that an output folder does not exist, or is empty.
+
+    Raises:
+        SpecError: it holds files.
+    """
     if path.is_dir() and (other := sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")):
         some = ", ".join(other[:3]) + (", …" if len(other) > 3 else "")
         raise SpecError("--output", f"{path} holds other files ({some}): choose an empty or a new folder")
 
 
-def _check_writable(path: Path) -> None:
-    """Also of a folder that is still to be made."""
+def check_writable(path: Path) -> None:
+    """Check that an output folder can be written, or made.
+
+    Raises:
+        SpecError: it cannot, or its disk is full.
+    """
     place = path
     while not place.exists() and place != place.parent:
         place = place.parent

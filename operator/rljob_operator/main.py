@@ -43,7 +43,11 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
     running = ready or asyncio.Event()
     login = KubeLogin()
     api = KubeApi(login, counted=telemetry.count_request)
-    connection = NatsConnection(settings.defaults.nats_url, credentials=settings.nats_credentials)
+    connection = NatsConnection(
+        settings.defaults.nats_url,
+        credentials=settings.nats_credentials,
+        authority=settings.nats_authority,
+    )
     controller = Controller(
         api,
         settings.defaults,

@@ -81,6 +81,16 @@ def audit(job: str) -> str:
     return _fit(f"{job}-audit")
 
 
+def backup(job: str) -> str:
+    """Name of the Pod that backs a job up."""
+    return _fit(f"{job}-backup")
+
+
+def restore(job: str) -> str:
+    """Name of the Pod that restores a job from a backup."""
+    return _fit(f"{job}-restore")
+
+
 def service_account(job: str) -> str:
     """Name of the workers' ServiceAccount."""
     return _fit(f"{job}-worker")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nats.aio.client import RawCredentials
 from nkeys import NkeysError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -36,7 +37,9 @@ class Settings:
         defaults: the cluster's defaults for jobs.
         namespaces: the watched namespaces; empty for all.
         job_rules: folder with the rules for what jobs may name, a file for each key; None if there are none.
-        nats_credentials: path of the operator's own credentials; None if the server does not authenticate clients.
+        nats_credentials: the operator's own, or the path of a file with them; None if the server does not authenticate
+            clients.
+        nats_authority: certificates of those who sign the NATS server's (PEM); a `tls://` URL needs them.
         nats_job_bytes: that the streams of a job may take together, of one replica.
         probe_host: address on which the probes are served.
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
@@ -48,7 +51,8 @@ class Settings:
     defaults: ClusterDefaults
     namespaces: tuple[str, ...] = ()
     job_rules: str | None = None
-    nats_credentials: str | None = None
+    nats_credentials: str | RawCredentials | None = None
+    nats_authority: str = ""
     nats_job_bytes: int = MOST_BYTES
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
@@ -82,7 +86,17 @@ class Settings:
         if not url:
             raise SpecError("RLJOB_NATS_URL", "is not set: give the NATS server's address, nats://host:4222")
         storage = environment.get("RLJOB_STORAGE", "").rstrip("/")
-        issuer = _file(environment, "RLJOB_NATS_ISSUER")
+        secret = _file(environment, "RLJOB_NATS_ISSUER")
+        authority = _file(environment, "RLJOB_NATS_CA")
+        if authority and "BEGIN CERTIFICATE" not in authority:
+            raise SpecError("RLJOB_NATS_CA", f"{environment['RLJOB_NATS_CA']} holds no certificate (PEM)")
+        if url.startswith("tls://") and not (authority or secret):
+            raise SpecError(
+                "RLJOB_NATS_CA",
+                f"is not set, and RLJOB_NATS_URL is {url}: name a file with the certificates (PEM) of those who sign "
+                "the server's; for a public authority, the system's",
+            )
+        issuer = replace(_issuer(secret), authority=authority) if secret else None
         return cls(
             defaults=ClusterDefaults(
                 nats_url=url,
@@ -92,7 +106,7 @@ class Settings:
                 image=environment.get("RLJOB_WORKER_IMAGE", "rljob-worker"),
                 per_job=True,
                 containers=True,
-                issuer=_issuer(issuer) if issuer else None,
+                issuer=issuer,
                 template=_template(environment),
                 egress=_egress(environment),
             ),
@@ -100,7 +114,12 @@ class Settings:
                 n.strip() for n in environment.get("WATCH_NAMESPACES", "").split(",") if n.strip()
             ),
             job_rules=environment.get("RLJOB_JOB_RULES") or None,
-            nats_credentials=environment.get("RLJOB_NATS_CREDENTIALS") or None,
+            nats_credentials=(
+                RawCredentials(operator_credentials(issuer))  # with what this release needs to be allowed
+                if issuer
+                else environment.get("RLJOB_NATS_CREDENTIALS") or None
+            ),
+            nats_authority=issuer.trusted if issuer else authority,
             nats_job_bytes=number("RLJOB_NATS_JOB_GB", 16, least=1, most=1_000_000) * 1_000_000_000,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),

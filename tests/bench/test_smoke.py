@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench.__main__ import NAMES
 
-from bench import engine, learning, overlap, replicas, store
+from bench import engine, learning, overlap, replicas, store, tls
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +34,13 @@ def test_replicas_beside_one_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert [case["replicas"] for case in cases] == [1, 3]
     assert all(case["taken_per_second"] > 0 for case in cases)
     assert "append ms" in capsys.readouterr().out
+
+
+def test_encrypted_beside_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = tls.main(tls.SMOKE)["cases"]
+    assert [case["messages"] for case in cases] == [*tls.PAYLOADS, tls.SMALL]
+    assert all(case["plain_per_second"] > 0 and case["tls_per_second"] > 0 for case in cases)
+    assert "ratio" in capsys.readouterr().out
 
 
 def test_engine_beside_generate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from rljob_core.records import (
     Record,
     RecordBatch,
     Rewarded,
+    SpecInForce,
     StepCommitted,
     StepRestored,
     TrainerAttempt,
@@ -71,12 +72,7 @@ class Story:
         """What an audit would read."""
         sequences = (n for n in count(1) if n not in self.lost)
         return Evidence(
-            ledger=tuple(
-                LedgerMessage(n, RecordBatch(e.writer, e.records), None, e.counts, f"c{n}", f"c{n}")
-                if e.snapshot is None
-                else LedgerMessage(n, None, e.snapshot, e.counts, f"c{n}", f"c{n}")
-                for n, e in zip(sequences, self.ledger, strict=False)
-            ),
+            ledger=tuple(self._message(n, e) for n, e in zip(sequences, self.ledger, strict=False)),
             metrics=tuple(self.metrics),
             summary={"exit": "Running"},
             payloads=tuple(self.payloads),
@@ -86,6 +82,11 @@ class Story:
             unreadable=tuple(self.unreadable),
             job=JOB,
         )
+
+    def _message(self, n: int, entry: Entry) -> LedgerMessage:
+        digest = f"c{n}" if any(isinstance(r, SpecInForce) for r in self.records()) else ""
+        batch = RecordBatch(entry.writer, entry.records) if entry.snapshot is None else None
+        return LedgerMessage(n, batch, entry.snapshot, entry.counts, digest, digest)
 
     def write(self, *records: Record) -> None:
         """One message of the ledger."""
@@ -103,10 +104,15 @@ class Story:
 
     # ---- what happens in a job
 
-    def coordinator(self, number: int, instance: str) -> None:
-        """A coordinator takes over."""
+    def coordinator(self, number: int, instance: str, spec: dict[str, Any] | None = None) -> None:
+        """A coordinator takes over; `spec`: None if it is of a release that did not record its spec."""
         self.writer = Writer(number, instance)
-        self.write(EpochClaimed(number, instance, JOB))
+        self.write(EpochClaimed(number, instance, JOB), *([SpecInForce(spec)] if spec else []))
+
+    def began_under(self, spec: dict[str, Any]) -> None:
+        """The first coordinator is of a release that records the spec and digests of the ledger."""
+        claim = self.ledger[0]
+        self.ledger[0] = replace(claim, records=(*claim.records, SpecInForce(spec)))
 
     def trainer(self, attempt: int) -> None:
         """A trainer gang starts from the newest version."""

@@ -24,7 +24,7 @@ from rljob_core.records import (
     Generated,
     StepCommitted,
 )
-from rljob_core.spec import RLJobSpec
+from rljob_core.spec import API_VERSION, RLJobSpec
 from rljob_core.trajectory import (
     FinishReason,
     Segment,
@@ -129,3 +129,13 @@ def write_run(story: Story, folder: RunFolder) -> None:
             await publish(story, server.url)
 
     asyncio.run(store())
+
+
+def write_whole_run(story: Story, folder: RunFolder, *, model: str = IDENTITY.model) -> None:
+    """The same with a whole manifest of the job, and tensors of the versions that would still have them."""
+    write_run(story, folder)
+    metadata = {"name": IDENTITY.name, "namespace": IDENTITY.namespace}
+    manifest = {"apiVersion": API_VERSION, "kind": "RLJob", "metadata": metadata, "spec": SPEC}
+    folder.write(replace(IDENTITY, manifest=manifest, given=manifest, model=model))
+    for key in ("v2-a1", "v3-a1"):
+        (folder.weights / key / "weights.safetensors").write_bytes(key.encode() * 1000)

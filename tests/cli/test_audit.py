@@ -41,7 +41,7 @@ def verdict(story: Story) -> dict[str, set[str]]:
 
 
 def test_finds_nothing_in_a_clean_job_and_counts_it() -> None:
-    findings = audit(job().evidence())
+    findings = audit(with_spec().evidence())
     assert refuted(findings.checks) == {}
     assert findings.holds
     assert findings.counts["planned"] == 14
@@ -331,6 +331,12 @@ def too_stale_and_all_admit_it(story: Story) -> None:
     refeed(story, "g5", span=VersionSpan(0, 2))
 
 
+@planted(bound_by_ledger=set(members("g5")), bound_by_trainer=set(members("g5")))
+def tokens_of_a_version_to_come(story: Story) -> None:
+    story.alter(Generated, of("g5"), span=VersionSpan(2, 3))
+    refeed(story, "g5", span=VersionSpan(2, 3))
+
+
 @planted(bound_by_trainer={"g5.0"}, same_payloads={"g5.0"})
 def too_stale_and_only_the_trainer_saw_it(story: Story) -> None:
     refeed(story, "g5.0", span=VersionSpan(0, 2))
@@ -489,7 +495,7 @@ def committed_but_never_fed(story: Story) -> None:
     del story.fed[2]
 
 
-@planted(same_batches=set(members("g6")))
+@planted(same_batches=set(members("g6")), bound_by_trainer=set(members("g6")))
 def fed_but_never_committed(story: Story) -> None:
     story.fed.insert(2, FedMicroBatch(0, 2, 1, 1, tuple(story.read(t) for t in members("g6"))))
 
@@ -724,18 +730,91 @@ def a_snapshot_after_records_that_contradict_one_another(story: Story) -> None:
     story.ledger.insert(-1, Entry(story.writer, (GroupAborted("g0", "TooLong"),)))
 
 
-def unlike_specs() -> Story:
-    """A job whose second coordinator claims under another spec."""
+SPEC: dict[str, Any] = {
+    "data": {"promptsPerStep": 2, "groupSize": 2, "seed": 1},
+    "algorithm": {"scaleByStd": True},
+    "reward": {"functions": ["exact_match"]},
+}
+
+
+def with_spec() -> Story:
+    """A job whose coordinator recorded its spec."""
     story = job()
-    spec = SpecInForce({"data": {"promptsPerStep": 4, "groupSize": 8}, "algorithm": {"scaleByStd": True}})
-    at = next(
+    story.began_under(SPEC)
+    return story
+
+
+@planted(with_spec, specs={"step 3", "g6"})
+def sizes_that_are_not_in_the_spec(story: Story) -> None:
+    """All steps before have other sizes than the spec's, too, but only the open one is altered here."""
+    story.alter(BufferOpened, lambda r: r.step == 3, capacity=4)
+    story.alter(GroupReserved, lambda r: r.group == "g6", siblings=8)
+
+
+@planted(with_spec, specs={"spec.reward.functions", "spec.data.seed"})
+def immutable_fields_that_changed_with_the_coordinator(story: Story) -> None:
+    other = {**SPEC, "data": {**SPEC["data"], "seed": 2}, "reward": {"functions": ["another"]}}
+    story.coordinator(2, "two", other)
+
+
+@planted(with_spec)
+def a_spec_that_changed_with_the_coordinator(story: Story) -> None:
+    story.coordinator(2, "two", {**SPEC, "algorithm": {"scaleByStd": False}})
+
+
+@planted(with_spec, specs={f"message {len(job().ledger) + 1}"})
+def a_spec_of_no_coordinator(story: Story) -> None:
+    story.write(SpecInForce(SPEC))
+
+
+@planted(with_spec, specs={"message 1"})
+def a_claim_with_two_specs(story: Story) -> None:
+    story.began_under(SPEC)
+
+
+@planted(with_spec, sources={f"message {len(job().ledger) + 1}"})
+def a_claim_whose_spec_was_removed(story: Story) -> None:
+    story.coordinator(2, "two")
+    story.trainer(3)
+
+
+@planted(with_spec)
+def a_claim_of_a_rollback(story: Story) -> None:
+    story.coordinator(2, "two")
+    story.revoke(story.version)
+
+
+@planted(with_spec, unaltered={"version 2"})
+def a_manifest_that_names_the_ledger_before_its_step_was_assigned(story: Story) -> None:
+    name_ledger(story, 2, "c1")
+
+
+@planted(with_spec)
+def a_manifest_that_names_the_ledger_as_its_step_was_assigned(story: Story) -> None:
+    name_ledger(story, 2, f"c{place_of_commit(story, 2) - 1}")
+
+
+@planted(with_spec, unaltered={"version 2"})
+def a_manifest_that_names_the_ledger_after_its_commit(story: Story) -> None:
+    name_ledger(story, 2, f"c{place_of_commit(story, 2)}")
+
+
+def place_of_commit(story: Story, version: int) -> int:
+    """Sequence of the message that commits a version."""
+    return 1 + next(
         n
         for n, e in enumerate(story.ledger)
         for r in e.records
-        if isinstance(r, BufferOpened) and r.step == 3
+        if isinstance(r, StepCommitted) and r.version == version
     )
-    story.ledger.insert(at, Entry(story.writer, (spec,)))
-    return story
+
+
+def name_ledger(story: Story, version: int, digest: str) -> None:
+    """A version's manifest and commit have this digest of the ledger."""
+    story.alter(StepCommitted, lambda r: r.version == version, ledger=digest)
+    for n, m in enumerate(story.manifests):
+        if m.version == version and m.proposal is not None:
+            story.manifests[n] = replace(m, proposal=replace(m.proposal, ledger=digest))
 
 
 # ---- prompts, rewards and reports
@@ -766,11 +845,6 @@ def the_trainer_was_sent_another_reward(story: Story) -> None:
 @planted(evaluations={"version 2"})
 def a_mean_reward_that_was_published_otherwise(story: Story) -> None:
     story.metrics[1] = replace(story.metrics[1], reward_mean=0.75)
-
-
-@planted(unlike_specs, specs={"step 3", "g6"})
-def sizes_that_are_not_in_the_spec(story: Story) -> None:
-    """From step 3 on the spec has other sizes than the buffers and groups."""
 
 
 @pytest.mark.parametrize("name", PLANTED)

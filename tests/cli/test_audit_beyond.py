@@ -12,7 +12,7 @@ from evidence_builder import JOB, Entry, Story, job, members, refuted
 from rljob_cli.audit import audit
 from rljob_cli.audit.evidence import Findings, Verdict
 from rljob_cli.audit.table import EXIT_CODES, as_text
-from rljob_core.records import EpochClaimed, SpecInForce, StepCommitted, Writer
+from rljob_core.records import EpochClaimed, StepCommitted, Writer
 from rljob_core.trajectory import VersionSpan
 
 
@@ -157,7 +157,7 @@ def under(bound: int, **algorithm: object) -> Story:
         "data": {"promptsPerStep": 2, "groupSize": 2},
         "algorithm": {"scaleByStd": True, **algorithm},
     }
-    story.ledger.insert(1, Entry(story.writer, (SpecInForce(spec),)))
+    story.began_under(spec)
     return story
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from evidence_builder import Entry, job
 from evidence_files import IDENTITY, UID, payload, publish, streams, write_run
 from invocation import children
 from typer.testing import CliRunner, Result
 
+from rljob_cli.audit import read
 from rljob_cli.audit.read import read_folder
 from rljob_cli.audit.streams import payloads_left
 from rljob_cli.main import app
@@ -24,6 +27,7 @@ from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
 from rljob_core.records import (
     EpochClaimed,
     GroupAborted,
+    Writer,
 )
 from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
@@ -116,6 +120,27 @@ def test_reads_from_the_users_own_server(folder: RunFolder, nats_server: Embedde
     (folder.path / "job.json").write_text(json.dumps({**asdict(identity), "nats_url": nats_server.url}))
     asyncio.run(publish(story, nats_server.url))
     assert audit(folder).exit_code == 0
+
+
+def test_nothing_is_created_on_the_users_own_server(
+    folder: RunFolder, nats_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "PATIENCE_SECONDS", 1.0)
+    write_run(job(), folder)
+    identity = folder.identity()
+    assert identity is not None
+    other = replace(identity, uid=uuid.uuid4().hex, nats_url=nats_server.url)
+    (folder.path / "job.json").write_text(json.dumps(asdict(other)))
+    assert audit(folder).exit_code != 0
+
+    async def found() -> list[str]:
+        client = await nats.connect(nats_server.url)
+        try:
+            return [info.config.name for info in await client.jetstream().streams_info()]
+        finally:
+            await client.close()
+
+    assert not [name for name in asyncio.run(found()) if other.uid in name]
 
 
 def test_damaged_files_are_named(folder: RunFolder) -> None:
@@ -237,6 +262,22 @@ def test_the_ledger_of_another_job(folder: RunFolder) -> None:
     write_run(story, folder)
     said = refutations(folder)
     assert said["sources"] == [f"of the ledger is of the job another, not of {UID}"]
+
+
+@pytest.mark.parametrize(
+    ("former", "says"), [("former", []), ("third", ["of the ledger is of the job former, not of third"])]
+)
+def test_the_ledger_of_a_job_that_was_restored_as_another(
+    folder: RunFolder, former: str, says: list[str]
+) -> None:
+    story = job()
+    story.alter(EpochClaimed, lambda r: True, job="former")
+    number = story.writer.number + 1
+    story.writer = Writer(number, "restore")
+    story.write(EpochClaimed(number, "restore", UID, former=former))
+    write_run(story, folder)
+    # The snapshots still name the job of the story, of which the audit says so elsewhere.
+    assert refutations(folder).get("sources", []) == says
 
 
 class Dying(MemoryStore):

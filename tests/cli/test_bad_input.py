@@ -156,7 +156,7 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
             "--set spec.rollout.pools.gpu.replicas: the list has no item 'gpu'",
         ),
         ("spec.rollout.pools.7.replicas=3", "--set spec.rollout.pools.7.replicas: the list has no item '7'"),
-        ("spec.steps.more=3", "--set spec.steps.more: 'more' is looked for in a value that holds no fields"),
+        ("spec.steps.more=3", "--set spec.steps.more: what stands before 'more' has no fields"),
         ("spec.steps=[1", "--set spec.steps: line 1, column 3: not YAML: "),
     ],
 )

@@ -194,7 +194,7 @@ class Silent(Bigrams):
 
 ENGINES: list[tuple[type[Bigrams], str, str]] = [
     (WideTokens, "responses-have-what-was-asked-for", "tokens of 'b' are int64[1], not int32[1]"),
-    (PositiveLogprobs, "responses-have-what-was-asked-for", "not finite and at most 0"),
+    (PositiveLogprobs, "responses-have-what-was-asked-for", "not a finite float32 and at most 0"),
     (
         BeyondTheVocabulary,
         "responses-have-what-was-asked-for",

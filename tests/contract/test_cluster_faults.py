@@ -224,6 +224,7 @@ async def test_what_was_acknowledged_is_there_once(
     first = store_at(cluster.urls[0], create=True)
     await first.open()
     leader = await cluster.leader(LEDGER)
+    await first.queue(Channel.TRAJECTORIES, "payload", name="q", ack_wait=5.0)
     stores = [first]
     for number in range(SIZE):  # at every server, whatever becomes of it
         stores.append(store_at(cluster.urls[number]))

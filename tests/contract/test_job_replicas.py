@@ -59,7 +59,7 @@ async def test_the_operator_gives_streams_as_many_replicas_as_the_job_says(
 
         await prepare(streams, job_of(asking, 3))  # while the job runs
         async with asyncio.timeout(SECONDS):
-            while (raised := await replicas_of(cluster.urls[1], asking)).pop("queue") < 2:  # noqa: ASYNC110
+            while (raised := await replicas_of(cluster.urls[1], asking)).pop("queue") < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)  # a queue follows its stream
         assert set(raised.values()) == {3}
         while len(taken) < 20:

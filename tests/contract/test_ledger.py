@@ -120,6 +120,30 @@ async def test_a_ledger_of_another_job_is_refused(store: MessageStore) -> None:
         await Ledger(store, job="u2", instance="b").replay()
 
 
+async def test_a_ledger_that_was_restored_is_of_the_job_that_continues_it(store: MessageStore) -> None:
+    former, state = await take_charge(store, "a")
+    await append(former, state, opened(0))
+    writer = state.writer.successor("restore")
+    await former.claim(writer, [EpochClaimed(writer.number, "restore", "u2", former=JOB)])
+
+    ledger = Ledger(store, job="u2", instance="b")
+    state = await ledger.replay()
+    assert (state.job, state.writer, state.buffers.next_step) == ("u2", writer, 1)
+    follower = writer.successor("b")
+    await ledger.claim(follower, [EpochClaimed(follower.number, "b", "u2")])
+    assert (await Ledger(store, job="u2", instance="c").replay()).writer == follower
+    with pytest.raises(CorruptLedger, match="message 3 of the ledger is of the job u2, not of u1"):
+        await Ledger(store, job=JOB, instance="d").replay()
+
+
+async def test_a_ledger_cannot_be_continued_by_who_names_another_former_job(store: MessageStore) -> None:
+    ledger, state = await take_charge(store, "a")
+    writer = state.writer.successor("restore")
+    await ledger.claim(writer, [EpochClaimed(writer.number, "restore", "u2", former="u3")])
+    with pytest.raises(CorruptLedger, match="message 2 of the ledger is of the job u3, not of u1"):
+        await Ledger(store, job="u2", instance="b").replay()
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [

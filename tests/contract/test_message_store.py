@@ -8,11 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import nats
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Delivery, Message, MessageStore, Queue, first_sequence
+from rljob_core.stream_names import stored_subject
 from rljob_runtime.messaging.nats import queue as nats_queue
+from rljob_runtime.messaging.nats.client import EagerClient, Received
+from rljob_runtime.messaging.nats.own_queue import OwnQueue
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -249,6 +255,36 @@ async def test_headers_can_be_read_without_payloads(store: MessageStore) -> None
     assert without_id(message) == Message(2, "p", b"", {"Rljob-Summary": "[1]"}, 5000)
 
 
+async def test_headers_are_read_as_they_come_by_a_reader_that_pauses(connect: Connect) -> None:
+    reader, writer = await connect(), await connect()
+    found: list[Message] = []
+    caught_up = asyncio.Event()
+
+    async def read() -> None:
+        async for batch in reader.read(Channel.REWARDS, headers_only=True):
+            found.extend(batch)
+            await caught_up.wait()
+            if len(found) == 700:
+                return
+
+    async def write(number: int) -> None:
+        await writer.publish(Channel.REWARDS, "r", bytes(number), headers={"Size": str(number)})
+
+    async with asyncio.timeout(SECONDS):
+        reading = asyncio.create_task(read())
+        await write(1)
+        while not found:  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*map(write, range(2, 601)))
+        caught_up.set()
+        for number in range(601, 701):
+            await write(number)
+        await reading
+    assert [m.sequence for m in found] == list(range(1, 701))
+    assert {(m.headers["Size"], m.data) for m in found} == {(str(m.size), b"") for m in found}
+    assert {m.size for m in found} == set(range(1, 701))
+
+
 async def test_each_reader_gets_everything(connect: Connect) -> None:
     stores = [await connect() for _ in range(3)]
     readers = [asyncio.create_task(collect(s.read(Channel.METRICS), 20)) for s in stores]
@@ -345,16 +381,18 @@ async def test_a_fetch_that_was_cancelled_loses_nothing(store: MessageStore) -> 
 
 
 @pytest.mark.usefixtures("together")
-async def test_a_fetch_is_bounded_in_bytes_but_gives_at_least_one(store: MessageStore) -> None:
-    queue = await store.queue(Channel.REWARDS, "r", name="q")
-    for _ in range(4):
-        await store.publish(Channel.REWARDS, "r", bytes(10_000))
+@pytest.mark.parametrize("channel", [Channel.REWARDS, Channel.WORK])
+async def test_a_fetch_is_bounded_in_bytes_but_gives_at_least_one(
+    store: MessageStore, channel: Channel
+) -> None:
+    queue = await store.queue(channel, "r", name="q")
+    stored = [await store.publish(channel, "r", bytes(10_000)) for _ in range(4)]
     taken = await queue.fetch(messages=10, max_bytes=25_000, timeout=SECONDS)
     assert len(taken) == 2
     taken += await queue.fetch(messages=10, max_bytes=100, timeout=SECONDS)
     assert len(taken) == 3
     taken += await queue.fetch(messages=10, max_bytes=100_000, timeout=SECONDS)
-    assert [d.message.sequence for d in taken] == [1, 2, 3, 4]
+    assert [d.message.sequence for d in taken] == stored
 
 
 async def test_what_is_not_acknowledged_comes_again(store: MessageStore) -> None:
@@ -505,14 +543,14 @@ async def test_deleting_twice_or_what_never_was_is_no_error(store: MessageStore)
     assert (await store.depths())["rewards"] == 1
 
 
-async def test_purging_removes_a_suffix_and_its_queues(store: MessageStore) -> None:
+async def test_purging_removes_a_suffix(store: MessageStore) -> None:
     queue = await store.queue(Channel.WORK, "engine.gone", name="gone")
     for suffix in ("engine.gone", "engine.gone", "engine.stays"):
         await store.publish(Channel.WORK, suffix, b"x")
     await fetch(queue, messages=1)
     await store.purge(Channel.WORK, "engine.gone")
     assert (await store.depths())["work"] == 1
-    # Its place is free for a queue of another name: a work queue allows one per suffix.
+    # Its place is free for a queue of another name.
     again = await store.queue(Channel.WORK, "engine.gone", name="another")
     await store.publish(Channel.WORK, "engine.gone", b"new")
     assert [d.message.data for d in await fetch(again)] == [b"new"]
@@ -707,6 +745,46 @@ async def test_a_queue_continues_through_kills(own_server: EmbeddedServer) -> No
     await store.close()
 
 
+async def test_a_queue_with_a_single_reader_begins_again_when_its_stream_does(
+    own_server: EmbeddedServer,
+) -> None:
+    """While the connection lasts: in a cluster, other servers may come back with older files."""
+    store = await open_on(own_server, job="j")
+    queue = await store.queue(Channel.WORK, "r", name="q")
+    for _ in range(3):
+        await store.publish(Channel.WORK, "r", b"old")
+    assert len(await fetched(queue, 3)) == 3
+    call, stream = store._connection.call, store._streams.stream(Channel.WORK)
+    config = (await call(f"STREAM.INFO.{stream}", {}))["config"]
+    await call(f"STREAM.DELETE.{stream}", {})
+    await call(f"STREAM.CREATE.{stream}", config)
+    await store.publish(Channel.WORK, "r", b"new")
+    assert isinstance(queue, OwnQueue)
+    queue._reader._look_at = 0.0  # it looks now and then, in a cluster
+    assert [d.message.data for d in await fetch(queue)] == [b"new"]
+    await store.close()
+
+
+async def test_acknowledged_work_does_not_come_again_though_the_server_dies_before_it_knows(
+    own_server: EmbeddedServer,
+) -> None:
+    store = await open_on(own_server)
+    queue = await store.queue(Channel.WORK, "r", name="q")
+    for number in range(10):
+        await store.publish(Channel.WORK, "r", b"%d" % number)
+    taken = await fetched(queue, 10)
+    own_server.pause()
+    for delivery in taken[:7]:
+        await delivery.ack()
+    await own_server.kill()
+    await own_server.start()
+    assert sorted(d.message.data for d in await fetched(queue, 3)) == [b"7", b"8", b"9"]
+    async with asyncio.timeout(SECONDS):
+        while (await store.depths())["work"] > 3:  # noqa: ASYNC110  an acknowledgement has no answer
+            await asyncio.sleep(0.01)
+    await store.close()
+
+
 async def test_an_idle_queue_and_reader_hear_of_what_comes_after_a_kill(own_server: EmbeddedServer) -> None:
     store = await open_on(own_server)
     queue = await store.queue(Channel.WORK, "trainer", name="trainer")
@@ -819,6 +897,75 @@ async def test_a_reader_notices_that_the_server_lost_what_was_read(
             async for _ in reader:
                 pass
     assert cut.value.last == 0
+    await store.close()
+
+
+async def asked(server: EmbeddedServer) -> tuple[Client, list[str]]:
+    """A client, and the subjects of the requests to JetStream that it hears from now on."""
+    listener, subjects = await nats.connect(server.url), []
+
+    async def hear(message: Msg) -> None:
+        subjects.append(message.subject)
+
+    await listener.subscribe("$JS.API.>", cb=hear)
+    await listener.flush()
+    return listener, subjects
+
+
+async def test_who_reads_headers_asks_for_no_payloads_of_what_comes(own_server: EmbeddedServer) -> None:
+    store = await open_on(own_server)
+    listener, subjects = await asked(own_server)
+    reader = store.read(Channel.TRAJECTORIES, headers_only=True)
+    for number in range(200):
+        await store.publish(Channel.TRAJECTORIES, "p", bytes(1000 + number))
+        (message,) = await anext(reader)
+        assert (message.sequence, message.size) == (2 + number, 1000 + number)
+    await listener.flush()
+    # The first message, and what a slow machine takes for the end of the messages, at most each second.
+    assert len([subject for subject in subjects if "DIRECT.GET" in subject]) < 100
+    assert not [subject for subject in subjects if "CONSUMER" in subject]
+    await listener.close()
+    await store.close()
+
+
+async def test_a_stream_of_which_the_server_says_nothing_is_read(own_server: EmbeddedServer) -> None:
+    """As those of earlier releases."""
+    store = await open_on(own_server, job="j")
+    stream = store._streams.stream(Channel.REWARDS)
+    config = (await store._connection.call(f"STREAM.INFO.{stream}", {}))["config"]
+    del config["republish"]
+    await store._connection.call(f"STREAM.UPDATE.{stream}", config)
+    reader = store.read(Channel.REWARDS)
+    async with asyncio.timeout(SECONDS):
+        for number in range(20):
+            await store.publish(Channel.REWARDS, "r", b"%d" % number)
+            assert [m.data for m in await anext(reader)] == [b"%d" % number]
+    resumed = await open_on(own_server, job="j")
+    config = (await store._connection.call(f"STREAM.INFO.{stream}", {}))["config"]
+    assert config["republish"]["dest"] == stored_subject("rljob.j.rewards.>")
+    await resumed.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("lost", [1, 3, 10])
+async def test_a_message_that_does_not_arrive_is_read_nevertheless(
+    own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """A server may drop messages on their way to a client: no answer ends without them being missed."""
+    store = await open_on(own_server)
+    for number in range(10):
+        await store.publish(Channel.REWARDS, "r", b"%d" % number)
+    deliver, arrived = EagerClient.deliver, []
+
+    def drop(client: EagerClient, subscription: int, message: Received) -> None:
+        if "Nats-Num-Pending" in (message.headers or {}):
+            arrived.append(message)
+        if len(arrived) != lost or message is not arrived[-1]:
+            deliver(client, subscription, message)
+
+    monkeypatch.setattr(EagerClient, "deliver", drop)
+    assert [m.data for m in await collect(store.read(Channel.REWARDS), 10)] == [b"%d" % n for n in range(10)]
+    assert len(arrived) > 10, "it was asked for again"
     await store.close()
 
 

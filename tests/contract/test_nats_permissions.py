@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,17 @@ import cluster_jobs
 import psutil
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, operator
+from cut_files import cut_messages, damage_descriptions, stream_folder
 
+from rljob_cli.audit import audit
+from rljob_cli.audit.read import read_configured
+from rljob_cli.backup.index import Index
+from rljob_cli.backup.place import FolderPlace
+from rljob_cli.backup.restore_on_cluster import restore_configured
+from rljob_cli.backup.sources import back_up_configured
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
-from rljob_core.errors import StoreFull, StoreUnavailable
+from rljob_core.errors import SpecError, StoreFull, StoreUnavailable
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_SIGNAL,
@@ -42,6 +50,7 @@ from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
+from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
@@ -56,17 +65,21 @@ class Site:
         self.folder = folder
         self.issuer = issuer(seeds)
 
-    def credentials(self, holder: Holder, uid: str) -> str:
-        return job_credentials(self.issuer, holder, namespace="default", job="roles", uid=uid)
+    def credentials(self, holder: Holder, uid: str, generation: int = 0) -> str:
+        return job_credentials(
+            self.issuer, holder, namespace="default", job="roles", uid=uid, generation=generation
+        )
 
-    def store(self, holder: Holder, uid: str, *, of: str | None = None, **options: object) -> NatsStore:
+    def store(
+        self, holder: Holder, uid: str, *, of: str | None = None, generation: int = 0, **options: object
+    ) -> NatsStore:
         """A role's store; `of`: the UID of the job whose streams it tries for."""
         names = StreamNames.of_job(namespace="default", job="roles", uid=of or uid)
         return NatsStore(
             self.server.url,
             subject=names.subject,
             stream_prefix=names.prefix,
-            credentials=self.credentials(holder, uid),
+            credentials=self.credentials(holder, uid, generation),
             inbox=inbox_of(uid, holder),
             **{"patience": 20.0, "create": False} | options,  # type: ignore[arg-type]
         )
@@ -82,10 +95,15 @@ class Site:
         finally:
             await store.close()
 
-    async def create(self, uid: str) -> None:
+    async def create(self, uid: str, *, restorable: bool = False) -> None:
         """Let a job have its accounts and streams."""
         async with self.operating() as streams:
-            assert await streams.prepare(job_of(uid), TRAJECTORY_BYTES)
+            assert await streams.prepare(job_of(uid), TRAJECTORY_BYTES, restorable=restorable)
+
+    def environment(self, holder: Holder, uid: str) -> dict[str, str]:
+        """The variables of a pod with that role's credentials."""
+        credentials = self.credentials(holder, uid)
+        return {"RLJOB_NATS_URL": self.server.url, "RLJOB_NATS_CREDENTIALS": credentials}
 
     def operating(self) -> AbstractAsyncContextManager[JobStreams]:
         """The operator's part, connected."""
@@ -151,27 +169,33 @@ ALLOWED: dict[Holder, set[str]] = {
     Holder.COORDINATOR: {
         "write ledger", "write work", "write training", "write versions", "write metrics",
         "event of coordinator", "signal coordinator", "signal engine.pod-0.ab12",
-        "read ledger", "read trajectories", "read rewards", "read signals",
+        "read ledger", "read trajectories", "read rewards", "read versions", "read signals",
         "get ledger", "get trajectories", "get rewards", "get versions", "delete trajectories", "delete rewards",
         "last ledger", "last trajectories", "last rewards", "last versions", "count trajectories",
-        "get progress", "last progress", "list progress", "purge progress",
-        "purge work", "take events", "get weights", "last weights", "list weights",
+        "read progress", "get progress", "last progress", "list progress", "purge progress",
+        "purge work", "take events", "read weights", "get weights", "last weights", "list weights",
     },
     Holder.ROLLOUT: {
-        "write progress", "get progress", "last progress", "delete progress",
-        "write trajectories", "event of rollout", "signal engine.pod-0.ab12", "read versions", "take work",
-        "get weights", "last weights",
+        "write progress", "read progress", "get progress", "last progress", "delete progress",
+        "write trajectories", "event of rollout", "signal engine.pod-0.ab12",
+        "read versions", "get versions", "last versions",
+        "take work", "get work", "last work", "delete work",
+        "read weights", "get weights", "last weights",
     },
-    Holder.REWARD: {"write rewards", "event of reward", "take trajectories", "get trajectories", "last trajectories"},
+    Holder.REWARD: {
+        "write rewards", "event of reward", "take trajectories", "count trajectories", "read trajectories",
+        "get trajectories", "last trajectories",
+    },
     Holder.TRAINER: {
-        "event of trainer", "take training", "get trajectories", "last trajectories",
-        "write weights", "get weights", "last weights", "list weights", "purge weights",
+        "event of trainer", "take training", "get training", "last training", "delete training",
+        "read trajectories", "get trajectories", "last trajectories",
+        "write weights", "read weights", "get weights", "last weights", "list weights", "purge weights",
     },
     Holder.READER: {
         "read ledger", "read trajectories", "read rewards", "read versions", "read metrics", "read signals",
         "get ledger", "get trajectories", "get rewards", "get versions", "get metrics", "depths",
         "last ledger", "last trajectories", "last rewards", "last versions", "last metrics",
-        "get weights", "last weights", "list weights", "list progress",
+        "read weights", "get weights", "last weights", "list weights", "list progress",
     },
 }  # fmt: skip
 
@@ -186,7 +210,13 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
 
     async def take(channel: Channel, suffix: str, name: str) -> None:
         queue = await store.queue(channel, suffix, name=name)
-        await queue.fetch(messages=1, max_bytes=1 << 20, timeout=0.05)
+        # Only what is refused is known sooner.
+        await queue.fetch(messages=1, max_bytes=1 << 20, timeout=1.0)
+        if isinstance(queue, NatsQueue):  # its requests have no answers of which it hears
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{store._streams.stream(channel)}.{name}"
+            await store._connection.retried(
+                partial(store._connection.request, subject, b'{"batch":1,"no_wait":true}')
+            )
 
     known: dict[str, Callable[[], Awaitable[object]]] = {"depths": store.depths}
     for channel in Channel:
@@ -218,8 +248,9 @@ async def filled(site: Site, uid: str) -> str:
     """A job with something in each stream."""
     for holder, names in {
         Holder.COORDINATOR: ["write ledger", "write versions", "write metrics", "signal coordinator"],
-        Holder.ROLLOUT: ["write trajectories"],
+        Holder.ROLLOUT: ["write trajectories", "write progress"],
         Holder.REWARD: ["write rewards"],
+        Holder.TRAINER: ["write weights"],
     }.items():
         async with site.opened(holder, uid) as store:
             for name in names:
@@ -364,28 +395,141 @@ async def test_an_answer_that_is_sent_elsewhere_does_nothing(
         assert signals == ["coordinator"]
 
 
-@pytest.mark.parametrize("place", ["{subject}.ledger.records", "$JS.API.STREAM.DELETE.{prefix}_ledger"])
-async def test_a_consumer_that_delivers_elsewhere_does_nothing(site: Site, filled: str, place: str) -> None:
-    names = StreamNames.of_job(namespace="default", job="roles", uid=filled)
-    versions, filter_subject = names.stream(Channel.VERSIONS), names.subject_of(Channel.VERSIONS, ">")
-    config = {
-        "name": "pushed",
-        "filter_subject": filter_subject,
-        "deliver_policy": "all",
-        "ack_policy": "none",
-        "deliver_subject": place.format(subject=names.subject, prefix=names.prefix),
-    }
-    async with (
-        site.opened(Holder.READER, filled) as reader,
-        site.connection(
-            site.credentials(Holder.ROLLOUT, filled), inbox_of(filled, Holder.ROLLOUT)
-        ) as connection,
-    ):
-        before = await reader.depths()
-        subject = f"CONSUMER.CREATE.{versions}.pushed.{filter_subject}"
-        await connection.call(subject, {"stream_name": versions, "config": config})
-        await asyncio.sleep(0.3)
-        assert await reader.depths() == before
+#: The queues that the operator has created, and who takes from them.
+SHARED = {
+    (Channel.TRAJECTORIES, "reward"): Holder.REWARD,
+    (Channel.EVENTS, "coordinator"): Holder.COORDINATOR,
+}
+
+
+@pytest.fixture
+async def queued(site: Site, filled: str) -> str:
+    """A job with a message that waits in each queue."""
+    async with site.opened(Holder.COORDINATOR, filled) as store:
+        await store.publish(Channel.WORK, "engine.pod-0.ab12", b"x")
+        await store.publish(Channel.TRAINING, "trainer.1", b"x")
+        await store.publish(Channel.EVENTS, "coordinator", b"x")
+    return filled
+
+
+async def state(site: Site, names: StreamNames, uid: str) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    """Of each stream, how many messages it has; and its consumers, with what they have delivered."""
+    found = {}
+    async with site.operating() as job_streams, job_streams._client(job_of(uid)) as client:
+        for stream in names.all_streams:
+            info = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", b"{}")).data)
+            consumers = []
+            for name in (queue for channel, queue in SHARED if names.stream(channel) == stream):
+                answer = await client.request(f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"{}")
+                consumers.append(json.loads(answer.data))
+            assert info["state"]["consumer_count"] == len(consumers), stream
+            found[stream] = (
+                info["state"]["messages"],
+                [
+                    {key: c[key] for key in ("config", "delivered", "ack_floor", "num_pending")}
+                    for c in consumers
+                ],
+            )
+    return found
+
+
+def attacks_by_consumers(names: StreamNames, uid: str, holder: Holder) -> Iterator[tuple[str, bytes]]:
+    """Requests that create, change, delete, pause or reset a consumer of each stream, of each kind."""
+    queue = f"{names.stream(Channel.TRAJECTORIES)}.reward"
+    places = (
+        "",
+        f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
+        f"{names.subject}.ledger.records",
+        inbox_of(uid, holder),
+    )
+    subjects = {names.stream(channel): names.subject_of(channel, ">") for channel in Channel}
+    for stream, subject in (subjects | {names.signal_stream: f"{names.signal_subject}>"}).items():
+        for name, place in zip(("pulled", "pushed", "reward", "coordinator"), places, strict=True):
+            config = {
+                "filter_subject": subject,
+                "ack_policy": "explicit",
+                "ack_wait": 1_000_000,
+                "name": name,
+                **({"deliver_subject": place} if place else {}),
+            }
+            for action in ("", "create", "update"):
+                body = json.dumps({"stream_name": stream, "config": config, "action": action}).encode()
+                for request in (
+                    f"CREATE.{stream}",
+                    f"CREATE.{stream}.{name}",
+                    f"CREATE.{stream}.{name}.{subject}",
+                    f"DURABLE.CREATE.{stream}.{name}",
+                ):
+                    yield request, body
+        for name in ("reward", "coordinator"):
+            pause = b'{"pause_until":"2200-01-01T00:00:00Z"}'
+            yield from (
+                (f"{request}.{stream}.{name}", pause)
+                for request in ("DELETE", "PAUSE", "RESET", "UNPIN", "LEADER.STEPDOWN")
+            )
+        yield f"LIST.{stream}", b"{}"
+        yield f"NAMES.{stream}", b"{}"
+
+
+@pytest.mark.parametrize("holder", ALLOWED)
+async def test_no_role_touches_a_consumer(site: Site, queued: str, holder: Holder) -> None:
+    """Whoever creates a consumer chooses where its messages go: one request after another, which drains a queue."""
+    names = StreamNames.of_job(namespace="default", job="roles", uid=queued)
+    before = await state(site, names, queued)
+    async with site.connection(site.credentials(holder, queued), inbox_of(queued, holder)) as connection:
+        for request, body in attacks_by_consumers(names, queued, holder):
+            with pytest.raises(JetStreamError, match="permissions violation"):
+                await connection.request(f"$JS.API.CONSUMER.{request}", body)
+    assert await state(site, names, queued) == before
+
+
+@pytest.mark.parametrize("holder", ALLOWED)
+async def test_no_role_takes_from_anothers_queue_or_acknowledges_for_it(
+    site: Site, queued: str, holder: Holder
+) -> None:
+    names = StreamNames.of_job(namespace="default", job="roles", uid=queued)
+    async with site.connection(site.credentials(holder, queued), inbox_of(queued, holder)) as connection:
+        for (channel, name), taker in SHARED.items():
+            queue = f"{names.stream(channel)}.{name}"
+            async with site.opened(taker, queued) as store:
+                taking = await store.queue(channel, ">", name=name)
+                (taken,) = await taking.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS)
+                held = partial(store._connection.call, f"CONSUMER.INFO.{queue}", {})
+                assert (await held())["num_ack_pending"] == 1
+                if taker is holder:
+                    continue
+                for subject, body in (
+                    (f"$JS.API.CONSUMER.MSG.NEXT.{queue}", b'{"batch":1}'),
+                    (taken._reply, b"+ACK"),
+                    (taken._reply, b"+TERM"),
+                    (taken._reply, b"-NAK"),
+                    (taken._reply, b"+NXT"),
+                ):
+                    with pytest.raises(JetStreamError, match="permissions violation"):
+                        await connection.request(subject, body)
+                assert (await held())["num_ack_pending"] == 1
+        own = {Holder.ROLLOUT: Channel.WORK, Holder.TRAINER: Channel.TRAINING}
+        for channel in set(own.values()) - {own.get(holder)}:
+            stream = names.stream(channel)
+            for request in ("DIRECT.GET", "STREAM.MSG.GET", "STREAM.MSG.DELETE"):
+                with pytest.raises(JetStreamError, match="permissions violation"):
+                    await connection.request(f"$JS.API.{request}.{stream}", b'{"seq":2}')
+
+
+@pytest.mark.parametrize(
+    ("holder", "name"), [(Holder.ROLLOUT, "take work"), (Holder.TRAINER, "take training")]
+)
+async def test_work_that_its_reader_has_acknowledged_is_gone(
+    site: Site, queued: str, holder: Holder, name: str
+) -> None:
+    channel, suffix, queue = _QUEUES[name]
+    async with site.opened(holder, queued) as store, asyncio.timeout(SECONDS):
+        taking = await store.queue(channel, suffix, name=queue)
+        (taken,) = await taking.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS)
+        assert await store.get(channel, [taken.message.sequence]) == [taken.message]
+        await taken.ack()
+        while await store.get(channel, [taken.message.sequence]) != [None]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def _some(batches):
@@ -507,8 +651,7 @@ class Workers:
         environment = {
             **os.environ,
             "RLJOB_CONFIG": str(self._file),
-            "RLJOB_NATS_URL": self._site.server.url,
-            "RLJOB_NATS_CREDENTIALS": self._site.credentials(holder, self._config.uid),
+            **self._site.environment(holder, self._config.uid),
             "RLJOB_POD": pod,
             **more,
         }
@@ -524,9 +667,9 @@ class Workers:
             )
         return self.processes[pod]
 
-    async def train(self) -> None:
-        """Start the trainer, and again while it fails, as the operator does."""
-        for attempt in range(1, 4):
+    async def train(self, *, after: int = 0) -> None:
+        """Start the trainer, and again while it fails, as the operator does after that attempt."""
+        for attempt in range(after + 1, after + 4):
             trainer = await self.start(Holder.TRAINER, f"trainer-{attempt}", RLJOB_ATTEMPT=str(attempt))
             if await trainer.wait() == 0:
                 return
@@ -565,18 +708,24 @@ async def until(store: NatsStore, done: Callable[[StepMetrics], bool]) -> StepMe
 
 @pytest.mark.slow
 async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: Path) -> None:
-    """Through a restart of the server, an engine's death, and events that a role sends under another one's name."""
+    """Through a restart of the server, an engine's death, and events that a role sends under another one's name.
+
+    It is backed up meanwhile, with the credentials of the audit, and goes on as a job of another cluster.
+    """
     uid = uuid4().hex
     tiny_model(tmp_path / "model")
     await site.create(uid)
+    config = config_of(tmp_path, uid)
     async with (
-        Workers(site, tmp_path, config_of(tmp_path, uid)) as workers,
+        Workers(site, tmp_path, config) as workers,
         site.opened(Holder.READER, uid, patience=100) as reader,
     ):
         training = asyncio.create_task(workers.train())
         try:
             async with asyncio.timeout(200):
                 await until(reader, lambda line: line.version >= 2)
+                backup = FolderPlace(tmp_path / "backup")
+                taken = await back_up_configured(config, backup, site.environment(Holder.READER, uid))
                 async with site.opened(Holder.REWARD, uid) as reward:
                     for event in (EngineGone("a-0"), RoleFailed("trainer", "forged")):
                         await reward.publish(Channel.EVENTS, "reward", COORDINATOR_EVENT.dump_json(event))
@@ -598,6 +747,37 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
         assert "died: exit code 137" in workers.logs()
         for trouble in ("permissions violation", "was not informed"):
             assert trouble not in workers.logs()
+    assert taken.index.version >= 2
+    await _goes_on_elsewhere(tmp_path / "elsewhere", backup, config, taken.index)
+
+
+async def _goes_on_elsewhere(folder: Path, backup: FolderPlace, former: JobConfig, index: Index) -> None:
+    """Restore a job into another installation, under another UID, and train it to its end."""
+    site, uid = Site(folder, Seeds.complete({}, os.urandom)), uuid4().hex
+    config = config_of(folder, uid)
+    config = config.model_copy(update={"spec": former.spec})
+    async with site.server:
+        await site.create(uid, restorable=True)
+        environment = site.environment(Holder.RESTORER, uid)
+        await restore_configured(backup, config, environment)
+        reading = site.environment(Holder.READER, uid)
+        await _holds(config, reading, versions=index.version)
+        with pytest.raises(SpecError, match="the job roles has run, or a restore of it broke off"):
+            await restore_configured(backup, config, environment)
+        await site.create(uid)
+        with pytest.raises(StoreUnavailable):
+            await site.store(Holder.RESTORER, uid, patience=3.0, connect=3.0).open()
+        async with site.opened(Holder.READER, uid) as reader:
+            line = STEP_METRICS.validate_json((await reader.last(Channel.METRICS)).data)
+        async with Workers(site, folder, config) as workers:
+            await workers.train(after=line.trainer_attempt)
+        await _holds(config, reading, versions=6)
+
+
+async def _holds(config: JobConfig, environment: dict[str, str], *, versions: int) -> None:
+    findings = audit(await read_configured(config, environment))
+    assert findings.holds, [check for check in findings.checks if not check.holds]
+    assert findings.counts["versions"] == versions
 
 
 async def test_the_operator_reads_how_much_each_engine_has_to_do(site: Site, uid: str) -> None:
@@ -626,6 +806,82 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
         await coordinator.grow(Channel.TRAJECTORIES, wanted)
         assert await job_streams.prepare(job, wanted - 1), "it is large enough"
         await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
+
+
+async def test_a_stream_of_an_earlier_release_is_told_of_too(site: Site, uid: str) -> None:
+    job = job_of(uid)
+    stream = StreamNames.of_job(namespace="default", job="roles", uid=uid).stream(Channel.REWARDS)
+    async with site.operating() as job_streams, job_streams._client(job) as client:
+
+        async def call(request: str, body: dict[str, Any]) -> dict[str, Any]:
+            answer = await client.request(f"$JS.API.STREAM.{request}.{stream}", json.dumps(body).encode())
+            return json.loads(answer.data)["config"]
+
+        created = await call("INFO", {})
+        await call("UPDATE", {name: value for name, value in created.items() if name != "republish"})
+        assert await job_streams.prepare(job, TRAJECTORY_BYTES)
+        assert await call("INFO", {}) == created
+
+
+async def test_a_role_waits_for_the_queue_that_the_operator_creates(site: Site, uid: str) -> None:
+    names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
+    deletion = f"$JS.API.CONSUMER.DELETE.{names.stream(Channel.TRAJECTORIES)}.reward"
+    async with (
+        site.operating() as job_streams,
+        site.opened(Holder.ROLLOUT, uid) as rollout,
+        site.opened(Holder.REWARD, uid) as reward,
+    ):
+        queue = await reward.queue(Channel.TRAJECTORIES, "payload", name="reward")
+        async with job_streams._client(job_of(uid)) as client:
+            assert b'"success":true' in (await client.request(deletion, b"{}")).data
+        fetching = asyncio.create_task(queue.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS))
+        opening = asyncio.create_task(reward.queue(Channel.TRAJECTORIES, "payload", name="reward"))
+        await rollout.publish(Channel.TRAJECTORIES, "payload", b"x")
+        await asyncio.sleep(0.5)
+        assert not opening.done()
+        assert not fetching.done()
+        assert await job_streams.prepare(job_of(uid), TRAJECTORY_BYTES)
+        await opening
+        assert [delivery.message.data for delivery in await fetching] == [b"x"]
+
+
+@pytest.fixture
+async def own_site(tmp_path: Path) -> AsyncIterator[Site]:
+    """A site whose server may die."""
+    site = Site(tmp_path)
+    await site.server.start()
+    yield site
+    await site.server.kill()
+
+
+async def test_the_operator_creates_a_queue_without_the_state_of_the_one_before_it(own_site: Site) -> None:
+    """A power cut has damaged its description, and its state is ahead of the stream that lost its end."""
+    uid = uuid4().hex
+    await own_site.create(uid)
+    async with own_site.opened(Holder.ROLLOUT, uid) as rollout, own_site.opened(Holder.REWARD, uid) as reward:
+        queue = await reward.queue(Channel.TRAJECTORIES, "payload", name="reward")
+        taken: set[str] = set()
+
+        async def store_and_take(*names: str) -> None:
+            for name in names:
+                await rollout.publish(Channel.TRAJECTORIES, "payload", name.encode())
+            async with asyncio.timeout(SECONDS):
+                while not set(names) <= taken:
+                    for delivery in await queue.fetch(messages=8, max_bytes=1 << 20, timeout=1.0):
+                        taken.add(delivery.message.data.decode())
+                        await delivery.ack()
+
+        await store_and_take(*(f"old{number}" for number in range(8)))
+        while await reward.unacknowledged(Channel.TRAJECTORIES, "reward"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)  # its state is written down a while after it has changed
+        await own_site.server.kill()
+        folder = stream_folder(own_site.folder, "trajectories")
+        cut_messages(folder, 5)
+        damage_descriptions(folder, stream=False, queues=True)
+        await own_site.server.start()
+        await own_site.create(uid)
+        await store_and_take("new0", "new1")
 
 
 async def test_a_job_that_the_server_has_no_room_for_says_so(site: Site) -> None:
@@ -686,6 +942,30 @@ async def test_a_job_that_is_removed_leaves_no_stream_and_no_way_in(site: Site, 
     assert kept == [f"{account}.jwt.deleted"]
 
 
+async def test_another_generation_ends_the_credentials_of_one_job_alone(site: Site, uid: str) -> None:
+    other = uuid4().hex
+    await site.create(other)
+    job = job_of(uid)
+    spec = job.spec.model_copy(update={"nats": NatsSpec(credentials_generation=1)})
+    revoked = job.model_copy(
+        update={"spec": spec, "metadata": job.metadata.model_copy(update={"generation": 1})}
+    )
+    async with (
+        site.operating() as job_streams,
+        site.opened(Holder.COORDINATOR, uid, patience=2) as old,
+        site.opened(Holder.COORDINATOR, other) as beside,
+    ):
+        await old.publish(Channel.METRICS, "steps", b"{}")
+        assert await job_streams.prepare(revoked, TRAJECTORY_BYTES)
+        with pytest.raises(StoreUnavailable):
+            await old.publish(Channel.METRICS, "steps", b"{}")
+        with pytest.raises(StoreUnavailable, match="Authorization"):
+            await site.store(Holder.READER, uid, patience=2).open()
+        async with site.opened(Holder.COORDINATOR, uid, generation=1) as new:
+            assert await new.publish(Channel.METRICS, "steps", b"{}") == 2, "the stream has stayed"
+        await beside.publish(Channel.METRICS, "steps", b"{}")
+
+
 async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: Path) -> None:
     uid = uuid4().hex
     before = Site(tmp_path)
@@ -708,14 +988,10 @@ async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: 
         await after.server.kill()
 
 
-async def test_accounts_outlive_the_server(tmp_path: Path) -> None:
-    site, uid = Site(tmp_path), uuid4().hex
-    await site.server.start()
-    await site.create(uid)
-    await site.server.kill()
-    await site.server.start()
-    try:
-        async with site.opened(Holder.COORDINATOR, uid) as coordinator:
-            assert await coordinator.publish(Channel.METRICS, "steps", b"{}") == 1
-    finally:
-        await site.server.kill()
+async def test_accounts_outlive_the_server(own_site: Site) -> None:
+    uid = uuid4().hex
+    await own_site.create(uid)
+    await own_site.server.kill()
+    await own_site.server.start()
+    async with own_site.opened(Holder.COORDINATOR, uid) as coordinator:
+        assert await coordinator.publish(Channel.METRICS, "steps", b"{}") == 1

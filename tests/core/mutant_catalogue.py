@@ -251,11 +251,47 @@ MUTANTS: dict[str, Mutant] = {
         walk=16,
         poison=True,
     ),
+    "a score that no sum can hold is taken": Mutant(
+        "rljob_core.planner.reward_checks",
+        "    if not abs(result.reward) <= len(functions) * LARGEST_SCORE:\n",
+        "    if False:\n",
+        by=("simulation",),
+    ),
+    "tokens of weights that do not exist are taken": Mutant(
+        "rljob_core.planner.payload_checks",
+        "    if span.max > committed:\n",
+        "    if False:\n",
+        by=("simulation",),
+    ),
     # What only the roles' own code guards.
+    "a response that cannot be is stored": Mutant(
+        "rljob_runtime.roles.rollout.trajectory_publisher",
+        "fault = output_fault(completed, self._progress.limits(completed.id, running.work))",
+        'fault = ""',
+        by=("simulation",),
+    ),
+    "a loss that is not finite is committed": Mutant(
+        "rljob_runtime.roles.trainer.poison",
+        '    for what, value in (("the loss", stats.loss), ("the gradient\'s norm", stats.grad_norm)):\n',
+        "    stats = replace(stats, loss=_shown(stats.loss))\n    for what, value in ():\n",
+        by=("simulation",),
+    ),
+    "weights that are not finite are committed": Mutant(
+        "rljob_runtime.roles.trainer.policy_weights",
+        "tensors=finite_tensors(self._backend.tensors()),",
+        "tensors=self._backend.tensors(),",
+        by=("simulation",),
+    ),
+    "a micro-batch that exhausts memory is not named": Mutant(
+        "rljob_runtime.roles.trainer.trainer",
+        "        except (JobFailed, MemoryError) as error:\n",
+        "        except JobFailed as error:\n",
+        by=("simulation",),
+    ),
     "rollouts start below the minVersion": Mutant(
         "rljob_runtime.roles.rollout.assignments",
-        "        admitted = [w for w in self.waiting if w.min_version <= self._engine.version]\n",
-        "        admitted = [*self.waiting]\n",
+        "self._careful.admit([w for w in self.waiting if w.min_version <= self._engine.version])\n",
+        "self._careful.admit(self.waiting)\n",
         by=("simulation",),
     ),
     "a micro-batch is fed twice": Mutant(

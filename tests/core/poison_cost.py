@@ -69,26 +69,40 @@ def chance(seed: int, *, one_in: int = 1000) -> Poison:
     return lambda _: drawn.random() < 1 / one_in
 
 
-def run(seed: int, poison: Poison, *, step_seconds: float, steps: int = 32) -> Outcome:
+def run(
+    seed: int,
+    poison: Poison,
+    *,
+    step_seconds: float,
+    steps: int = 32,
+    engines: int = 4,
+    siblings: int = 8,
+    restart_seconds: float = RESTART_SECONDS,
+    mode: str = "BoundedAsync",
+) -> Outcome:
     """Simulate one job.
+
+    Args:
+        siblings: of each prompt; 32 prompts of them fit into 64 slots on each engine.
 
     Raises:
         AssertionError: the job did not succeed.
     """
     config = job_config(
         steps=steps,
-        data={"promptsPerStep": 32, "groupSize": 8, "seed": seed},
+        data={"promptsPerStep": 32, "groupSize": siblings, "seed": seed},
+        pipeline={"mode": mode},
         trainer={"microBatchTokens": 4000},
     )
     world = World(
         config,
-        engines=4,
+        engines=engines,
         slots=64,
         length=lambda work: TOKENS[work.seed % len(TOKENS)],
         reward=lambda trajectory: float(sum(trajectory.encode()) % 2),
         step_seconds=step_seconds,
         train_seconds=lambda tokens: 0.0002 * tokens,
-        restart_seconds=RESTART_SECONDS,
+        restart_seconds=restart_seconds,
         poison=poison,
     )
     world.start()

@@ -84,6 +84,14 @@ def test_a_large_engine_that_dies_of_it_accuses_few(
     assert found.deaths <= deaths
 
 
+@pytest.mark.parametrize(("mode", "guilty"), [("Synchronous", 200), ("BoundedAsync", 130)])
+def test_among_all_prompts_of_a_step_which_begin_together_it_is_found_as_soon(mode: str, guilty: int) -> None:
+    shape: dict[str, Any] = {"engines": 2, "siblings": 4, "restart_seconds": 3.0, "mode": mode}
+    found = run(1, prompt(guilty), step_seconds=SHORT, steps=8, **shape)
+    assert found.given_up == (f"g{guilty}",)
+    assert found.deaths == 3
+
+
 def test_of_what_outlives_engines_by_chance_nothing_is_given_up() -> None:
     found = run(2, chance(2, one_in=250), step_seconds=SHORT, steps=8)
     assert found.deaths > 5

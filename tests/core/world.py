@@ -50,7 +50,7 @@ from rljob_core.messages import (
 from rljob_core.planner import Planner
 from rljob_core.records import RecordBatch, StepCommitted, Writer
 from rljob_core.spec import RLJobSpec
-from rljob_core.trajectory import VersionSpan
+from rljob_core.trajectory import VersionSpan, group_of
 
 
 def job_config(**changes: Any) -> JobConfig:
@@ -86,6 +86,18 @@ class SimulatedEngine:
     running: dict[tuple[str, int], VersionSpan] = field(default_factory=dict)
     waiting: list[Generate] = field(default_factory=list)
     taken: set[tuple[str, int]] = field(default_factory=set)
+    beginning: str = ""
+    """The group that it begins, of those that have outlived an engine; it begins the next one a token later."""
+
+    def next(self) -> Generate | None:
+        """What it can begin now."""
+        for work in self.waiting:
+            in_turn = not work.survivor or group_of(work.trajectory) == (
+                self.beginning or group_of(work.trajectory)
+            )
+            if in_turn and work.min_version <= self.version:
+                return work
+        return None
 
     def give(self, work: Any) -> None:
         """Receive an item of the work queue; an attempt that was received before is ignored."""
@@ -232,15 +244,23 @@ class World:
 
     def fill(self, engine: SimulatedEngine) -> None:
         while engine.name in self.engines and len(engine.running) < engine.slots:
-            work = next((w for w in engine.waiting if w.min_version <= engine.version), None)
+            work = engine.next()
             if work is None:
                 return
             engine.waiting.remove(work)
+            if work.survivor and not engine.beginning:
+                engine.beginning = group_of(work.trajectory)
+                self.after(self.step_seconds, lambda: self.begun(engine))
             if self.poison(work):
                 self.poisoned(engine, work)
                 return
             engine.running[work.trajectory, work.attempt] = VersionSpan(engine.version, engine.version)
             self.after(self.length(work) * self.step_seconds, lambda w=work: self.complete(engine, w))
+
+    def begun(self, engine: SimulatedEngine) -> None:
+        """An engine has made the first tokens of what it was beginning."""
+        engine.beginning = ""
+        self.fill(engine)
 
     def poisoned(self, engine: SimulatedEngine, work: Generate) -> None:
         """An engine dies of what it has just started; another instance of its pod follows."""
@@ -249,7 +269,8 @@ class World:
         engine.running, engine.waiting = {}, []
         del self.engines[engine.name]
         pod, number = engine.name.split(".x")
-        self.observe(EngineDied(engine.name, 139, f"it died of {work.trajectory}"))
+        message = f"it died of {work.trajectory}"
+        self.observe(EngineDied(engine.name, 139, message, beginning=engine.beginning))
         successor = SimulatedEngine(f"{pod}.x{int(number or 0) + 1}", engine.slots)
 
         def start() -> None:

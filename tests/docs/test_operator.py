@@ -20,6 +20,7 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.names import Role
+from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.settings import Settings
 from rljob_operator.telemetry import OperatorMetrics
 
@@ -96,6 +97,7 @@ CHANGES: Mapping[str, Any] = {
     "weights.keepVersions": 7,
     "weights.delta.anchorEvery": 7,
     "nats.credentialsSecret": "nats",
+    "nats.credentialsGeneration": 1,
     "nats.replicas": 3,
     "networking.egress.cidr": "10.1.0.0/16",
     "networking.egress.ports": [443],
@@ -156,7 +158,11 @@ def changed(path: str, value: Any) -> RLJob:
 def templates(job: RLJob) -> dict[str, str]:
     """Pod templates by role, those of pools by `rollout` and the pool; the second pool is nobody's business here."""
     defaults = ClusterDefaults(
-        nats_url="nats://nats:4222", weights_uri="/w", checkpoint_uri="/c", trainer_log_uri="/t"
+        nats_url="tls://nats:4222",
+        weights_uri="/w",
+        checkpoint_uri="/c",
+        trainer_log_uri="/t",
+        issuer=issuer(Seeds.complete({}, bytes)),
     )
     found = {}
     uid = {"metadata": {"uid": "u-2"}, "spec": {}}
@@ -277,7 +283,7 @@ def test_the_kustomization_says_where_images_come_from(kubectl: Kubectl, tmp_pat
     assert container["image"] == "registry.example/rljob-operator:0.1.0"
     environment = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert environment["RLJOB_WORKER_IMAGE"] == "registry.example/rljob-worker:0.1.0"
-    assert environment["RLJOB_NATS_URL"] == "nats://nats.rljob-system:4222"
+    assert environment["RLJOB_NATS_URL"] == "tls://nats.rljob-system:4222"
     (setup,) = of_kind(objects, "Job")
     assert setup["spec"]["template"]["spec"]["containers"][0]["image"] == container["image"]
 

@@ -19,7 +19,11 @@ from rljob_core.records import JobFinished
 from rljob_runtime.messaging.ledger import read_batch
 from rljob_runtime.roles.trainer.poison import in_micro_batch, in_step
 
-PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+FAILURES_OF_REWARDS = re.findall(
+    r"^\| `(Reward\w+)` \|", (DOCS / "data-and-rewards.md").read_text(encoding="utf-8"), re.MULTILINE
+)
 FAULTS = [value for value in vars(ends).values() if isinstance(value, Fault)]
 
 
@@ -56,6 +60,13 @@ def _failed(observation: object) -> object:
 
 def test_a_reward_that_raises_is_the_user_s() -> None:
     assert fault_of_words(failure(UnderMistakenReward(job_config()))) is ends.REWARD
+
+
+@pytest.mark.parametrize("reason", FAILURES_OF_REWARDS)
+def test_every_failure_of_a_score_is_of_the_reward(reason: str) -> None:
+    assert {"RewardRaised", "RewardInvalid"} <= set(FAILURES_OF_REWARDS)
+    words = f"1 prompts of step 3 were given up: prompt 1 (g1.0): {reason}: what was sent"
+    assert fault_of_words(words) is ends.REWARD
 
 
 def test_prompts_that_kill_engines_are_the_engine_s() -> None:

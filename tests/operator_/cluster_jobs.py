@@ -41,7 +41,7 @@ async def operator(
     """The operator's part, connected to one server."""
     credentials = folder / "operator.creds"
     credentials.write_text(operator_credentials(issuer))
-    connection = NatsConnection(url, credentials=str(credentials))
+    connection = NatsConnection(url, credentials=str(credentials), authority=issuer.trusted)
     connected = asyncio.Event()
     connection.on_outage = connected.set
     running = asyncio.create_task(connection.run())
@@ -79,9 +79,9 @@ async def prepare(streams: JobStreams, job: RLJob) -> None:
 
 
 async def replicas_of(url: str, uid: str) -> dict[str, Any]:
-    """By stream, its number of replicas; and the servers that follow the reward workers' queue, if there is one."""
+    """The number of replicas, by stream, and of the reward workers' queue."""
     names = StreamNames.of_job(namespace="default", job="j", uid=uid)
-    credentials = stream_credentials(JobKeys(ISSUER, "default", "j", uid))
+    credentials = stream_credentials(JobKeys(ISSUER, "default", "j", uid)) + ISSUER.trusted
     connection = Connection(url, patience=SECONDS, attempt=2, credentials=credentials)
     await connection.open()
     try:
@@ -89,8 +89,8 @@ async def replicas_of(url: str, uid: str) -> dict[str, Any]:
         for name in names.all_streams:
             found[name] = (await connection.call(f"STREAM.INFO.{name}", {}))["config"]["num_replicas"]
         queue = f"CONSUMER.INFO.{names.stream(Channel.TRAJECTORIES)}.reward"
-        info = await connection.find(queue, {}, absent=10014)
-        return found | ({} if info is None else {"queue": len(info["cluster"].get("replicas") or [])})
+        cluster = (await connection.call(queue, {})).get("cluster") or {}
+        return found | {"queue": 1 + len(cluster.get("replicas") or [])}
     finally:
         await connection.close()
 

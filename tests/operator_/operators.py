@@ -76,7 +76,9 @@ def _order(**order: Any) -> int:
 class Operator:
     """The operator in a process of its own, watching one namespace."""
 
-    def __init__(self, kubeconfig: Path, nats_url: str, namespace: str, log: Path) -> None:
+    def __init__(
+        self, kubeconfig: Path, nats_url: str, namespace: str, log: Path, **environment: str
+    ) -> None:
         self._environment = {
             **os.environ,
             "KUBECONFIG": str(kubeconfig),
@@ -85,6 +87,7 @@ class Operator:
             "RLJOB_PROBE_HOST": "127.0.0.1",
             "RLJOB_PROBE_PORT": "0",
             "TMPDIR": str(log.parent),  # for certificates, which a killed process leaves there
+            **environment,
         }
         self.log = log
         self.pid = 0

@@ -191,7 +191,8 @@ def enforced(crds: SharedControlPlane) -> Iterator[Kubectl]:
                 found["data"] = RULES
         kubectl.apply(objects)
         try:
-            until(lambda: refusal(kubectl, {**BASE, "image": "forbidden"}))
+            # Until the API server has seen the ConfigMap, too, it refuses whatever there is.
+            until(lambda: "may not name these images" in refusal(kubectl, {**BASE, "image": "forbidden"}))
             yield kubectl
         finally:
             kubectl("delete", POLICY_KINDS, f"{NAME}-{namespace}")

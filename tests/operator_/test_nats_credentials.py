@@ -18,6 +18,7 @@ from rljob_cli.main import app
 from rljob_core.errors import SpecError
 from rljob_core.ports import Channel
 from rljob_core.spec import API_VERSION, RLJob
+from rljob_core.stream_definitions import stream_definitions
 from rljob_core.stream_names import StreamNames
 from rljob_operator.children.credentials_secret import credentials_secret
 from rljob_operator.nats import accounts as nats_accounts
@@ -31,7 +32,7 @@ from rljob_operator.nats.credentials import (
 )
 from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.jwt import Kind, derived_seed, public_key, seed_of, token
-from rljob_operator.nats.permissions import REPORTS, SERVICES, Holder, permissions
+from rljob_operator.nats.permissions import ANNOUNCEMENTS, REPORTS, SERVICES, Holder, permissions
 
 
 def claims_of(jwt: str) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def seeds(first: int = 1) -> Seeds:
 
 ISSUER = nats_accounts.issuer(seeds())
 KEYS = JobKeys(ISSUER, "team", "sums", "u-1")
-ACCOUNTS = job_accounts(KEYS, revision=1)
+ACCOUNTS = job_accounts(KEYS, revision=1, restorable=True)
 
 
 def render(holder: Holder, issuer: Issuer = ISSUER, **identity: str) -> str:
@@ -136,11 +137,20 @@ def test_a_role_is_held_to_its_own_job_and_its_own_inbox(holder: Holder) -> None
     scopes = {scope["role"]: scope for scope in roles["signing_keys"]}
     assert scopes[holder]["key"] == public_key(KEYS.signing(holder))
     allowed = scopes[holder]["template"]
-    assert allowed["sub"]["allow"] == [f"_INBOX.u-1.{holder}.>"]
+    answers, *heard = allowed["sub"]["allow"]
+    assert answers == f"_INBOX.u-1.{holder}.>"
+    for subject in heard:
+        assert subject.startswith("stored.")
+        assert "team_sums_u-1" in subject or subject.startswith("stored.rljob.team.sums.u-1.")
     assert allowed["allowed_connection_types"] == ["STANDARD"]
     assert allowed["pub"]["allow"]
     for subject in allowed["pub"]["allow"]:
         assert "team_sums_u-1" in subject or subject.startswith("rljob.team.sums.u-1.")
+
+
+def test_nobody_fills_the_streams_of_a_job_that_runs() -> None:
+    _, roles = (verify(token)["nats"] for token in job_accounts(KEYS, revision=2).tokens)
+    assert {scope["role"] for scope in roles["signing_keys"]} == {*Holder} - {Holder.RESTORER}
 
 
 @pytest.mark.parametrize("holder", Holder)
@@ -156,31 +166,48 @@ NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
 @pytest.mark.parametrize(
     ("subject", "holders"),
     [
-        (NAMES.subject_of(Channel.LEDGER, "records"), {Holder.COORDINATOR}),
-        (NAMES.subject_of(Channel.VERSIONS, "policy"), {Holder.COORDINATOR}),
-        (NAMES.subject_of(Channel.METRICS, "steps"), {Holder.COORDINATOR}),
+        (NAMES.subject_of(Channel.LEDGER, "records"), {Holder.COORDINATOR, Holder.RESTORER}),
+        (NAMES.subject_of(Channel.VERSIONS, "policy"), {Holder.COORDINATOR, Holder.RESTORER}),
+        (NAMES.subject_of(Channel.METRICS, "steps"), {Holder.COORDINATOR, Holder.RESTORER}),
         (NAMES.subject_of(Channel.WORK, "engine.pod-0.ab12"), {Holder.COORDINATOR}),
         (NAMES.subject_of(Channel.TRAINING, "trainer.1"), {Holder.COORDINATOR}),
-        (NAMES.subject_of(Channel.TRAJECTORIES, "payload"), {Holder.ROLLOUT}),
+        (NAMES.subject_of(Channel.TRAJECTORIES, "payload"), {Holder.ROLLOUT, Holder.RESTORER}),
         (NAMES.subject_of(Channel.PROGRESS, "g0.0"), {Holder.ROLLOUT}),
         (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.PROGRESS)}", {Holder.COORDINATOR}),
-        (NAMES.subject_of(Channel.REWARDS, "results"), {Holder.REWARD}),
+        (NAMES.subject_of(Channel.REWARDS, "results"), {Holder.REWARD, Holder.RESTORER}),
         (NAMES.subject_of(Channel.EVENTS, "trainer"), {Holder.TRAINER}),
         (NAMES.subject_of(Channel.EVENTS, "rollout"), {Holder.ROLLOUT}),
         (NAMES.signal_subject + "coordinator", {Holder.COORDINATOR}),
         (NAMES.signal_subject + "engine.pod-0.ab12", {Holder.COORDINATOR, Holder.ROLLOUT}),
         (f"$JS.API.STREAM.CREATE.{NAMES.stream(Channel.LEDGER)}", set()),
-        (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.TRAJECTORIES)}", {Holder.COORDINATOR}),
+        (
+            f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.TRAJECTORIES)}",
+            {Holder.COORDINATOR, Holder.RESTORER},
+        ),
+        (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.TRAJECTORIES)}", {Holder.RESTORER}),
         (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.LEDGER)}", set()),
         (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.WORK)}", {Holder.COORDINATOR}),
         (f"$JS.API.STREAM.PURGE.{NAMES.stream(Channel.LEDGER)}", set()),
         (f"$JS.API.STREAM.DELETE.{NAMES.stream(Channel.WORK)}", set()),
         (f"$JS.API.STREAM.UPDATE.{NAMES.stream(Channel.WORK)}", set()),
-        (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.TRAINING)}.trainer-1", {Holder.TRAINER}),
-        (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.WORK)}.engine-pod-0-ab12", {Holder.ROLLOUT}),
+        (f"$JS.API.DIRECT.GET.{NAMES.stream(Channel.TRAINING)}", {Holder.TRAINER}),
+        (f"$JS.API.DIRECT.GET.{NAMES.stream(Channel.WORK)}", {Holder.ROLLOUT}),
+        (f"$JS.API.DIRECT.GET.{NAMES.stream(Channel.EVENTS)}", set()),
+        (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.TRAINING)}", {Holder.TRAINER}),
+        (f"$JS.API.STREAM.MSG.DELETE.{NAMES.stream(Channel.WORK)}", {Holder.ROLLOUT}),
+        (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.WORK)}.engine-pod-0-ab12", set()),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.EVENTS)}.coordinator", {Holder.COORDINATOR}),
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.TRAJECTORIES)}.reward", {Holder.REWARD}),
-        (f"$JS.API.DIRECT.GET.{NAMES.stream(Channel.LEDGER)}", {Holder.COORDINATOR, Holder.READER}),
+        (
+            f"$JS.API.DIRECT.GET.{NAMES.stream(Channel.LEDGER)}",
+            {Holder.COORDINATOR, Holder.READER, Holder.RESTORER},
+        ),
+        (f"$JS.API.CONSUMER.DELETE.{NAMES.stream(Channel.EVENTS)}.coordinator", set()),
+        (f"$JS.API.CONSUMER.CREATE.{NAMES.signal_stream}.x.{NAMES.signal_subject}>", set()),
+        *(
+            (f"$JS.API.CONSUMER.CREATE.{NAMES.stream(channel)}.x.{NAMES.subject_of(channel, '>')}", set())
+            for channel in Channel
+        ),
         ("$JS.API.STREAM.LIST", set()),
         ("$JS.API.STREAM.NAMES", set()),
         ("$JS.API.INFO", set()),
@@ -188,11 +215,39 @@ NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
 )
 def test_who_may_publish_where(subject: str, holders: set[Holder]) -> None:
     def may(holder: Holder) -> bool:
-        granted = permissions(holder, NAMES, uid="u-1")
-        allowed, denied = granted.publish, granted.publish_denied
-        return any(matches(p, subject) for p in allowed) and not any(matches(p, subject) for p in denied)
+        return any(matches(p, subject) for p in permissions(holder, NAMES, uid="u-1").publish)
 
     assert {holder for holder in Holder if may(holder)} == holders
+
+
+@pytest.mark.parametrize(
+    ("subject", "holders"),
+    [
+        (NAMES.subject_of(Channel.LEDGER, ">"), {Holder.COORDINATOR, Holder.READER, Holder.RESTORER}),
+        (NAMES.subject_of(Channel.TRAJECTORIES, ">"), {Holder.COORDINATOR, Holder.READER}),
+        (NAMES.subject_of(Channel.REWARDS, ">"), {Holder.COORDINATOR, Holder.READER}),
+        (NAMES.subject_of(Channel.VERSIONS, ">"), {Holder.ROLLOUT, Holder.READER}),
+        (NAMES.subject_of(Channel.METRICS, ">"), {Holder.READER}),
+        (f"{NAMES.signal_subject}>", {Holder.COORDINATOR, Holder.READER}),
+        (NAMES.subject_of(Channel.WORK, ">"), {Holder.ROLLOUT}),
+        (NAMES.subject_of(Channel.TRAINING, ">"), {Holder.TRAINER}),
+        (NAMES.subject_of(Channel.EVENTS, ">"), set()),
+    ],
+)
+def test_who_hears_what_is_stored_and_may_ask_for_it(subject: str, holders: set[Holder]) -> None:
+    granted = {holder: permissions(holder, NAMES, uid="u-1") for holder in Holder}
+    heard = f"stored.{subject}"
+    assert {holder for holder in Holder if heard in granted[holder].subscribe} == holders
+    (definition,) = (
+        definition
+        for definition in stream_definitions(NAMES, trajectory_bytes=1)
+        if definition["subjects"] == [subject]
+    )
+    announced = {"src": subject, "dest": heard, "headers_only": True}
+    assert definition.get("republish") == (announced if holders else None)
+    for holder in holders:
+        for request in ("DIRECT.GET", "STREAM.MSG.GET", "STREAM.INFO"):
+            assert f"$JS.API.{request}.{definition['name']}" in granted[holder].publish
 
 
 @pytest.mark.parametrize("name", ["a.b", "*", ">", "a b", ""])
@@ -295,7 +350,8 @@ def test_the_server_begins_with_one_account_which_has_no_streams() -> None:
 def test_a_jobs_accounts_give_nothing_away_but_to_each_other() -> None:
     streams, roles = (verify(token) for token in ACCOUNTS.tokens)
     assert streams["iss"] == roles["iss"] == public_key(ISSUER.signing_seed)
-    assert [export["subject"] for export in streams["nats"]["exports"]] == list(SERVICES)
+    exports = {export["subject"]: export["type"] for export in streams["nats"]["exports"]}
+    assert exports == {**dict.fromkeys(SERVICES, "service"), ANNOUNCEMENTS: "stream"}
     assert {i["account"] for i in roles["nats"]["imports"]} == {streams["sub"]}
     assert "exports" not in roles["nats"]
     assert "disk_storage" not in roles["nats"]["limits"]
@@ -349,6 +405,18 @@ def test_the_longest_names_make_tokens_that_the_server_takes() -> None:
     assert all(len(jwt) < 512 << 10 for jwt in job_accounts(keys, revision=1).tokens)
 
 
+def test_another_generation_has_other_keys_of_roles_and_of_nothing_else() -> None:
+    """The operator connects by its own before it gives the server the accounts of a new generation."""
+    later = replace(KEYS, generation=1)
+    for holder in Holder:
+        assert later.signing(holder) != KEYS.signing(holder)
+        assert later.user(holder) != KEYS.user(holder)
+    assert stream_credentials(later) == stream_credentials(KEYS)
+    streams, roles = job_accounts(later, revision=1).tokens
+    assert streams == ACCOUNTS.tokens[0]
+    assert verify(roles)["sub"] == verify(ACCOUNTS.tokens[1])["sub"]
+
+
 # ------------------------------------------------------------------------------------------------ rljob nats-init
 
 
@@ -359,7 +427,7 @@ def test_nats_init_writes_the_same_again(tmp_path: Path) -> None:
         return {file.name: file.read_text() for file in (tmp_path / "nats").iterdir()}
 
     first = run()
-    assert set(first) == {"seeds.json", "accounts.conf", "secrets.yaml"}
+    assert set(first) == {"seeds.json", "accounts.conf", "server.crt", "server.key", "secrets.yaml"}
     assert run() == first
     known = json.loads(first["seeds.json"])
     found = {m["metadata"]["name"]: m for m in YAML(typ="safe").load_all(first["secrets.yaml"])}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
-import re
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -16,16 +16,15 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
 from e2e.harness.fixtures import SharedControlPlane
-from installation import CHECKOUT, MANIFESTS, Object, of_kind, rendered
+from installation import MANIFESTS, Object, of_kind, rendered
 
 from rljob_core.ports import Channel
-from rljob_operator.nats.accounts import ACCOUNTS_FOLDER, server_config
+from rljob_operator.nats.accounts import ACCOUNTS_FOLDER, secrets
 from rljob_operator.nats.credentials import JobKeys
 from rljob_operator.nats.permissions import Holder
 from rljob_runtime.messaging.nats.server import command, hold_port
 
 CLUSTER = MANIFESTS / "overlays/nats-cluster"
-PAGE = CHECKOUT / "docs/nats-security.md"
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +36,6 @@ def objects(control_plane: SharedControlPlane) -> list[Object]:
 def one(objects: list[Object], kind: str, name: str) -> Object:
     (found,) = [o for o in of_kind(objects, kind) if o["metadata"]["name"] == name]
     return found
-
-
-def make_certificates(folder: Path, names: list[str]) -> None:
-    """An authority and a certificate as the page says they are made without cert-manager; also for this machine."""
-    (script,) = re.findall(r"```sh\n(openssl .*?)^kubectl", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    shown = ",".join(f"DNS:{name}" for name in names)
-    assert f"subjectAltName={shown} " in script
-    script = script.replace(shown, f"{shown},DNS:localhost,IP:127.0.0.1")
-    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
 
 
 class Servers:
@@ -61,13 +51,22 @@ class Servers:
         ports = [
             [held.enter_context(hold_port()).getsockname()[1] for _ in range(3)] for _ in range(self.count)
         ]
-        self.urls = [f"nats://localhost:{client}" for client, _, _ in ports]
+        self.urls = [f"tls://localhost:{client}" for client, _, _ in ports]
         self.routes = [route for _, route, _ in ports]
         files = one(objects, "ConfigMap", "nats")["data"]
-        files["accounts.conf"] = server_config(SEEDS)
         self.mounted = folder / "mounted"
         self.mounted.mkdir()
-        make_certificates(self.mounted, one(objects, "Certificate", "rljob-nats-routes")["spec"]["dnsNames"])
+        made = {
+            s["metadata"]["name"]: s["data"]
+            for s in secrets(SEEDS, namespace="rljob-system", hosts=["localhost"])
+        }
+        (volume,) = [v["projected"] for v in pod["volumes"] if v["name"] == "config"]
+        for source in (source["secret"] for source in volume["sources"] if "secret" in source):
+            data = made[source["name"]]
+            items = source.get("items") or [{"key": name, "path": name} for name in data]
+            for item in items:
+                (self.mounted / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
+        files["accounts.conf"] = (self.mounted / "accounts.conf").read_text()
         for number, (client, route, monitor) in enumerate(ports):
             here = folder / f"nats-{number}"
             here.mkdir()

@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,21 @@ from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats import accounts as nats_accounts
-from rljob_operator.nats.accounts import ISSUER_SECRET, SEEDS_SECRET, SERVER_SECRET, Seeds
+from rljob_operator.nats.accounts import (
+    CERTIFICATE_SECRET,
+    ISSUER_SECRET,
+    ROUTES_SECRET,
+    SEEDS_SECRET,
+    SERVER_SECRET,
+    Seeds,
+)
+from rljob_operator.nats.credentials import operator_credentials
 from rljob_operator.nats.setup import SetupError, set_up
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import command, read_ports
 
-SECRETS = (SEEDS_SECRET, SERVER_SECRET, ISSUER_SECRET)
+SECRETS = (SEEDS_SECRET, SERVER_SECRET, ISSUER_SECRET, CERTIFICATE_SECRET, ROUTES_SECRET)
 
 
 @pytest.fixture
@@ -84,10 +94,33 @@ def test_it_makes_what_is_missing_and_nothing_else(here: Kubectl, service_accoun
     assert (first.returncode, first.stdout) == (0, f"made {', '.join(SECRETS)}\n"), first.stderr
     before = stored(here)
     assert fits(before, here.namespace)
-    here("delete", "secret", SERVER_SECRET)
-    assert run(service_account, here.namespace).stdout == f"made {SERVER_SECRET}\n"
+    here("delete", "secret", CERTIFICATE_SECRET, ROUTES_SECRET)  # which releases before TLS did not have
+    assert run(service_account, here.namespace).stdout == f"made {CERTIFICATE_SECRET}, {ROUTES_SECRET}\n"
     assert run(service_account, here.namespace).stdout == "all Secrets are there; nothing made\n"
     assert stored(here) == before
+
+
+def test_an_upgrade_finds_what_older_releases_made() -> None:
+    """Other accounts or another issuer would be a Secret that an administrator has to delete."""
+    numbers = count(1)
+    made = nats_accounts.secrets(
+        Seeds.complete({}, lambda size: bytes([next(numbers)]) * size), namespace="rljob-system"
+    )
+    data = {m["metadata"]["name"]: m["data"] for m in made}
+    files = data[SERVER_SECRET]["accounts.conf"], data[ISSUER_SECRET]["issuer.json"]
+    assert [sha256(file.encode()).hexdigest()[:16] for file in files] == [
+        "a5f4f09742980c37",
+        "3bd420ed73eeaa29",
+    ]
+
+
+async def test_credentials_that_another_release_has_made_are_left_alone(api: KubeApi, here: Kubectl) -> None:
+    """An operator's permissions change; of these, it makes its own credentials."""
+    await set_up(api, here.namespace)
+    older = base64.b64encode(b"older").decode()
+    here("patch", "secret", ISSUER_SECRET, "--patch", json.dumps({"data": {"user.creds": older}}))
+    assert await set_up(api, here.namespace) == ()
+    assert stored(here)[ISSUER_SECRET]["user.creds"] == older
 
 
 def test_its_service_account_may_do_no_more(here: Kubectl, service_account: Path) -> None:
@@ -190,21 +223,31 @@ def test_the_shipped_server_takes_the_accounts_and_the_operator(
         "0.0.0.0:4222": "127.0.0.1:-1",
         "127.0.0.1:8222": "127.0.0.1:-1",
         "/data": str(tmp_path / "data"),
+        "/etc/nats/": f"{tmp_path}/",
     }
     for place, ours in local.items():
         assert place in text
         text = text.replace(place, ours)
     (tmp_path / "nats-server.conf").write_text(f"{text}\nports_file_dir: {tmp_path}\n")
-    for name, file in ((SERVER_SECRET, "accounts.conf"), (ISSUER_SECRET, "user.creds")):
-        content = base64.b64decode(secrets[name][file]).decode()
+    files = {
+        "accounts.conf": (SERVER_SECRET, "accounts.conf"),
+        "server.crt": (CERTIFICATE_SECRET, "tls.crt"),
+        "server.key": (CERTIFICATE_SECRET, "tls.key"),
+    }
+    for file, (name, key) in files.items():
+        content = base64.b64decode(secrets[name][key]).decode()
         (tmp_path / file).write_text(content.replace("/data", str(tmp_path / "data")))
+    ours = nats_accounts.issuer(nats_accounts.seeds_of({"data": secrets[SEEDS_SECRET]}))
+    theirs = nats_accounts.issuer(Seeds.complete({}, os.urandom))
+    own = base64.b64decode(secrets[ISSUER_SECRET]["user.creds"]).decode() + ours.trusted
     with subprocess.Popen(command(tmp_path / "nats-server.conf"), stderr=subprocess.DEVNULL) as server:
         try:
-            url = until(lambda: read_ports(tmp_path, server.pid))
-            answer = asyncio.run(_ask(url, patience=60, credentials=str(tmp_path / "user.creds")))
+            url = until(lambda: read_ports(tmp_path, server.pid)).replace("nats://", "tls://")
+            answer = asyncio.run(_ask(url, patience=60, credentials=own))
             assert "error" in json.loads(answer.data)  # what it was asked to keep is no account
-            with pytest.raises(StoreUnavailable):
-                asyncio.run(_ask(url, patience=3))
+            foreign = operator_credentials(theirs) + ours.trusted  # of somebody else, who knows our server
+            with pytest.raises(StoreUnavailable, match="Authorization"):
+                asyncio.run(_ask(url, patience=3, credentials=foreign))
         finally:
             server.kill()
 

@@ -29,7 +29,6 @@ from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Ref
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
-from rljob_operator.nats.credentials import operator_credentials
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("rbac")
@@ -196,16 +195,11 @@ SCENES = (trained, on_a_lost_node, suspended, deleted, expired)
 
 @pytest.fixture
 def nats_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server that asks for credentials; the operator's environment has its own, and what makes those of jobs."""
+    """A server that asks for credentials; the operator's environment has what makes its own and those of jobs."""
     seeds = Seeds.complete({}, os.urandom)
-    granted = issuer(seeds)
-    for variable, text in (
-        ("RLJOB_NATS_ISSUER", granted.text()),
-        ("RLJOB_NATS_CREDENTIALS", operator_credentials(granted)),
-    ):
-        file = tmp_path / variable
-        file.write_text(text)
-        monkeypatch.setenv(variable, str(file))
+    file = tmp_path / "issuer.json"
+    file.write_text(issuer(seeds).text())
+    monkeypatch.setenv("RLJOB_NATS_ISSUER", str(file))
     accounts = server_config(seeds, folder=str(tmp_path / "accounts"))
     server = EmbeddedServer(tmp_path / "nats", accounts=accounts)
     asyncio.run(server.start())

@@ -265,6 +265,8 @@ MANIFESTS = [
     case("spec.nats.url", "http://nats:4222", NATS_URL),
     case("spec.managedBy", "me", CONTROLLER),
     case("spec.nats.replicas", 2, said("replicas must be 1, 3 or 5")),
+    case("spec.nats.credentialsGeneration", -1, at_least(0)),
+    case("spec.nats.credentialsGeneration", 1_000_001, at_most(1_000_000)),
     case("spec.networking.egress", [{"cidr": "10.1.2.3"}], CIDR, at="spec.networking.egress[0].cidr"),
     case("spec.networking.egress", [{"cidr": "300.0.0.0/8"}], CIDR, at="spec.networking.egress[0].cidr"),
     case("spec.networking.egress", [{"namespace": "a.b"}], LABEL, at="spec.networking.egress[0].namespace"),
@@ -573,6 +575,7 @@ MAY_CHANGE: list[Object] = [
     {f"{POOL_0}.replicas": 3, f"{POOL_0}.template": {"spec": {"nodeSelector": None}}},
     {"spec.rollout.pools[1]": {"name": "other"}, "spec.evaluation": {}, "spec.weights.keepVersions": 2},
     {"spec.weights.delta": {"anchorEvery": 5}},
+    {"spec.nats": {"credentialsGeneration": 1}},
     {"spec.trainer.backend": "DeepSpeed", "spec.trainer.numNodes": 2},
 ]
 
@@ -617,6 +620,18 @@ def test_all_else_may_change(changes: Object, api: StrictApi) -> None:
         changed(MANIFEST, {"metadata.name": f"free-{MAY_CHANGE.index(changes)}"}), dry_run=False
     )
     api.replace(changed(stored, changes))
+
+
+@pytest.mark.parametrize("fewer", [1, ABSENT])
+def test_credentials_that_were_revoked_stay_so(fewer: Any, api: StrictApi) -> None:
+    path = "spec.nats.credentialsGeneration"
+    name = f"revoked-{'absent' if fewer is ABSENT else fewer}"
+    stored = api.create(changed(MANIFEST, {"metadata.name": name, path: 2}), dry_run=False)
+    with pytest.raises(Refused) as refusal:
+        api.replace(changed(stored, {path: fewer}))
+    assert_refused(
+        refusal.value.reasons, path, "never becomes smaller, because credentials that were revoked"
+    )
 
 
 def test_mode_and_bound_are_patched_together(api: StrictApi, folder: Path) -> None:

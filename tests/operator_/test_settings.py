@@ -10,6 +10,7 @@ import pytest
 
 from rljob_core.errors import SpecError
 from rljob_operator.nats.accounts import Seeds, issuer
+from rljob_operator.nats.credentials import operator_credentials
 from rljob_operator.settings import Settings
 
 URL = {"RLJOB_NATS_URL": "nats://nats:4222"}
@@ -67,6 +68,11 @@ def test_what_a_variable_sets(variable: str, value: str, attribute: str, read: A
     [
         ({}, "RLJOB_NATS_URL", "is not set"),
         ({"RLJOB_NATS_URL": ""}, "RLJOB_NATS_URL", "is not set"),
+        (
+            {"RLJOB_NATS_URL": "tls://nats:4222"},
+            "RLJOB_NATS_CA",
+            "is not set, and RLJOB_NATS_URL is tls://nats",
+        ),
         ({**URL, "RLJOB_WORKERS": "many"}, "RLJOB_WORKERS", "'many' is not a number: write one, such as 8"),
         ({**URL, "RLJOB_WORKERS": "-1"}, "RLJOB_WORKERS", "is not a number"),
         ({**URL, "RLJOB_WORKERS": "0"}, "RLJOB_WORKERS", "at least 1"),
@@ -92,7 +98,10 @@ def read(folder: Path, variable: str, text: str | bytes) -> Settings:
 
 
 def test_an_issuer_is_what_its_secret_says(tmp_path: Path) -> None:
-    assert read(tmp_path, "RLJOB_NATS_ISSUER", ISSUER.text()).defaults.issuer == ISSUER
+    settings = read(tmp_path, "RLJOB_NATS_ISSUER", ISSUER.text())
+    assert settings.defaults.issuer == ISSUER
+    assert settings.nats_credentials == operator_credentials(ISSUER)
+    assert settings.nats_authority == ISSUER.trusted
 
 
 @pytest.mark.parametrize(

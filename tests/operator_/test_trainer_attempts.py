@@ -11,6 +11,7 @@ import pytest
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.decisions.observe import JobMetrics
 from rljob_operator.decisions.status import Phase, condition
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 
@@ -44,6 +45,18 @@ async def test_the_first_attempt_is_1_and_its_number_is_written_before_it_exists
     assert jobs(server) == ["chain-sum-trainer-1"]
     assert (result.status.trainer_attempt, result.status.failures) == (1, 0)
     assert server.log[0] == "status"
+
+
+async def test_a_job_that_was_restored_goes_on_after_the_attempts_that_it_had(
+    server: Any, defaults: ClusterDefaults, make_job: MakeJob
+) -> None:
+    metrics = JobMetrics(step=47, attempt=5)
+    reconciler = Reconciler(server, defaults, clock=lambda: server.now, metrics=lambda: metrics)
+    await reconciler.reconcile(make_job(suspend=True))
+    assert (server.stored.trainer_attempt, server.stored.step) == (0, 47)
+    for _ in range(12):
+        await reconciler.reconcile(make_job())
+    assert (jobs(server), server.stored.trainer_attempt) == (["chain-sum-trainer-6"], 6)
 
 
 async def test_a_crash_is_counted_once_and_followed_by_the_next_attempt_after_the_back_off(

@@ -12,7 +12,7 @@ from small_job import MakeJob
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJob
-from rljob_operator.children.audit_pod import POD_FILE, audit_config_map
+from rljob_operator.children.audit_pod import BACKUP_FILE, POD_FILE, RESTORE_FILE, audit_config_map
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.credentials_secret import secret_name
 from rljob_operator.children.resolved_job import resolve_job
@@ -262,6 +262,40 @@ def test_the_audit_s_pod_is_restricted_and_only_looks_on(make_job: MakeJob, secu
     }
     assert claims == {"shared", "runs"}
     assert JobConfig.model_validate_json(config_map["data"]["config.json"]).uid == "u-1"
+
+
+def test_the_backup_s_pod_is_the_audit_s_with_another_command(
+    make_job: MakeJob, secured: ClusterDefaults
+) -> None:
+    job = make_job(
+        model__uri="pvc://shared/model", weights__uri="s3://bucket/w", model__credentialsSecret="s3"
+    )
+    config_map, audit = audit_pod(job, secured)
+    backup = json.loads(config_map["data"][BACKUP_FILE])
+    (container,), (audits,) = backup["spec"]["containers"], audit["spec"]["containers"]
+    assert backup["metadata"]["name"] == "chain-sum-backup"
+    assert backup["metadata"]["labels"]["app.kubernetes.io/name"] == "rljob-backup"
+    assert container["command"] == ["rljob", "backup", "/etc/rljob/config.json", "TARGET"]
+    assert container["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    same = {"name": "", "command": ""}
+    assert {**container, **same} == {**audits, **same}
+    assert {**backup["spec"], "containers": []} == {**audit["spec"], "containers": []}
+
+
+def test_the_restore_s_pod_writes_where_the_trainer_does(make_job: MakeJob, secured: ClusterDefaults) -> None:
+    job = make_job(model__uri="pvc://shared/model", weights__uri="pvc://runs/w")
+    config_map, audit = audit_pod(job, secured)
+    restore = json.loads(config_map["data"][RESTORE_FILE])
+    restricted(restore["spec"])
+    (container,), (audits,) = restore["spec"]["containers"], audit["spec"]["containers"]
+    assert restore["metadata"]["name"] == "chain-sum-restore"
+    assert container["command"] == ["rljob", "restore", "TARGET", "/etc/rljob/config.json"]
+    assert secret_of(container) == secret_name(job, Holder.RESTORER, ISSUER)
+    assert container["volumeMounts"] == [
+        {k: v for k, v in mount.items() if k != "readOnly" or "claim" not in mount["name"]}
+        for mount in audits["volumeMounts"]
+    ]
+    assert {**restore["spec"], "containers": []} == {**audit["spec"], "containers": []}
 
 
 def test_the_audit_s_pod_is_not_taken_for_a_worker_of_the_job(

@@ -77,12 +77,10 @@ class DoctoredRun:
         """Set fields of the records of a kind."""
         self.change_records(lambda r: {**r, **fields} if r["kind"] == kind and where(r) else r)
 
-    def insert(
-        self, place: int, record: Json, *, writer: Json | None = None, suffix: str = "records"
-    ) -> None:
-        """Insert a message with one record; the chain follows."""
+    def insert(self, place: int, *records: Json, writer: Json | None = None, suffix: str = "records") -> None:
+        """Insert a message of records; the chain follows."""
         given = writer or json.loads(self.ledger[place - 1].data)["writer"]
-        data = json.dumps({"writer": given, "records": [record], "version": 1}).encode()
+        data = json.dumps({"writer": given, "records": records, "version": 1}).encode()
         self.ledger.insert(place, Message(0, suffix, data, {"Nats-Msg-Id": f"inserted/{place}"}))
         self.chain()
 

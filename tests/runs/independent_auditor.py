@@ -66,7 +66,7 @@ class Nats:
 
 @dataclass
 class Ledger:
-    """The records that count, each with the chain digests that the ledger had before it."""
+    """The records that count, each with the chain digests from the newest `training` record to just before it."""
 
     records: list[tuple[Json, frozenset[str]]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -97,8 +97,13 @@ def read_ledger(messages: Iterator[tuple[int, str, dict[str, str], bytes]]) -> L
             for record in batch["records"]:
                 if record["kind"] == "epoch" and record["number"] > writer[0]:
                     writer = (record["number"], record["instance"])
+            kinds = [record["kind"] for record in batch["records"] if not record.get("former")]
+            if kinds.count("spec") != kinds.count("epoch"):
+                found.wrong.append(f"message {sequence} of the ledger has no spec, or one without a claim")
             if (batch["writer"]["number"], batch["writer"]["instance"]) == writer:
                 found.records += [(record, digests) for record in batch["records"]]
+                if any(record["kind"] == "training" for record in batch["records"]):
+                    digests = frozenset()
         digests |= {chain}
     return found
 
@@ -214,9 +219,11 @@ def check(
                 if payload is None or trajectory not in rewards:
                     yield f"{trajectory} was trained without a payload or a reward"
                     continue
-                oldest = min(payload["span"]["min"], item["span"]["min"] if item else step)
-                if step - oldest > bound.get(step, -1):
-                    yield f"{trajectory} was trained too stale"
+                for span in (payload["span"], *([item["span"]] if item else [])):
+                    if not 0 <= span["min"] <= span["max"] <= step:
+                        yield f"{trajectory} was trained with tokens of versions that step {step} cannot have"
+                    if step - span["min"] > bound.get(step, -1):
+                        yield f"{trajectory} was trained too stale"
                 if item and (item["digest"], item["reward"]) != (payload["digest"], rewards[trajectory]):
                     yield f"{trajectory} is another one in the trainer's log"
                 if item and item["prompt"] != int(trajectory[1:].split(".")[0]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,18 @@ from dying_engine import install_dying_engine
 from small_config import small_config
 
 from rljob_contract.tiny_models import tiny_model
+from rljob_core.actions import Announce
 from rljob_core.config import JobConfig
-from rljob_core.messages import COORDINATOR_EVENT, CoordinatorEvent, EngineDied
+from rljob_core.messages import (
+    COORDINATOR_EVENT,
+    ENGINE_WORK,
+    CoordinatorEvent,
+    EngineDied,
+    EngineWorkBatch,
+    Generate,
+)
 from rljob_core.ports import Channel
+from rljob_runtime.messaging.announce import publish_version
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -82,7 +92,8 @@ def start(
         folder = tmp_path / f"rollout-{len(workers)}"
         folder.mkdir()
         values = config.model_dump(mode="json", by_alias=True)
-        values["spec"]["rollout"]["engine"]["options"] = {"start": how}
+        engine = values["spec"]["rollout"]["engine"]
+        engine["options"] = {"start": how, "slots": 8, "words": {"segfault": "segfault"}}
         (folder / "config.json").write_text(JobConfig.model_validate(values).model_dump_json(by_alias=True))
         environment = {
             **os.environ,
@@ -154,6 +165,35 @@ def test_the_coordinator_learns_how_each_engine_died(start: Start, store: Callab
         assert event.exit_code == code
         assert event.message.startswith(words)
         assert len(event.engine.partition(".")[2]) == 8
+
+
+def test_of_what_has_outlived_an_engine_the_report_names_what_the_next_one_began_with(
+    start: Start, store: Callable[[], NatsStore]
+) -> None:
+    """All of it is sent at once, and the engine has room for all of it."""
+    worker = start("")
+
+    async def send() -> list[CoordinatorEvent]:
+        opened = store()
+        await opened.open()
+        await publish_version(opened, Announce(1, 0, None, "", False))
+        while not (serving := re.search(r"engine (\S+) serves", worker.log)):  # noqa: ASYNC110  another process writes it
+            await asyncio.sleep(0.1)
+        words = ["well", "well", "segfault", "well"]
+        work = tuple(
+            Generate(f"g{number}.{sibling}", 1, number, f"{number} {word}", 0, "sampled", 0, survivor=True)
+            for number, word in enumerate(words)
+            for sibling in range(2)
+        )
+        batch = ENGINE_WORK.dump_json(EngineWorkBatch(1, work))
+        await opened.publish(Channel.WORK, f"engine.{serving[1]}", batch)
+        await opened.close()
+        await asyncio.to_thread(worker.end)
+        return await received(store(), 1)
+
+    (event,) = asyncio.run(send())
+    assert isinstance(event, EngineDied)
+    assert event.beginning == "g2"
 
 
 def test_one_that_is_asked_to_end_and_one_that_is_killed_from_outside_report_nothing(

@@ -52,16 +52,24 @@ def prove(job: Job) -> bool:
     finished = state.finished
     if finished is None and job.cut_after_end:
         return False
-    require(
-        finished is not None and finished.outcome == "Succeeded", f"[progress] the job ended as {finished}"
-    )
-    require(state.version >= job.config.spec.steps, f"[progress] it ended at version {state.version}")
+    unlearnable = job.mishaps.unlearnable
+    if finished is not None and finished.outcome == "Failed" and unlearnable is not None:
+        require(unlearnable.is_named_in(finished.message), f"[unlearnable] {unlearnable}: {finished}")
+        job.happened["unlearnable named"] += 1
+    else:
+        succeeded = finished is not None and finished.outcome == "Succeeded"
+        require(succeeded, f"[progress] the job ended as {finished}")
+        require(state.version >= job.config.spec.steps, f"[progress] it ended at version {state.version}")
     require(not state.groups, f"[lost] groups without an end: {', '.join(state.groups)}")
     chain = _chain(job, state)
     fed = list(_fed(job))
     _check_consumed(job, chain, fed)
     _check_given_up(job)
     _check_outputs(job)
+    if unlearnable is not None:
+        proposals = [manifest.proposal for manifest in chain if manifest.proposal is not None]
+        trained = {group_of(t) for proposal in proposals for part in proposal.micro_batches for t in part}
+        require(unlearnable.group not in trained, f"[unlearnable] {unlearnable} was committed")
     if "cut" not in job.happened:
         for line in fed:
             key = (line.step, line.micro_batch, line.attempt, line.epoch)
@@ -71,10 +79,12 @@ def prove(job: Job) -> bool:
 
 
 def _check_outputs(job: Job) -> None:
-    """No engine is blamed for its responses: all of them work correctly."""
+    """No engine is blamed for its responses, as all of them work correctly, except those that are made not to."""
+    false = {job.mishaps.mislabelled, job.mishaps.garbled}
     for _, record in _records(job):
-        refused = isinstance(record, SiblingReset) and record.failure and record.reason == INVALID
-        require(not refused, f"[output] a response was refused: {record}")
+        if isinstance(record, SiblingReset) and record.failure and record.reason == INVALID:
+            require(group_of(record.trajectory) in false, f"[output] a response was refused: {record}")
+            job.happened[f"refused: {record.detail.partition(' ')[0]}"] += 1
 
 
 def _check_given_up(job: Job) -> None:
@@ -136,6 +146,10 @@ def _follow(job: Job) -> tuple[JobState, dict[tuple[int, int, int, int], list[tu
                     sent[key] = min(record.min_version, oldest)
                     inherited[key] = made
             case Generated() if whole:
+                newest = state.version
+                require(
+                    record.span.max <= newest, f"[future] {record.trajectory} is of {record.span} at {newest}"
+                )
                 asked = sent[record.trajectory, record.attempt]
                 require(record.span.min >= asked, f"[min] {record.trajectory} started below version {asked}")
                 made = inherited[record.trajectory, record.attempt]
@@ -196,6 +210,7 @@ def _check_consumed(job: Job, chain: list[WeightManifest], fed: list[FedMicroBat
             if (line.step, line.attempt, line.epoch) == (commit.version - 1, commit.attempt, commit.epoch)
         ]
         starts = [place for place, line in enumerate(lines) if line.micro_batch == 0]
+        require(bool(starts), f"[truth] the trainer's log has lost what version {commit.version} was made of")
         runs = [lines[a:b] for a, b in zip(starts, [*starts[1:], len(lines)], strict=True)]
         made_of = [tuple(tuple(i.trajectory for i in line.items) for line in run) for run in runs]
         require(
@@ -205,4 +220,4 @@ def _check_consumed(job: Job, chain: list[WeightManifest], fed: list[FedMicroBat
             for item in line.items:
                 stale = commit.version - 1 - item.span.min
                 require(stale <= commit.max_staleness, f"[bound] {item.trajectory} was {stale} versions old")
-    require(max(consumed.values()) == 1, "[once] a trajectory was trained twice")
+    require(max(consumed.values(), default=1) == 1, "[once] a trajectory was trained twice")

@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,15 +19,17 @@ from typing import Any
 
 import virtual_time
 from faulty_store import Faults, FaultyStore
+from mislabelling import GarblingEngine, MislabellingStore
 from poison import Poison, PoisonedEngine, any_poison
 from proof import prove, require
+from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.read import collect
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, StoreUnavailable
-from rljob_core.messages import REWARD_QUEUE, EngineDied, RewardResult
+from rljob_core.errors import Fenced, JobFailed, StoreUnavailable
+from rljob_core.messages import REWARD_QUEUE, EngineDied, RewardResult, RoleFailed
 from rljob_core.ports import Channel, first_sequence
 from rljob_core.records import JobFinished
 from rljob_core.spec import PipelineSpec
@@ -37,13 +39,12 @@ from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.ledger import RECORDS, read_batch
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.roles.reward import ResultPublisher
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.trainer import Trainer
-from rljob_runtime.training.backends.emulated import EmulatedBackend
 from rljob_runtime.training.checkpoints import CheckpointStore
-from rljob_runtime.training.options import EmulatedBackendOptions
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -65,6 +66,16 @@ class Tokenizer:
         return bytes(tokens).decode(errors="replace")
 
 
+class Begins(AliveWriter):
+    """Takes the word of what an engine begins, as the process does that watches an engine's."""
+
+    is_read = True
+    name = ""
+
+    def begin(self, name: str) -> None:
+        self.name = name
+
+
 @dataclass(frozen=True)
 class Mishaps:
     """The numbers of faults in a simulated job, and the faults of its store.
@@ -77,6 +88,9 @@ class Mishaps:
         cuts: how often the server's machine dies and loses the ends of its streams.
         change: new pipeline settings that the user sets once; None for no change.
         poison: what kills each engine that generates it, or cannot be scored; None for nothing.
+        unlearnable: what no trainer can learn from; None for nothing.
+        mislabelled: id of a group whose first attempts a rollout worker stores as of weights to come; "" for none.
+        garbled: id of a group to whose first attempts engines without poison respond with NaN; "" for none.
         faults: the probabilities of network faults.
     """
 
@@ -87,6 +101,9 @@ class Mishaps:
     cuts: int = 0
     change: PipelineSpec | None = None
     poison: Poison | None = None
+    unlearnable: Unlearnable | None = None
+    mislabelled: str = ""
+    garbled: str = ""
     faults: Faults = field(default_factory=Faults)
 
 
@@ -119,6 +136,8 @@ class Job:
         self.instances: Counter[str] = Counter()
         self.stop = asyncio.Event()
         self.drains: dict[str, asyncio.Event] = {}
+        self.begins: dict[str, Begins] = {}
+        """What each engine says to the process that watches it."""
         self.changed = asyncio.Event()
         self.done = asyncio.Event()
         self.failure: BaseException | None = None
@@ -140,9 +159,12 @@ class Job:
 
     def connect(self, role: str) -> FaultyStore:
         memory = MemoryStore(self.server, subject=self.config.subject)
-        self.lines[role] = FaultyStore(
-            memory, self.mishaps.faults, random.Random(self.chance.getrandbits(64))
-        )
+        faults, chance = self.mishaps.faults, random.Random(self.chance.getrandbits(64))
+        if self.mishaps.mislabelled and role.startswith("rollout-"):
+            group = self.mishaps.mislabelled
+            self.lines[role] = MislabellingStore(memory, faults, chance, group, self.happened)
+        else:
+            self.lines[role] = FaultyStore(memory, faults, chance)
         return self.lines[role]
 
     def weights(self) -> StoredWeights:
@@ -192,6 +214,7 @@ class Job:
             pool="a",
             nonce=str(number),
             started=asyncio.get_running_loop().time(),
+            alive=self.begins.setdefault(f"{role}.{number}", Begins()),
             changes=self._changes(),
         )
         stop = self.drains[role] = asyncio.Event()
@@ -203,11 +226,11 @@ class Job:
     def _engine(self, options: EmulatedEngineOptions, role: str, number: int) -> EmulatedEngine:
         poison = self.mishaps.poison
         if poison is None or poison.score is not None:
-            return EmulatedEngine(options)
+            return GarblingEngine(options, self.mishaps.garbled)
         return PoisonedEngine(options, poison, lambda trajectory: self._poisoned(role, number, trajectory))
 
     async def _trainer(self, store: FaultyStore, attempt: int) -> None:
-        backend = EmulatedBackend(EmulatedBackendOptions(), world_size=1, sleep=lambda _: None)
+        backend = UnlearningBackend(self.mishaps.unlearnable, self.happened)
         trainer = Trainer(
             self.config,
             store,
@@ -217,8 +240,22 @@ class Job:
             attempt=attempt,
             log_folder=self.folder / "trainer",
         )
-        await trainer.run(self.stop)
+        try:
+            await trainer.run(self.stop)
+        except JobFailed as error:
+            if self.mishaps.unlearnable is None:
+                raise
+            if not self._is_over():
+                # As the process does; what comes after it is another attempt, which hears that the job is over.
+                await publish_event(store, RoleFailed("trainer", str(error), attempt))
+                return
         self.done.set()
+
+    def _is_over(self) -> bool:
+        """Whether the ledger has the job's end."""
+        stream = self.server.job(self.config.subject).streams[Channel.LEDGER]
+        batches = [read_batch(m) for m in stream.since(1) if m.suffix == RECORDS]
+        return any(isinstance(record, JobFinished) for batch in batches for record in batch.records)
 
     async def _reward(self, store: FaultyStore) -> None:
         queue = await TrajectoryStore(store).queue(REWARD_QUEUE, ack_wait=10.0)
@@ -286,7 +323,8 @@ class Job:
         self._suspect(role)
         self.tasks[role].cancel()
         if self.mishaps.poison is not None and self.poisoning.random() < self.mishaps.poison.reported:
-            died = EngineDied(f"{role}.{number}", 139, f"it died of {trajectory}")
+            beginning = self.begins[f"{role}.{number}"].name
+            died = EngineDied(f"{role}.{number}", 139, f"it died of {trajectory}", beginning=beginning)
             self.reports.append(asyncio.create_task(self._report(died)))
 
     async def _report(self, died: EngineDied) -> None:
@@ -321,8 +359,7 @@ class Job:
         """The machine of the server dies; of each stream some of the newest messages are lost."""
         self.happened["cut"] += 1
         job = self.server.job(self.config.subject)
-        ledger = [m for m in job.streams[Channel.LEDGER].since(1) if m.suffix == RECORDS]
-        self.cut_after_end |= any(isinstance(r, JobFinished) for m in ledger for r in read_batch(m).records)
+        self.cut_after_end |= self._is_over()
         for channel in Channel:
             stream = job.streams[channel]
             lost = self.chance.choice([0, 0, 1, 2, 5, 20])
@@ -430,6 +467,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         cut_off=rate / 20,
         late_effect=rate,
     )
+    rare = random.Random(repr(aside.getstate()))  # so that the other draws are what they are without it
     mishaps = Mishaps(
         deaths=chance.randint(0, 4),
         twins=chance.choice([0, 0, 1, 2]),
@@ -438,6 +476,9 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         cuts=chance.choice([0, 0, 0, 1, 2]),
         change=any_pipeline(chance) if chance.random() < 0.6 else None,
         poison=poison,
+        unlearnable=any_unlearnable(rare, prompts=steps * data["promptsPerStep"]),
+        mislabelled=f"g{rare.randrange(3)}" if rare.random() < 0.1 else "",
+        garbled=f"g{rare.randrange(3)}" if rare.random() < 0.1 else "",
         faults=faults,
     )
     return config, mishaps, chance.randint(1, 3)
@@ -501,6 +542,17 @@ def say(text: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def check_outcomes(seeds: Iterable[int]) -> None:
+    """Simulate the jobs of these seeds.
+
+    Raises:
+        AssertionError: jobs failed; it says how to repeat each.
+    """
+    failed = [(seed, error) for seed, error in map(outcome, seeds) if error]
+    replays = "\n".join(f"seed {seed}: {error}\n  replay: make soak SEED={seed}" for seed, error in failed)
+    assert not failed, replays
 
 
 def outcome(seed: int) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hostile import Sent, messages, send
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from simulation import simulate
 from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.memory.store import MemoryStore
+
+pytestmark = pytest.mark.computes
 
 #: Empty heartbeats under a living engine's name, which are not the end of it.
 EMPTY = [Sent(2.0, f"{ENGINE_SIGNALS}rollout-0.1", b"", signal=True)] * 3

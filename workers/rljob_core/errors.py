@@ -10,6 +10,7 @@ RLJobError
 ├── CorruptPayload        bytes from a stream do not decode (counted as a dead letter)
 │   └── UnknownVersion    … because a newer release wrote them
 ├── CorruptLedger         a message of the ledger does not decode, or is another job's; readers stop there
+├── BackupDamaged         a backup lacks what its index names, or holds something else in its place
 ├── WeightsRejected       stored weights do not match the digests in their manifest
 ├── StoreUnavailable      the message store does not answer
 │   └── StreamCut         … with what it had: its server lost messages that were read
@@ -73,6 +74,10 @@ class UnknownVersion(CorruptPayload):
 
 class CorruptLedger(RLJobError):
     """A message of the ledger does not decode, or another job has written it."""
+
+
+class BackupDamaged(RLJobError):
+    """A backup lacks what its index names, or holds something else in its place."""
 
 
 class WeightsRejected(RLJobError):

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from rljob_core.ports import NEWEST_ONLY, WORK_QUEUES, Channel, first_sequence
-from rljob_core.stream_names import StreamNames
+from rljob_core.ports import NEWEST_ONLY, SINGLE_READER, WORK_QUEUES, Channel, first_sequence
+from rljob_core.stream_names import StreamNames, stored_subject
 
 DUPLICATE_WINDOW = 300.0
 """Seconds within which a repeated message id is stored once: longer than any publish is retried."""
 CONSUMERS = 256
-"""Queues and readers that a stream may have at once, where their number does not grow with that of the engines."""
-ENGINE_CONSUMERS = 4096
-"""The same of the streams that each engine reads."""
+"""Queues that a stream may have at once."""
+
+FOLLOWED = SINGLE_READER | {
+    Channel.LEDGER,
+    Channel.TRAJECTORIES,
+    Channel.REWARDS,
+    Channel.VERSIONS,
+    Channel.METRICS,
+}
+"""Channels that are read in order while others write them."""
 
 Definition = dict[str, Any]
 
@@ -53,7 +60,7 @@ def stream_definitions(
             "subjects": [names.subject_of(channel, ">")],
             **common,
             "first_seq": first_sequence(channel),
-            "max_consumers": ENGINE_CONSUMERS if channel in {Channel.WORK, Channel.VERSIONS} else CONSUMERS,
+            "max_consumers": CONSUMERS,
         }
         if channel in WORK_QUEUES:
             stream["retention"] = "workqueue"
@@ -63,6 +70,8 @@ def stream_definitions(
             stream["max_msgs_per_subject"] = 1
         if channel is Channel.METRICS and metrics_to is not None:
             stream["republish"] = {"src": names.subject_of(channel, ">"), "dest": f"{metrics_to}.>"}
+        elif channel in FOLLOWED:
+            stream["republish"] = _announced(names.subject_of(channel, ">"))
         found.append(stream)
     signals = {
         "name": names.signal_stream,
@@ -71,5 +80,11 @@ def stream_definitions(
         "max_msgs_per_subject": 1,
         "max_consumers": CONSUMERS,
         "deny_delete": True,
+        "republish": _announced(f"{names.signal_subject}>"),
     }
     return [*found, signals]
+
+
+def _announced(subject: str) -> Definition:
+    """Readers, which are told of no message otherwise, hear of what is stored, and ask for it."""
+    return {"src": subject, "dest": stored_subject(subject), "headers_only": True}

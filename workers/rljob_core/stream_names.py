@@ -57,6 +57,15 @@ class StreamNames:
         return [*map(self.stream, Channel), self.signal_stream]
 
 
+STORED = "stored"
+"""First token of the subjects on which the server says that a message is stored."""
+
+
+def stored_subject(subject: str) -> str:
+    """The subject on which the server says that a message is stored that was published to `subject`."""
+    return f"{STORED}.{subject}"
+
+
 def inbox_of(uid: str, role: str) -> str:
     """The first tokens of the subjects on which a role of a job receives replies; other roles cannot subscribe."""
     return f"_INBOX.{uid}.{role}"

@@ -66,7 +66,7 @@ def _watched(name: str, *, forked: bool) -> int:
     if end.crashed:
         from rljob_runtime.roles.rollout.death_report import report_death
 
-        report_death(nonce, end.code, end.words)
+        report_death(nonce, end)
     return end.code
 
 

@@ -33,6 +33,7 @@ from rljob_core.errors import (
 )
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
+from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import PipelineSpec
 from rljob_core.words import error_in_words, innermost
 from rljob_runtime.locations import local_path, model_folder
@@ -53,9 +54,17 @@ async def _streams(
     stop: asyncio.Event,  # noqa: ARG001  as any role
     ready: Callable[[], None],  # noqa: ARG001
 ) -> None:
-    """Let the streams hold what the job needs: opening the store has created them, possibly for an earlier spec."""
+    """Create the queues, and let the streams, which opening the store has created, hold what the job needs now."""
     from rljob_runtime.roles.pipeline_change import make_room
 
+    for queue in SHARED_QUEUES:
+        await store.queue(
+            queue.channel,
+            queue.suffix,
+            name=queue.name,
+            ack_wait=queue.ack_wait,
+            max_pending=queue.max_pending,
+        )
     await make_room(store, config)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.charge import Charge
 from rljob_cli.audit.evidence import Violation, damage
-from rljob_core.records import StepCommitted
+from rljob_core.records import MicroBatchAssigned, StepCommitted
 
 
 def unaltered(case: Case) -> Refuted:
     """Check that each message has the digest of itself and all before it, and that the manifests' digests are of these.
 
     A manifest has the digest that the ledger had when its step's last micro-batch was sent. The ledger must have had
-    it before it committed the step, unless the commit was restored because the ledger had lost its end.
+    it between the record of that micro-batch and the commit, unless the commit was restored because the ledger had lost
+    its end. An earlier digest would leave what follows it open to be rewritten.
     """
     found: list[Violation] = []
     seen: dict[str, int] = {}
@@ -25,15 +29,29 @@ def unaltered(case: Case) -> Refuted:
             found.append(damage((f"message {message.sequence}",), text))
         if message.digest:
             seen.setdefault(message.digest, message.sequence)
-        if message.batch is None or message.batch.writer.number > case.history.charge.writer.number:
-            continue
-        found += [
-            Violation(
-                (f"version {record.version}",), "its manifest names a ledger that this one does not continue"
-            )
-            for record in message.batch.records
-            if isinstance(record, StepCommitted)
-            and record.ledger
-            and seen.get(record.ledger, message.sequence) >= message.sequence
-        ]
+    found += _misnamed(case, seen)
     return len(seen), found
+
+
+def _misnamed(case: Case, seen: dict[str, int]) -> Iterator[Violation]:
+    """Commits whose manifest names another digest than the ledger (`seen`) had while the step's proposal was due."""
+    assigned = 0
+    ledger, writer = case.evidence.ledger, case.history.charge.writer
+    valid = {message.sequence for message, _ in Charge().batches(ledger)}
+    for message in ledger:
+        batch = message.batch
+        if batch is None or not message.counts or batch.writer.number > writer.number:
+            continue
+        for record in batch.records:
+            if isinstance(record, MicroBatchAssigned) and message.sequence in valid:
+                assigned = message.sequence
+            elif isinstance(record, StepCommitted) and record.ledger:
+                name, named = (f"version {record.version}",), seen.get(record.ledger)
+                if named is None or named >= message.sequence:
+                    yield Violation(name, "its manifest names a ledger that this one does not continue")
+                elif named < assigned:
+                    text = (
+                        f"its manifest names the ledger up to message {named}, but the step's last micro-batch is in "
+                        f"message {assigned}"
+                    )
+                    yield Violation(name, text)

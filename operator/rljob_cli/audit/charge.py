@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rljob_cli.audit.evidence import LedgerMessage
-from rljob_core.records import EpochClaimed, Record, Writer
+from rljob_core.records import EpochClaimed, Record, RecordBatch, Writer
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Charge:
         fenced: number of records that writers without the newest epoch appended.
         astray: number of messages that are not in the chain.
         missing: sequences of messages that are missing from the middle of the ledger.
-        jobs: (sequence, job UID) of each valid claim.
+        claims: sequence and record of each valid claim.
         writer: the valid writer after the messages read so far.
     """
 
@@ -31,11 +31,15 @@ class Charge:
     fenced: int = 0
     astray: int = 0
     missing: list[int] = field(default_factory=list)
-    jobs: list[tuple[int, str]] = field(default_factory=list)
+    claims: list[tuple[int, EpochClaimed]] = field(default_factory=list)
     writer: Writer = field(default_factory=lambda: Writer(0, ""))
 
     def records(self, ledger: Iterable[LedgerMessage]) -> Iterator[Record]:
         """Yield the valid records in order, and update the attributes."""
+        return (record for _, batch in self.batches(ledger) for record in batch.records)
+
+    def batches(self, ledger: Iterable[LedgerMessage]) -> Iterator[tuple[LedgerMessage, RecordBatch]]:
+        """Yield each message with valid records, and these, in order; update the attributes."""
         expected = 1
         for message in ledger:
             self.missing += range(expected, message.sequence)
@@ -47,9 +51,9 @@ class Charge:
             for record in batch.records:
                 if isinstance(record, EpochClaimed) and record.number > self.writer.number:
                     self.writer = Writer(record.number, record.instance)
-                    self.jobs.append((message.sequence, record.job))
+                    self.claims.append((message.sequence, record))
             if batch.writer == self.writer:
                 self.valid += len(batch.records)
-                yield from batch.records
+                yield message, batch
             else:
                 self.fenced += len(batch.records)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import ManifestFile, Violation, damage
-from rljob_core.trajectory import group_of
+from rljob_core.records import EpochClaimed
+from rljob_core.trajectory import VersionSpan, group_of
 
 # ------------------------------------------------------------------------------------- complete sources
 
@@ -17,16 +18,21 @@ def sources(case: Case) -> Refuted:
     found = [damage((), text) for text in evidence.unreadable]
     charge = case.history.charge
     found += [damage((str(n),), "is gone from the ledger") for n in charge.missing]
-    found += [
-        damage((str(sequence),), f"of the ledger is of the job {job}, not of {evidence.job}")
-        for sequence, job in charge.jobs
-        if evidence.job and job != evidence.job
-    ]
+    if evidence.job:
+        found += _foreign_claims(charge.claims, evidence.job)
     if not evidence.ledger and (evidence.manifests or evidence.fed):
         found.append(damage((), "the ledger is empty, but the trainer has trained"))
     found += case.history.incomplete
     examined = len(evidence.ledger) + len(evidence.manifests) + len(evidence.fed) + len(evidence.payloads)
     return examined + len(evidence.rewards), found
+
+
+def _foreign_claims(claims: Sequence[tuple[int, EpochClaimed]], job: str) -> Iterator[Violation]:
+    """Claims of other jobs than the one whose ledger it is, or, before it was restored as that one, was."""
+    for sequence, claimed in reversed(claims):
+        if claimed.job != job:
+            yield damage((str(sequence),), f"of the ledger is of the job {claimed.job}, not of {job}")
+        job = claimed.former or job
 
 
 # ------------------------------------------------------------------------------------- lost
@@ -158,7 +164,7 @@ def bound_by_ledger(case: Case) -> Refuted:
     """
     fed = {(step, item.trajectory): item.attempt for step, item in case.fed_items}
     seen = [
-        (c.step, c.trajectory, c.generated.span.min)
+        (c.step, c.trajectory, c.generated.span)
         for commit in case.history.commits
         for c in commit.consumed
         if c.generated is not None
@@ -169,29 +175,37 @@ def bound_by_ledger(case: Case) -> Refuted:
 
 def bound_by_trainer(case: Case) -> Refuted:
     """Check the staleness of all trained trajectories by the payload spans that the trainer read from the headers."""
-    examined, found = _bound(case, [(step, item.trajectory, item.span.min) for step, item in case.fed_items])
+    examined, found = _bound(case, [(step, item.trajectory, item.span) for step, item in case.fed_items])
     step = case.history.version
-    for item in case.open_step if case.bounds else ():
-        if (staleness := step - item.span.min) > max(case.bounds):
-            text = (
-                f"was fed to step {step}, which is open, with staleness {staleness}, past {max(case.bounds)}"
-            )
-            found.append(Violation((item.trajectory,), text))
+    bound = max(case.bounds, default=None)
+    found += [
+        Violation((item.trajectory,), f"was fed to step {step}, which is open, {wrong}")
+        for item in case.open_step
+        if (wrong := _wrong_versions(item.span, step, bound))
+    ]
     return examined + len(case.open_step), found
 
 
-def _bound(case: Case, seen: list[tuple[int, str, int]]) -> Refuted:
+def _bound(case: Case, seen: list[tuple[int, str, VersionSpan]]) -> Refuted:
     found = []
-    for step, trajectory, version in seen:
+    for step, trajectory, span in seen:
         stamp = case.history.stamps.get(step)
         if stamp is None:
             found.append(
                 Violation((trajectory,), f"was trained in step {step}, whose buffer was never opened")
             )
-        elif step - version > stamp:
-            text = f"was trained in step {step} with staleness {step - version}, past {stamp}"
-            found.append(Violation((trajectory,), text))
+        elif wrong := _wrong_versions(span, step, stamp):
+            found.append(Violation((trajectory,), f"was trained in step {step} {wrong}"))
     return len(seen), found
+
+
+def _wrong_versions(span: VersionSpan, step: int, bound: int | None) -> str:
+    """Say why a step cannot train on tokens of these versions; "" if it can. `bound`: None if it is unknown."""
+    if not 0 <= span.min <= span.max <= step:
+        return f"with tokens of versions {span.min} to {span.max}, which do not exist before it"
+    if bound is not None and step - span.min > bound:
+        return f"with staleness {step - span.min}, past {bound}"
+    return ""
 
 
 def within_stamps(case: Case) -> Refuted:

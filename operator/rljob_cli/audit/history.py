@@ -7,18 +7,19 @@ share its errors, and could not find them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_cli.audit.account import Committed, Consumed, Member, Planned
 from rljob_cli.audit.charge import Charge
-from rljob_cli.audit.evidence import LedgerMessage, Violation
+from rljob_cli.audit.evidence import LedgerMessage, Violation, damage
 from rljob_cli.audit.pipelines import Pipelines
 from rljob_cli.audit.plan import Plan
 from rljob_core.records import (
     BufferOpened,
     Dispatched,
+    EpochClaimed,
     Evaluated,
     Generated,
     GroupAborted,
@@ -38,6 +39,9 @@ from rljob_core.records import (
 )
 from rljob_core.trajectory import group_of, prompt_of_group, sibling_of, trajectory_id
 
+_OF_ROLLBACKS = (StepRestored, VersionsRevoked)
+"""What a rollback records: commits that the ledger had lost, and that later versions do not count."""
+
 
 @dataclass(slots=True)
 class History(Plan):
@@ -54,6 +58,7 @@ class History(Plan):
         finished: the record of the job's end; None if it has not ended.
         misguided: rollbacks that do not lead to a version of the chain.
         evaluated: the evaluations of the versions that count, by version.
+        claimed_without_spec: the message of the newest claim if it lacks a spec, as that of a rollback does.
         lost: number of the newest commits that other sources prove and the ledger lacks (`beyond`).
         incomplete: what the ledger lacks.
     """
@@ -68,6 +73,7 @@ class History(Plan):
     finished: JobFinished | None = None
     misguided: list[Violation] = field(default_factory=list)
     evaluated: dict[int, Evaluated] = field(default_factory=dict)
+    claimed_without_spec: tuple[str, ...] = ()
     lost: int = 0
     incomplete: list[Violation] = field(default_factory=list)
 
@@ -75,14 +81,35 @@ class History(Plan):
     def read(cls, ledger: Iterable[LedgerMessage]) -> History:
         """Read a ledger's messages in order."""
         history = cls()
-        for record in history.charge.records(ledger):
-            history._take(record)
+        for message, batch in history.charge.batches(ledger):
+            history._check_specs(message, batch.records)
+            for record in batch.records:
+                history._take(record)
         return history
 
     @property
     def version(self) -> int:
         """The newest version so far."""
         return self.commits[-1].record.version if self.commits else 0
+
+    def _check_specs(self, message: LedgerMessage, records: Sequence[Record]) -> None:
+        """Check that each claim has one spec, and nothing else has any: only a new coordinator takes a spec over.
+
+        Claims of earlier releases have none; those releases wrote no chain digests either. Nor have the claims of those
+        who are no coordinators: of a restore from a backup, and of a rollback, which records nothing else.
+        """
+        name = (f"message {message.sequence}",)
+        claims = [record for record in records if isinstance(record, EpochClaimed)]
+        specs = sum(isinstance(record, SpecInForce) for record in records)
+        if specs > len(claims):
+            self.unlike_spec.append(Violation(name, "changes the spec, but no coordinator took over there"))
+        elif claims:
+            needs_spec = not specs and not claims[0].former and message.digest
+            self.claimed_without_spec = name if needs_spec else ()
+        elif self.claimed_without_spec and not all(isinstance(record, _OF_ROLLBACKS) for record in records):
+            text = "is a coordinator's claim without the spec under which it began: it was removed"
+            self.incomplete.append(damage(self.claimed_without_spec, text))
+            self.claimed_without_spec = ()
 
     # ------------------------------------------------------------------------------------------ record by record
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,20 +21,22 @@ from pydantic import TypeAdapter, ValidationError
 from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.reports_read import add_reports
 from rljob_cli.audit.streams import ledger_messages, metrics_lines, payloads_left, reward_results, stored
-from rljob_cli.embedded_nats import running_url, streams_at_rest
-from rljob_cli.run_folder import Identity, RunFolder
-from rljob_core import worker_protocol
+from rljob_cli.cluster_job import job_store
+from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_streams import served_streams
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.messages import VERSION_ANNOUNCED
 from rljob_core.ports import Channel, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
-from rljob_core.stream_names import StreamNames, inbox_of
+from rljob_core.stream_names import StreamNames
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.weights.create import open_transport
 from rljob_runtime.weights.transport import Transport
 
+PATIENCE_SECONDS = 60.0
+"""For which a server that restarts, or streams that are not there, are waited for."""
 _MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
 
 
@@ -51,8 +52,15 @@ async def read_folder(folder: RunFolder) -> Evidence:
         raise SpecError(str(folder.path), "is no output folder of rljob run: it has no job.json")
     names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
     weights = identity.manifest["spec"]["weights"]
-    async with _server(folder, identity) as url:
-        connect = partial(NatsStore, url, subject=names.subject, stream_prefix=names.prefix)
+    async with served_streams(folder, identity) as url:
+        connect = partial(
+            NatsStore,
+            url,
+            subject=names.subject,
+            stream_prefix=names.prefix,
+            create=False,
+            patience=PATIENCE_SECONDS,
+        )
         transport = open_transport(
             weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
         )
@@ -71,18 +79,7 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
         SpecError: the environment names no server.
         StoreUnavailable: the job's streams cannot be read.
     """
-    url = environment.get(worker_protocol.NATS_URL)
-    if not url:
-        raise SpecError(worker_protocol.NATS_URL, "is not set: give the address of the job's NATS server")
-    connect = partial(
-        NatsStore,
-        url,
-        subject=config.subject,
-        stream_prefix=config.stream_prefix,
-        credentials=environment.get(worker_protocol.NATS_CREDENTIALS),
-        inbox=inbox_of(config.uid, "reader"),
-        create=False,
-    )
+    connect = job_store(config, environment, "reader")
     transport = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     evidence = await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
     spec = config.spec.model_dump(mode="json", by_alias=True)
@@ -129,27 +126,6 @@ async def collect(store: MessageStore, weights: Transport, *, job: str, trainer:
         pipeline_refused=metrics[-1].pipeline_refused if metrics else "",
         growing=newest is not None and newest.sequence > (messages[-1].sequence if messages else 0),
     )
-
-
-@asynccontextmanager
-async def _server(folder: RunFolder, identity: Identity) -> AsyncIterator[str]:
-    """Yield the URL of a server that has the job's streams; start one if the run is over."""
-    if identity.nats_url:
-        yield identity.nats_url
-        return
-    if folder.in_use():
-        url = running_url(folder.nats)
-        if url is None:
-            raise SpecError(
-                str(folder.path), "the run in it starts or ends just now: try again in a few seconds"
-            )
-        yield url
-        return
-    if not (folder.nats / "store").is_dir():
-        raise SpecError(str(folder.path), "holds no streams: nats/store is missing")
-    with folder.locked():
-        async with streams_at_rest(folder.nats, None, os.environ) as url:
-            yield url
 
 
 # ------------------------------------------------------------------------------- the weights, and the trainer's log

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
-from rljob_core.spec import RLJobSpec
+from rljob_core.spec import RLJob, RLJobSpec, immutable_fields
 
 _PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
 """Sections of the spec on which the audit's claims, or what the scores mean, depend."""
@@ -38,7 +39,7 @@ def specs(case: Case) -> Refuted:
     A change by `rljob patch` that no coordinator has taken over yet is no contradiction.
     """
     evidence, history = case.evidence, case.history
-    found = list(history.unlike_spec)
+    found = [*history.unlike_spec, *_changed_for_good(history.specs)]
     ours = _in_force(history)
     if evidence.user_spec:
         for path, ledger, user in _differences(ours, evidence.user_spec):
@@ -61,6 +62,28 @@ def specs(case: Case) -> Refuted:
     for name, spec in evidence.worker_specs:
         found += _unlike(name, spec, history, evidence)
     return len(history.specs) + len(history.pipelines.settings) + len(evidence.worker_specs), found
+
+
+def _changed_for_good(specs: Sequence[dict[str, Any]]) -> Iterator[Violation]:
+    """Report the immutable fields that coordinators had different values of."""
+    paths = [
+        path.removeprefix("spec.")
+        for path, mark in immutable_fields(RLJob)
+        if not mark.among and path.rpartition(".")[2] not in _PLACES
+    ]
+    completed = [_completed(spec) for spec in specs]
+    for one, other in pairwise(completed):
+        for path in paths:
+            for leaf, before, after in _leaves(path, _at(one, path), _at(other, path)):
+                text = f"is immutable, but one coordinator had {_shown(before)}, and the next one {_shown(after)}"
+                yield Violation((f"spec.{leaf}",), text)
+
+
+def _at(spec: Any, path: str) -> Any:
+    """The value at a path of fields; None if there is none, or if it is in a list."""
+    for name in path.split("."):
+        spec = spec.get(name) if isinstance(spec, dict) else None
+    return spec
 
 
 def _in_force(history: History) -> dict[str, Any]:

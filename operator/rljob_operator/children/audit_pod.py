@@ -1,46 +1,65 @@
-"""The ConfigMap with which a user audits a job on its cluster: it holds the job's configuration and a Pod manifest.
+"""The ConfigMap with which a user audits a job on its cluster, backs it up or restores it: its configuration and Pods.
 
     kubectl get configmap JOB-audit --output 'jsonpath={.data.pod\\.yaml}' | kubectl create --filename -
+    kubectl get configmap JOB-audit --output 'jsonpath={.data.backup\\.yaml}' | sed s,TARGET,s3://bucket/JOB, |
+      kubectl create --filename -
 
-The pod gets read-only NATS credentials and the job's volume claims; it runs `rljob audit` on the job's configuration.
-The ConfigMap exists as long as the RLJob, so the audit works while the job runs, is suspended, or has ended.
+The pods of the audit and the backup get read-only NATS credentials and the job's volume claims; they run `rljob audit`
+and `rljob backup` on the job's configuration. The ConfigMap exists as long as the RLJob, so both work while the job
+runs, is suspended, or has ended. That of `rljob restore` (`restore.yaml`, used like the backup's) may write, and finds
+its credentials only as long as the job is suspended and has never run.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from rljob_operator import names
-from rljob_operator.children.metadata import child_metadata
+from rljob_operator.children.metadata import child_metadata, kept
 from rljob_operator.children.resolved_job import ResolvedJob
-from rljob_operator.children.worker_pod import reader_pod
+from rljob_operator.children.worker_pod import command_pod
 from rljob_operator.cluster.port import Manifest
+from rljob_operator.nats.permissions import Holder
 
 POD_FILE = "pod.yaml"
+BACKUP_FILE = "backup.yaml"
+RESTORE_FILE = "restore.yaml"
+TARGET = "TARGET"
+"""Stands in the Pods for the place of the backup."""
 
 
 def audit_config_map(job: ResolvedJob) -> Manifest:
-    """The ConfigMap `<job>-audit`: the job's configuration, and the Pod that audits the job."""
-    name = names.audit(job.metadata.name)
-    metadata = child_metadata(job.job, name, None)
-    metadata["labels"] |= {names.LABEL_KEPT: "true"}
-    pod = {
+    """The ConfigMap `<job>-audit`: the configuration, and the Pods that audit the job, back it up and restore it."""
+    name, config = job.metadata.name, f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"
+    audit = _pod(job, names.audit(name), ["audit", config])
+    backup = _pod(job, names.backup(name), ["backup", config, TARGET])
+    restore = _pod(job, names.restore(name), ["restore", TARGET, config], Holder.RESTORER)
+    config_map: Manifest = {
         "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": job.metadata.namespace,
-            "labels": {
-                "app.kubernetes.io/name": "rljob-audit",
-                "app.kubernetes.io/instance": job.metadata.name,
-            },
+        "kind": "ConfigMap",
+        "metadata": child_metadata(job.job, names.audit(name), None),
+        # JSON is valid YAML, and no YAML writer folds or quotes it in surprising ways.
+        "data": {
+            names.CONFIG_FILE: job.config_text,
+            POD_FILE: json.dumps(audit, indent=2),
+            BACKUP_FILE: json.dumps(backup, indent=2),
+            RESTORE_FILE: json.dumps(restore, indent=2),
         },
-        "spec": reader_pod(job, name, ["rljob", "audit", f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"]),
+    }
+    return kept(config_map)
+
+
+def _pod(job: ResolvedJob, name: str, arguments: Sequence[str], holder: Holder = Holder.READER) -> Manifest:
+    """The Pod of that name that runs a command of `rljob`, with those credentials."""
+    command, config_map = arguments[0], names.audit(job.metadata.name)
+    labels = {
+        "app.kubernetes.io/name": f"rljob-{command}",
+        "app.kubernetes.io/instance": job.metadata.name,
     }
     return {
         "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata,
-        # JSON is valid YAML, and no YAML writer folds or quotes it in surprising ways.
-        "data": {names.CONFIG_FILE: job.config_text, POD_FILE: json.dumps(pod, indent=2)},
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": job.metadata.namespace, "labels": labels},
+        "spec": command_pod(job, config_map, ["rljob", *arguments], container=command, holder=holder),
     }

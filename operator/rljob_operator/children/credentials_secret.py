@@ -34,5 +34,10 @@ def credentials_secret(job: RLJob, holder: Holder, issuer: Issuer) -> Manifest:
 def _credentials(job: RLJob, holder: Holder, issuer: Issuer) -> str:
     metadata = job.metadata
     return job_credentials(
-        issuer, holder, namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or ""
+        issuer,
+        holder,
+        namespace=metadata.namespace,
+        job=metadata.name,
+        uid=metadata.uid or "",
+        generation=job.spec.nats.credentials_generation,
     )

@@ -21,7 +21,7 @@ from rljob_operator import names
 from rljob_operator.children import isolation, limits
 from rljob_operator.children.audit_pod import audit_config_map
 from rljob_operator.children.credentials_secret import credentials_secret
-from rljob_operator.children.metadata import child_metadata, digest, owner_reference
+from rljob_operator.children.metadata import child_metadata, digest, kept, owner_reference
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.trainer_gang import trainer_job, trainer_service
 from rljob_operator.children.worker_pod import Patches, config_map_manifest, pod_template
@@ -41,11 +41,13 @@ class Targets:
         attempt: number of the trainer attempt whose Job should exist; None if no Job should exist.
         failures: failed attempts before it that count against `backoffLimit`.
         pools: observed RolloutPools by pool name.
+        restorable: whether the job's streams may be filled from a backup.
     """
 
     attempt: int | None
     failures: int
     pools: Mapping[str, Manifest]
+    restorable: bool = False
 
 
 def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
@@ -81,18 +83,26 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     ]
     if targets.attempt is not None:
         children.append(trainer_job(job, targets.attempt, targets.failures))
-    made = (*permanent_children(job), *(_with_digest(child) for child in children))
+    made = (
+        *permanent_children(job, restorable=targets.restorable),
+        *(_with_digest(child) for child in children),
+    )
     limits.check_names(made)
     limits.check_sizes(made)
     return made
 
 
-def permanent_children(job: ResolvedJob) -> tuple[Manifest, ...]:
-    """The children that exist as long as the RLJob, also while it is suspended or after it has ended.
+def permanent_children(job: ResolvedJob, *, restorable: bool) -> tuple[Manifest, ...]:
+    """The children that do not end with the job's pods, but exist while it is suspended or has ended, too.
 
-    On a cluster this is the audit's ConfigMap; a local run is audited from its run folder and needs none.
+    On a cluster these are the audit's ConfigMap and the credentials of the Pods in it; those of the restore only while
+    it is possible. A local run is audited, backed up and restored as a folder and needs none.
     """
-    return (_with_digest(audit_config_map(job)),) if job.defaults.per_job else ()
+    if not job.defaults.per_job:
+        return ()
+    holders = [Holder.READER, *([Holder.RESTORER] if restorable else [])]
+    secrets = [] if job.issuer is None else [credentials_secret(job.job, h, job.issuer) for h in holders]
+    return tuple(map(_with_digest, (audit_config_map(job), *map(kept, secrets))))
 
 
 # ---------------------------------------------------------------------------------------------- rollout pools
@@ -167,7 +177,7 @@ def _secrets(job: ResolvedJob) -> list[Manifest]:
     """The Secrets with each role's NATS credentials; none if the operator issues no credentials for this job."""
     if job.issuer is None:
         return []
-    return [credentials_secret(job.job, holder, job.issuer) for holder in Holder]
+    return [credentials_secret(job.job, Holder(role), job.issuer) for role in Role]
 
 
 def _deployment(job: ResolvedJob, role: Role, *, replicas: int) -> Manifest:

@@ -22,6 +22,15 @@ def child_metadata(job: RLJob, name: str, role: Role | None, pool: str | None = 
     }
 
 
+def kept(manifest: Manifest) -> Manifest:
+    """A child that stays when the job is suspended or has ended."""
+    metadata = manifest["metadata"]
+    return {
+        **manifest,
+        "metadata": {**metadata, "labels": {**metadata["labels"], names.LABEL_KEPT: "true"}},
+    }
+
+
 def owner_reference(kind: str, name: str, uid: str) -> Manifest:
     """The owner reference by which Kubernetes deletes a child after its owner.
 

@@ -219,21 +219,33 @@ def _credentials(job: ResolvedJob, holder: Holder) -> list[Manifest]:
     return [{"name": worker_protocol.NATS_CREDENTIALS, "valueFrom": source}]
 
 
-def reader_pod(job: ResolvedJob, config_map: str, arguments: Sequence[str]) -> Manifest:
-    """The spec of a pod that reads the job's streams and exits: the coordinator's pod with read-only credentials.
+def command_pod(
+    job: ResolvedJob, config_map: str, arguments: Sequence[str], *, container: str, holder: Holder
+) -> Manifest:
+    """The spec of a pod that runs one command and exits: the coordinator's pod with other credentials.
 
     Args:
         config_map: name of the ConfigMap with the configuration.
         arguments: the command that the pod runs.
+        container: name of the container.
+        holder: whose credentials it has; the restorer may also write to the job's claims.
     """
     patches = Patches("spec.coordinator.template", job.spec.coordinator.template)
     spec = pod_template(job, Role.COORDINATOR, config_map, patches)["spec"]
     ours = next(c for c in spec["containers"] if c["name"] == Role.COORDINATOR.value)
     env = [variable for variable in ours["env"] if variable["name"] != worker_protocol.NATS_CREDENTIALS]
-    reader = _sibling({**ours, "env": env}, "audit", arguments, _credentials(job, Holder.READER))
+    if holder is Holder.RESTORER:
+        ours = {**ours, "volumeMounts": [_writable(mount, job) for mount in ours["volumeMounts"]]}
+    only = _sibling({**ours, "env": env}, container, arguments, _credentials(job, holder))
     # The workers' ServiceAccount is deleted when the job ends.
     kept = {field: spec[field] for field in spec if field not in {"initContainers", "serviceAccountName"}}
-    return {**kept, "containers": [reader], "restartPolicy": "Never"}
+    return {**kept, "containers": [only], "restartPolicy": "Never"}
+
+
+def _writable(mount: Manifest, job: ResolvedJob) -> Manifest:
+    """The mount without its protection, if it is one of the job's claims."""
+    claims = {storage.mount_path(claim) for claim in job.claims}
+    return mount if mount["mountPath"] not in claims else {k: v for k, v in mount.items() if k != "readOnly"}
 
 
 def _sibling(

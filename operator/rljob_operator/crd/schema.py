@@ -10,7 +10,7 @@
 | any mapping | a map of `x-kubernetes-preserve-unknown-fields`: its values are handed on as they are, null, too |
 | `additionalProperties: false` | nothing: unknown fields are refused, or pruned, in any case |
 | a list | a map by its `listMapKey`, else atomic |
-| `rules`, `immutable` | `x-kubernetes-validations` |
+| `rules`, `immutable`, `grows` | `x-kubernetes-validations` |
 
 Null means the same as an absent field, as in the models. Where a field has a default and is not nullable, the API
 server replaces null by the default; where it is nullable, the API server keeps null, and `has` is false. If such a
@@ -39,7 +39,7 @@ _KEPT = (
 )  # fmt: skip
 _LOWERED = {
     "type", "description", "default", "nullable", "const", "exclusiveMinimum", "exclusiveMaximum", "anyOf",
-    "items", "listMapKey", "properties", "required", "additionalProperties", "rules", "immutable", "title",
+    "items", "listMapKey", "properties", "required", "additionalProperties", "rules", "immutable", "grows", "title",
 }  # fmt: skip
 
 _INTEGER_OR_STRING = ["integer", "string"]
@@ -50,7 +50,7 @@ def structural(model: type[BaseModel], *, defaults: bool = True) -> Schema:
     """The structural schema of a model.
 
     Args:
-        model: with the extras of `rljob_core.spec.base` (`rules`, `immutable`, `listMapKey`).
+        model: with the extras of `rljob_core.spec.base` (`rules`, `immutable`, `grows`, `listMapKey`).
         defaults: write the defaults out, so that stored objects say what they mean.
 
     Raises:
@@ -152,6 +152,11 @@ class _Lowering:
         for name, field in fields.items():
             if "immutable" in field:
                 _freeze(lowered, name, **field["immutable"])
+            if "grows" in field:
+                message = f"{name} never becomes smaller, because {field['grows']['because']}"
+                _add_rule(
+                    lowered["properties"][name], "self >= oldSelf", message, reason="FieldValueForbidden"
+                )
         return lowered
 
 

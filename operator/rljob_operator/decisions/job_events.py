@@ -86,7 +86,7 @@ def _repeats(after: RLJobStatus, kind: str) -> bool:
 def _trainer(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
     if after.trainer_attempt > before.trainer_attempt:
         if before.trainer_attempt == 0:
-            yield Event("Normal", "TrainerStarted", "attempt 1")
+            yield Event("Normal", "TrainerStarted", f"attempt {after.trainer_attempt}")
         else:
             message = f"attempt {after.trainer_attempt} follows; {after.failures} have failed so far"
             yield Event("Normal", "TrainerRestarted", message)

@@ -72,6 +72,7 @@ class JobMetrics:
         pipeline: the pipeline that the coordinator says is in force.
         stream_bytes: that the trajectory stream would have to hold, if the coordinator may not enlarge it itself.
         optimizer_reset: why the optimizer continued with an older or a fresh state; empty if it did not.
+        attempt: the trainer's, which may be one before the status's.
     """
 
     step: int = 0
@@ -86,6 +87,7 @@ class JobMetrics:
     pipeline: PipelineStatus | None = None
     stream_bytes: int = 0
     optimizer_reset: str = ""
+    attempt: int = 0
 
 
 def pipeline_in_force(line: StepMetrics) -> PipelineStatus | None:
@@ -145,6 +147,16 @@ class Observed:
             for ref, manifest in self.children.items()
             if ref.kind == "RolloutPool" and "deletionTimestamp" not in manifest["metadata"]
         }
+
+
+def may_be_restored(job: RLJob, trainer_attempt: int) -> bool:
+    """Whether a job's streams may be filled from a backup: until it runs for the first time.
+
+    Args:
+        job: the job.
+        trainer_attempt: of its status.
+    """
+    return job.spec.suspend and not trainer_attempt
 
 
 def summarize(

@@ -4,6 +4,8 @@ The only stored state is `trainerAttempt` and `failures` in the status, both wri
 
 * No Job and no pod of any attempt exists: the next attempt starts. Its number is one higher even if the last attempt
   was never created (or was deleted, or suspended), because the number is a fencing token and must not be used twice.
+  A job that was restored from a backup goes on after the attempts that its metrics report. If these are not known any
+  more, its coordinator fences the attempts that are too low, one after the other.
 * The Job runs: it stays, unless what it was rendered from has changed; then it is deleted, and not counted.
 * The Job failed: it counts if one of its pods crashed. It does not count if pods were evicted or deleted, by a person
   or with their node (which leaves no pod to read), if they were fenced, or if something outside was missing. After
@@ -26,6 +28,8 @@ from rljob_operator.decisions.pods import PodExit
 
 # Each look for what is missing costs the start of an attempt.
 _MISSING_SECONDS = 10.0
+# Whoever restores a job says which attempt is its newest.
+_MOST_RESTORED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt
     if gang is None:
         if any(pod.attempt is not None for pod in observed.pods):
             return Attempt(status.trainer_attempt, status.failures, keep=False, reason="TrainerStopping")
-        return Attempt(status.trainer_attempt + 1, status.failures, keep=True, reason="TrainerStarting")
+        newest = status.trainer_attempt or _restored(observed)
+        return Attempt(newest + 1, status.failures, keep=True, reason="TrainerStarting")
     if gang.terminating:
         failures = max(status.failures, gang.failures)
         return Attempt(gang.attempt, failures, keep=False, reason="TrainerStopping")
@@ -76,6 +81,11 @@ def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt
     if gang.config_hash != wanted_hash:
         return Attempt(gang.attempt, gang.failures, keep=False, reason="TrainerConfigChanged")
     return Attempt(gang.attempt, gang.failures, keep=True, reason="TrainerRunning")
+
+
+def _restored(observed: Observed) -> int:
+    """The newest attempt of the job that was restored as one that has not run yet; 0 if none was."""
+    return 0 if observed.metrics is None else min(observed.metrics.attempt, _MOST_RESTORED)
 
 
 def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
 from rljob_operator.cluster.port import Manifest
+from rljob_operator.nats.certificates import CLIENTS, ROUTES, authority, server_certificate
 from rljob_operator.nats.credentials import (
     CREDENTIALS_FILE,
     Issuer,
@@ -29,13 +30,20 @@ SERVER_SECRET = "rljob-nats-accounts"  # noqa: S105 a name
 """Secret with the part of the server's configuration that names the accounts."""
 ISSUER_SECRET = "rljob-nats-issuer"  # noqa: S105 a name
 """Secret of the operator: its own credentials, and the seeds for those of the jobs."""
+CERTIFICATE_SECRET = "rljob-nats-certificate"  # noqa: S105 a name
+"""Secret with the certificate that servers show their clients, and its key."""
+ROUTES_SECRET = "rljob-nats-routes"  # noqa: S105 a name
+"""Secret with the certificate by which the servers of a cluster know each other, and its key."""
 SEEDS_FILE = "seeds.json"
 ACCOUNTS_FILE = "accounts.conf"
 ISSUER_FILE = "issuer.json"
+#: Keys of the Secrets with certificates, as cert-manager names them.
+_CERTIFICATE_FILES = ("ca.crt", "tls.crt", "tls.key")
 
 ACCOUNTS_FOLDER = "/data/accounts"
 """Where the server keeps the jobs' accounts."""
 
+_MOST_SERVERS = 5
 _SHARED = {"streams", "roles"}
 #: Position of the token of the sender's account in `permissions.REPORTS`.
 _SENDER = len(f"{REPORTS}.*".split("."))
@@ -164,15 +172,21 @@ def seeds_of(secret: Manifest) -> Seeds:
     return Seeds.read(base64.b64decode(encoded).decode())
 
 
-def secrets(seeds: Seeds, *, namespace: str, folder: str = ACCOUNTS_FOLDER) -> list[Manifest]:
+def secrets(
+    seeds: Seeds, *, namespace: str, folder: str = ACCOUNTS_FOLDER, hosts: Sequence[str] = ()
+) -> list[Manifest]:
     """The Secrets that the NATS installation and the operator mount.
 
     Args:
         seeds: of the installation.
         namespace: of NATS and the operator.
         folder: see `server_config`.
+        hosts: names and addresses of the servers, besides those in the cluster and, for clients, of the loopback
+            interface.
     """
     granted = issuer(seeds)
+    shown = certificate(seeds, namespace=namespace, hosts=hosts)
+    routes = [f"nats-{number}.nats-routes" for number in range(_MOST_SERVERS)]
     return [
         _secret(SERVER_SECRET, namespace, {ACCOUNTS_FILE: server_config(seeds, folder=folder)}),
         _secret(
@@ -180,7 +194,28 @@ def secrets(seeds: Seeds, *, namespace: str, folder: str = ACCOUNTS_FOLDER) -> l
             namespace,
             {ISSUER_FILE: granted.text(), CREDENTIALS_FILE: operator_credentials(granted)},
         ),
+        _secret(CERTIFICATE_SECRET, namespace, _files(authority(seeds.signing, CLIENTS), *shown)),
+        # From a seed that stays: servers that restart one after the other must know each other.
+        _secret(
+            ROUTES_SECRET,
+            namespace,
+            _files(
+                authority(seeds.operator, ROUTES),
+                *server_certificate(seeds.operator, ROUTES, [*routes, *hosts]),
+            ),
+        ),
     ]
+
+
+def certificate(seeds: Seeds, *, namespace: str, hosts: Sequence[str] = ()) -> tuple[str, str]:
+    """The certificate that servers show their clients, and its key (PEM); arguments as of `secrets`."""
+    names = ["nats", f"nats.{namespace}", f"nats.{namespace}.svc", f"nats.{namespace}.svc.cluster.local"]
+    known = [*names, *(f"*.{name}" for name in names), "localhost", "127.0.0.1", "::1"]
+    return server_certificate(seeds.signing, CLIENTS, [*known, *hosts])
+
+
+def _files(*texts: str) -> dict[str, str]:
+    return dict(zip(_CERTIFICATE_FILES, texts, strict=True))
 
 
 def _secret(name: str, namespace: str, files: Mapping[str, str]) -> Manifest:

@@ -8,8 +8,8 @@ signed the role's token (a *scoped* signing key; `job_accounts`). So credentials
 nothing but users of that role.
 
 Credentials do not expire. A job may run for months, its UID is never used again, and after its accounts are deleted its
-credentials give access to nothing; an expiry would only add a way for a job to fail. To revoke all credentials, change
-the signing seed (docs/nats-security.md).
+credentials give access to nothing; an expiry would only add a way for a job to fail. To revoke the credentials of one
+job, raise its generation; to revoke all, change the signing seed (docs/nats-security.md).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, Self
 
 from rljob_core.errors import SpecError
+from rljob_operator.nats.certificates import CLIENTS, authority
 from rljob_operator.nats.jwt import Kind, credentials_file, derived_seed, public_key, token
 from rljob_operator.nats.permissions import JOB_OPERATOR, OPERATOR, Holder, Permissions
 
@@ -43,11 +44,19 @@ class Issuer:
         accounts_seed: seed (`SA…`) from which the keys that name the jobs' accounts are derived. It stays: an account
             of another name has none of the streams.
         system_account: public key of the account whose users may create and delete accounts.
+        authority: certificates (PEM) of those who sign the servers' certificates, if it is not the one of the seeds;
+            a setting of the operator's, no part of its Secret.
     """
 
     signing_seed: str
     accounts_seed: str
     system_account: str
+    authority: str = ""
+
+    @property
+    def trusted(self) -> str:
+        """Certificates of those who sign the servers' certificates, which the roles' credentials have (PEM)."""
+        return self.authority or authority(self.signing_seed, CLIENTS)
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -56,7 +65,8 @@ class Issuer:
 
     def text(self) -> str:
         """The content of the operator's own Secret."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        stored = {name: value for name, value in asdict(self).items() if name != "authority"}
+        return json.dumps(stored, indent=2) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,8 @@ class JobKeys:
         namespace: the job's.
         job: its name.
         uid: its UID.
+        generation: of its roles' credentials. The job's accounts name only the keys of one generation, so that the
+            server refuses those of all others.
 
     Raises:
         SpecError: a name has a character that separates or matches parts of a NATS subject.
@@ -77,6 +89,7 @@ class JobKeys:
     namespace: str
     job: str
     uid: str
+    generation: int = 0
 
     def __post_init__(self) -> None:
         parts = {"namespace": self.namespace, "name": self.job, "uid": self.uid}
@@ -92,25 +105,33 @@ class JobKeys:
         return public_key(derived_seed(Kind.ACCOUNT, self.issuer.accounts_seed, self._label(name)))
 
     def signing(self, holder: str) -> str:
-        """Seed of the key that signs the tokens of a role."""
-        return derived_seed(Kind.ACCOUNT, self.issuer.signing_seed, self._label(holder))
+        """Seed of the key that signs the tokens of a role, or of the operator in the account `streams`."""
+        return derived_seed(Kind.ACCOUNT, self.issuer.signing_seed, self._credentials_label(holder))
 
     def user(self, holder: str) -> str:
-        """Seed of a role's user."""
-        return derived_seed(Kind.USER, self.issuer.signing_seed, self._label(holder))
+        """Seed of a role's user, or the operator's in the account `streams`."""
+        return derived_seed(Kind.USER, self.issuer.signing_seed, self._credentials_label(holder))
+
+    def _credentials_label(self, holder: str) -> str:
+        # The operator's own stay: it connects by them before it gives the server the accounts of a new generation.
+        if self.generation == 0 or holder == STREAMS:
+            return self._label(holder)
+        return self._label(f"{holder}/{self.generation}")
 
     def _label(self, name: str) -> str:
         return f"{self.namespace}/{self.job}/{self.uid}/{name}"
 
 
 @lru_cache(maxsize=64)  # one reconcile needs each of them several times
-def job_credentials(issuer: Issuer, holder: Holder, *, namespace: str, job: str, uid: str) -> str:
-    """The credentials file of one role of one job.
+def job_credentials(
+    issuer: Issuer, holder: Holder, *, namespace: str, job: str, uid: str, generation: int = 0
+) -> str:
+    """The credentials file of one role of one job; arguments as of `JobKeys`.
 
     Raises:
         SpecError: a name has a character that separates or matches parts of a NATS subject.
     """
-    keys = JobKeys(issuer, namespace, job, uid)
+    keys = JobKeys(issuer, namespace, job, uid, generation)
     claims = {"type": "user", "issuer_account": keys.account(ROLES)}
     jwt = token(
         name=f"{namespace}/{job}/{holder}",
@@ -118,7 +139,7 @@ def job_credentials(issuer: Issuer, holder: Holder, *, namespace: str, job: str,
         issuer=keys.signing(holder),
         claims=claims,
     )
-    return credentials_file(jwt, keys.user(holder))
+    return credentials_file(jwt, keys.user(holder)) + issuer.trusted
 
 
 def stream_credentials(keys: JobKeys) -> str:
@@ -151,7 +172,7 @@ def system_signing_seed(signing_seed: str) -> str:
 def user_limits(granted: Permissions) -> dict[str, Any]:
     """What a user, or a scoped signing key's users, may do, as in a token."""
     return {
-        "pub": {"allow": list(granted.publish), "deny": list(granted.publish_denied)},
+        "pub": {"allow": list(granted.publish)},
         "sub": {"allow": list(granted.subscribe)},
         "subs": -1,
         "data": -1,

@@ -7,7 +7,7 @@ A job has two, because permissions do not cover reply subjects: a user who may s
 `$JS.API.STREAM.DELETE.<any stream>` as the reply subject, and the server acts on its own reply. So JetStream and the
 streams are in the account `streams`, to which only the operator connects, and the job's workers are users of the
 account `roles`, which may call the services in `permissions.SERVICES`. A reply stays in the requester's account, where
-nothing acts on it.
+nothing acts on it. Of what the account `streams` publishes, the workers hear `permissions.ANNOUNCEMENTS`.
 
 What the account `streams` sends to `report.>`, which is each line of the job's metrics, arrives at the operator under
 the account's name. The server puts the name there, and takes no other.
@@ -21,7 +21,7 @@ from typing import Any
 from rljob_core.stream_names import StreamNames
 from rljob_operator.nats.credentials import ROLES, STREAMS, Issuer, JobKeys, user_limits
 from rljob_operator.nats.jwt import public_key, token
-from rljob_operator.nats.permissions import REPORT, REPORTS, SERVICES, Holder, permissions
+from rljob_operator.nats.permissions import ANNOUNCEMENTS, REPORT, REPORTS, SERVICES, Holder, permissions
 
 UNLIMITED = {
     "subs": -1,
@@ -38,6 +38,8 @@ _CONNECTIONS = 16384
 _OPERATORS = 8
 """Connections to the account of a job's streams: of the operator, and of one that replaces it."""
 _CONSUMERS = 16384
+_RELEASE = 1
+"""Of what this module gives to every job: a server that was away keeps the older of two tokens of one revision."""
 #: Nanoseconds for which the server remembers whom answers belong to, since the last of them: longer than a pull is
 #: silent (workers fetch for 5 s, and ordered readers have heartbeats), and no longer, as every request counts.
 _RESPONSES = 30_000_000_000
@@ -58,14 +60,19 @@ class JobAccounts:
     deletion: str
 
 
-def job_accounts(keys: JobKeys, *, revision: int, storage_bytes: int | None = None) -> JobAccounts:
+def job_accounts(
+    keys: JobKeys, *, revision: int, storage_bytes: int | None = None, restorable: bool = False
+) -> JobAccounts:
     """The accounts of a job.
 
     Args:
         keys: of the job.
         revision: grows whenever anything else that is given here changes.
         storage_bytes: that all streams may take together, which the server sets aside; None for as much as it has.
+        restorable: let the streams be filled from a backup.
     """
+    revision += _RELEASE
+    holders = [holder for holder in Holder if restorable or holder is not Holder.RESTORER]
     streams, roles = keys.account(STREAMS), keys.account(ROLES)
     names = StreamNames.of_job(namespace=keys.namespace, job=keys.job, uid=keys.uid)
     limits = {
@@ -91,7 +98,10 @@ def job_accounts(keys: JobKeys, *, revision: int, storage_bytes: int | None = No
                 STREAMS,
                 revision,
                 limits=limits,
-                exports=[_export(subject, several=several) for subject, several in SERVICES.items()],
+                exports=[
+                    *(_export(subject, several=several) for subject, several in SERVICES.items()),
+                    {"name": ANNOUNCEMENTS, "subject": ANNOUNCEMENTS, "type": "stream"},
+                ],
                 imports=[report],
                 signing_keys=[public_key(keys.signing(STREAMS))],
             ),
@@ -101,10 +111,10 @@ def job_accounts(keys: JobKeys, *, revision: int, storage_bytes: int | None = No
                 revision,
                 limits={**UNLIMITED, "conn": _CONNECTIONS},
                 imports=[
-                    {"name": subject, "subject": subject, "account": streams, "type": "service"}
-                    for subject in SERVICES
+                    *(_import(subject, "service", account=streams) for subject in SERVICES),
+                    _import(ANNOUNCEMENTS, "stream", account=streams),
                 ],
-                signing_keys=[_scope(keys, holder, names) for holder in Holder],
+                signing_keys=[_scope(keys, holder, names) for holder in holders],
             ),
         ),
         token(
@@ -153,6 +163,10 @@ def _export(subject: str, *, several: bool) -> dict[str, Any]:
         else {"response_type": "Singleton"}
     )
     return {"name": subject, "subject": subject, "type": "service", **answers}
+
+
+def _import(subject: str, kind: str, *, account: str) -> dict[str, Any]:
+    return {"name": subject, "subject": subject, "account": account, "type": kind}
 
 
 def _scope(keys: JobKeys, holder: Holder, names: StreamNames) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The NATS permissions of each role: the subjects to which its credentials allow it to publish and subscribe.
 
 Permissions to publish cover everything that a role does. A request to JetStream is a published message whose subject
-names the stream and the consumer; the reply arrives in the role's own inbox, the only subject to which it may
-subscribe. A consumer's filter is part of the subject that creates the consumer, so a role reads only the suffixes
-listed here.
+names the stream and the consumer; the reply arrives in the role's own inbox. Beside it, a role may subscribe to the
+subjects on which the server says that a message is stored, of the streams that it reads in order.
 
-A permission cannot match a part of a consumer's name. Hence each receiving role has a queue stream of its own, and
-there is one denial: roles that read trajectories in order must not touch the queue that the reward workers share.
+Who creates a consumer chooses where the server delivers its messages. So no role creates, changes or deletes any. The
+operator creates the two queues that are shared, and their roles take from them. Whoever else reads a stream asks for
+messages by sequence, and may hear that one is stored. Hence each receiving role has a stream of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from rljob_core.messages import COORDINATOR_SIGNAL, ENGINE_SIGNALS
 from rljob_core.ports import Channel
-from rljob_core.stream_names import StreamNames, inbox_of
+from rljob_core.stream_names import STORED, StreamNames, inbox_of, stored_subject
 
 _API = "$JS.API"
 #: The queue that reward workers share, and the suffixes of what they read.
@@ -32,7 +32,9 @@ class Holder(StrEnum):
     REWARD = "reward"
     TRAINER = "trainer"
     READER = "reader"
-    """Programs that only read: `rljob` and its audit."""
+    """Programs that only read: `rljob`, its audit and its backup."""
+    RESTORER = "restorer"
+    """Fills the streams of a job from a backup; its credentials are worth nothing once the job runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,6 @@ class Permissions:
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    publish_denied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +59,34 @@ class Operations:
         """Set and remove these keys."""
         return [self.names.signal_subject + key for key in keys]
 
-    def follow(self, channel: Channel) -> list[str]:
+    def follow(self, *channels: Channel) -> list[str]:
         """Read all of a channel in order."""
-        return _follow(self.names.stream(channel), self.names.subject_of(channel, ">"))
+        return [subject for channel in channels for subject in _follow(self.names.stream(channel))]
+
+    def hear(self, *channels: Channel) -> list[str]:
+        """Subscribe to what the server says to be stored in a channel."""
+        return [stored_subject(self.names.subject_of(channel, ">")) for channel in channels]
 
     def follow_signals(self) -> list[str]:
         """Read all keys and their changes."""
-        return _follow(self.names.signal_stream, f"{self.names.signal_subject}>")
+        return _follow(self.names.signal_stream)
 
-    def take(self, channel: Channel, suffix: str, queue: str = "*") -> list[str]:
-        """Receive messages of a suffix from its queue, and acknowledge them; make a damaged queue again."""
+    def hear_signals(self) -> list[str]:
+        """Subscribe to what the server says to be stored in the signal bucket."""
+        return [stored_subject(f"{self.names.signal_subject}>")]
+
+    def take(self, channel: Channel, queue: str) -> list[str]:
+        """Receive messages from a queue, and acknowledge them."""
         stream = self.names.stream(channel)
         return [
             f"{_API}.CONSUMER.INFO.{stream}.{queue}",
-            f"{_API}.CONSUMER.DELETE.{stream}.{queue}",
-            f"{_API}.CONSUMER.CREATE.{stream}.{queue}.{self.names.subject_of(channel, suffix)}",
             f"{_API}.CONSUMER.MSG.NEXT.{stream}.{queue}",
             f"$JS.ACK.{stream}.{queue}.>",
         ]
 
     def get(self, *channels: Channel) -> list[str]:
         """Read messages by sequence, or the newest of a suffix."""
-        return [
-            f"{_API}.{request}.{self.names.stream(channel)}"
-            for channel in channels
-            for request in ("DIRECT.GET", "STREAM.MSG.GET")  # of any replica; of the leader
-        ]
+        return [subject for channel in channels for subject in _get(self.names.stream(channel))]
 
     def count(self, channel: Channel, queue: str) -> list[str]:
         """Read how many messages a queue has left to deliver, and its newest message."""
@@ -100,13 +103,8 @@ class Operations:
         return [f"{_API}.STREAM.INFO.{self.names.stream(channel)}", *self.get(channel)]
 
     def purge(self, channel: Channel) -> list[str]:
-        """Delete a suffix's messages and the queues over it."""
-        stream = self.names.stream(channel)
-        return [
-            f"{_API}.STREAM.PURGE.{stream}",
-            f"{_API}.CONSUMER.LIST.{stream}",
-            f"{_API}.CONSUMER.DELETE.{stream}.*",
-        ]
+        """Delete a suffix's messages."""
+        return [f"{_API}.STREAM.PURGE.{self.names.stream(channel)}"]
 
     def all_streams(self, *requests: str) -> list[str]:
         """These requests about each stream of the job."""
@@ -114,29 +112,29 @@ class Operations:
             f"{_API}.STREAM.{request}.{stream}" for request in requests for stream in self.names.all_streams
         ]
 
-    def reward_queue(self) -> list[str]:
-        """Requests that could disturb the queue of the reward workers."""
-        queue = f"{self.names.stream(Channel.TRAJECTORIES)}.{_REWARD_QUEUE}"
+    def fill(self, *channels: Channel) -> list[str]:
+        """Publish to all suffixes, begin at any sequence, and delete messages: what restores a stream."""
         return [
-            f"{_API}.CONSUMER.CREATE.{queue}.>",
-            f"{_API}.CONSUMER.MSG.NEXT.{queue}",
-            f"{_API}.CONSUMER.DELETE.{queue}",
+            *(subject for channel in channels for subject in self.write(channel, ">")),
+            *(f"{_API}.STREAM.PURGE.{self.names.stream(channel)}" for channel in channels),
+            *self.delete(*channels),
         ]
 
 
-def _follow(stream: str, subject: str) -> list[str]:
+def _get(stream: str) -> list[str]:
     return [
-        f"{_API}.STREAM.INFO.{stream}",
-        f"{_API}.CONSUMER.CREATE.{stream}.*.{subject}",
-        f"{_API}.CONSUMER.MSG.NEXT.{stream}.*",
-        f"{_API}.CONSUMER.DELETE.{stream}.*",
-    ]
+        f"{_API}.{request}.{stream}" for request in ("DIRECT.GET", "STREAM.MSG.GET")
+    ]  # of any replica; the leader
+
+
+def _follow(stream: str) -> list[str]:
+    return [f"{_API}.STREAM.INFO.{stream}", *_get(stream)]
 
 
 def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     """What a role may do to the job with these names and that UID."""
     can = Operations(names)
-    denied: list[str] = []
+    heard: list[str] = []
     match holder:
         case Holder.COORDINATOR:
             allowed = [
@@ -148,12 +146,10 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.write(Channel.METRICS, "steps"),
                 *can.write(Channel.REWARDS, "mark"),
                 *can.signal(COORDINATOR_SIGNAL, f"{ENGINE_SIGNALS}>"),
-                *can.take(Channel.EVENTS, ">", "coordinator"),
-                *can.follow(Channel.LEDGER),
-                *can.get(Channel.LEDGER, Channel.VERSIONS),
-                *can.follow(Channel.TRAJECTORIES),
+                *can.take(Channel.EVENTS, "coordinator"),
+                *can.follow(Channel.LEDGER, Channel.TRAJECTORIES, Channel.REWARDS),
+                *can.get(Channel.VERSIONS),
                 *can.count(Channel.TRAJECTORIES, _REWARD_QUEUE),
-                *can.follow(Channel.REWARDS),
                 *can.list_and_get(Channel.PROGRESS),
                 *can.purge(Channel.PROGRESS),
                 *can.delete(Channel.TRAJECTORIES, Channel.REWARDS),
@@ -161,7 +157,10 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.list_and_get(Channel.WEIGHTS),
                 *can.follow_signals(),
             ]
-            denied = can.reward_queue()
+            heard = [
+                *can.hear(Channel.LEDGER, Channel.TRAJECTORIES, Channel.REWARDS),
+                *can.hear_signals(),
+            ]
         case Holder.ROLLOUT:
             allowed = [
                 *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNK, _ABSENT),
@@ -169,26 +168,30 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.delete(Channel.PROGRESS),
                 *can.write(Channel.EVENTS, holder),
                 *can.signal(f"{ENGINE_SIGNALS}>"),
-                *can.take(Channel.WORK, "engine.>"),
+                *can.follow(Channel.WORK),
+                *can.delete(Channel.WORK),
                 *can.follow(Channel.VERSIONS),
                 *can.get(Channel.WEIGHTS),
             ]
+            heard = can.hear(Channel.VERSIONS, Channel.WORK)
         case Holder.REWARD:
             allowed = [
                 *can.write(Channel.REWARDS, "results"),
                 *can.write(Channel.EVENTS, holder),
-                *can.take(Channel.TRAJECTORIES, _PAYLOAD, _REWARD_QUEUE),
+                *can.take(Channel.TRAJECTORIES, _REWARD_QUEUE),
                 *can.get(Channel.TRAJECTORIES),
             ]
         case Holder.TRAINER:
             allowed = [
                 *can.write(Channel.EVENTS, holder),
-                *can.take(Channel.TRAINING, "trainer.*"),
+                *can.follow(Channel.TRAINING),
+                *can.delete(Channel.TRAINING),
                 *can.get(Channel.TRAJECTORIES),
                 *can.write(Channel.WEIGHTS, "*.*"),
                 *can.list_and_get(Channel.WEIGHTS),
                 *can.purge(Channel.WEIGHTS),
             ]
+            heard = can.hear(Channel.TRAINING)
         case Holder.READER:
             channels = (
                 Channel.LEDGER,
@@ -199,14 +202,23 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
             )
             allowed = [
                 *can.all_streams("INFO"),
-                *(subject for channel in channels for subject in can.follow(channel)),
-                *can.get(*channels, Channel.WEIGHTS),
+                *can.follow(*channels),
+                *can.get(Channel.WEIGHTS),
                 *can.follow_signals(),
             ]
-            denied = can.reward_queue()
-    return Permissions(
-        tuple(dict.fromkeys(allowed)), (f"{inbox_of(uid, holder)}.>",), publish_denied=tuple(denied)
-    )
+            heard = [*can.hear(*channels), *can.hear_signals()]
+        case Holder.RESTORER:
+            allowed = [
+                *can.all_streams("INFO"),
+                *can.fill(Channel.TRAJECTORIES, Channel.REWARDS, Channel.VERSIONS, Channel.METRICS),
+                *can.write(Channel.LEDGER, ">"),
+                *can.follow(Channel.LEDGER),
+                *can.write(Channel.WEIGHTS, "*.*"),
+                *can.list_and_get(Channel.WEIGHTS),
+                *can.purge(Channel.WEIGHTS),
+            ]
+            heard = can.hear(Channel.LEDGER)
+    return Permissions(tuple(dict.fromkeys(allowed)), (f"{inbox_of(uid, holder)}.>", *heard))
 
 
 REPORTS = "rljob.reports"
@@ -252,3 +264,5 @@ SERVICES: dict[str, bool] = {
     "$JS.ACK.>": False,
     f"{_API}.>": True,
 }
+#: What the same account says to them: that a message is stored.
+ANNOUNCEMENTS = f"{STORED}.>"

@@ -1,15 +1,19 @@
-"""`python -m rljob_operator.nats.setup` creates the three Secrets of a NATS installation, if they are missing.
+"""`python -m rljob_operator.nats.setup` creates the five Secrets of a NATS installation, if they are missing.
 
 A Job of the installation runs it, under its own service account, which may create Secrets in its namespace and read
-these three:
+these:
 
-    rljob-nats-seeds ──► rljob-nats-accounts   mounted by nats-server
-                    └──► rljob-nats-issuer     mounted by the operator
+    rljob-nats-seeds ──► rljob-nats-accounts      mounted by nats-server
+                    ├──► rljob-nats-certificate   mounted by nats-server
+                    ├──► rljob-nats-routes        mounted by each nats-server of a cluster
+                    └──► rljob-nats-issuer        mounted by the operator
 
 Only the seeds are random. The first run that creates their Secret decides them, and any other run reads them from it.
-The other two Secrets are computed from the seeds alone. So a run may be killed at any point, repeated, or run beside
-another one, and the three Secrets always fit together. No run changes or deletes a Secret. A Secret that does not
-follow from the seeds was made by a person, and the run fails with a message that says so.
+The other Secrets are computed from the seeds alone. So a run may be killed at any point, repeated, or run beside
+another one, and the Secrets always fit together. No run changes or deletes a Secret. A Secret that does not follow from
+the seeds was made by a person, and the run fails with a message that says so. Only `rljob-nats-routes` may be
+anyone's: nothing else depends on it. And `user.creds` in `rljob-nats-issuer` may be of another release: it is for
+people, as the operator makes its own credentials.
 
 If the accounts and the issuer exist without seeds, a person supplied both, and the run does nothing.
 """
@@ -27,6 +31,7 @@ from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats.accounts import (
     ISSUER_SECRET,
+    ROUTES_SECRET,
     SEEDS_SECRET,
     SERVER_SECRET,
     Seeds,
@@ -34,6 +39,7 @@ from rljob_operator.nats.accounts import (
     seeds_of,
     seeds_secret,
 )
+from rljob_operator.nats.credentials import CREDENTIALS_FILE
 
 
 class SetupError(Exception):
@@ -55,7 +61,7 @@ async def set_up(
         supplied = [
             n for n in (SERVER_SECRET, ISSUER_SECRET) if await api.get(_ref(namespace, n)) is not None
         ]
-        # Another run may have made all three since.
+        # Another run may have made all since.
         stored = await api.get(_ref(namespace, SEEDS_SECRET)) if supplied else None
         if stored is None and len(supplied) == 2:
             return ()
@@ -74,13 +80,18 @@ async def set_up(
         raise SetupError(f"Secret {SEEDS_SECRET}: {error}") from error
     for wanted in secrets(seeds, namespace=namespace):
         found = await _created(api, wanted, made)
-        if found.get("data") != wanted["data"]:
-            name = wanted["metadata"]["name"]
+        name = wanted["metadata"]["name"]
+        if name != ROUTES_SECRET and _decisive(found) != _decisive(wanted):
             raise SetupError(
                 f"Secret {name} is not what this version makes of {SEEDS_SECRET}: delete it and run this again, "
                 f"or, if you supply it yourself, delete {SEEDS_SECRET}"
             )
     return tuple(made)
+
+
+def _decisive(secret: Manifest) -> dict[str, str]:
+    """What of a Secret must follow from the seeds: not the credentials in it, which another release may have made."""
+    return {name: text for name, text in (secret.get("data") or {}).items() if name != CREDENTIALS_FILE}
 
 
 async def _created(api: KubeApi, manifest: Manifest, made: list[str]) -> Manifest:

@@ -24,6 +24,7 @@ from rljob_operator.cluster.kube.cluster import KubeCluster, job_of
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
+from rljob_operator.decisions.observe import may_be_restored
 from rljob_operator.decisions.watch_liveness import WatchLiveness
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -216,9 +217,9 @@ class Controller:
         if FINALIZER not in finalizers:
             await self._cluster.set_finalizers(job, [*finalizers, FINALIZER])
         # A job that has run keeps its streams, whatever it names now.
-        ran = manifest.get("status", {}).get("trainerAttempt", 0) > 0
-        if ran or self._rules.rules.allows(job):
-            await self._prepare_streams(key, job)
+        attempt = manifest.get("status", {}).get("trainerAttempt", 0)
+        if attempt > 0 or self._rules.rules.allows(job):
+            await self._prepare_streams(key, job, restorable=may_be_restored(job, attempt))
         done = await self._reconciler(key).reconcile(job)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key), job.metadata.uid)
@@ -231,18 +232,20 @@ class Controller:
             return 0.0  # what was just done may have unblocked the next action, and no event reports it
         return _seconds(done) if at_rest else min(_seconds(done), _UNSETTLED_SECONDS)
 
-    async def _prepare_streams(self, key: JobKey, job: RLJob) -> None:
-        """Let the job have its streams before its pods, and a larger one before its coordinator reads a wider bound.
+    async def _prepare_streams(self, key: JobKey, job: RLJob, *, restorable: bool) -> None:
+        """Let the job have accounts and streams before its pods, and room before its coordinator reads a wider bound.
 
         Also for prompts that are longer than the stream was made for, as soon as the coordinator says so.
         """
         metrics = self._metrics.metrics(key)
         size = max(trajectory_stream_bytes(job.spec), 0 if metrics is None else metrics.stream_bytes)
-        wanted = job.metadata.uid, self._connection.connections, job.spec.nats.replicas
+        nats = job.spec.nats
+        settings = nats.replicas, nats.credentials_generation, restorable
+        wanted = job.metadata.uid, self._connection.connections, *settings
         before, prepared = self._prepared.get(key, (None, 0))
         if not (before == wanted and size <= prepared):
             self._metrics.expect(key, job.metadata.uid or "")
-            if await self._streams.prepare(job, size):
+            if await self._streams.prepare(job, size, restorable=restorable):
                 self._prepared[key] = wanted, size
 
     async def _finalize(self, key: JobKey, job: RLJob, manifest: Manifest) -> float | None:

@@ -17,7 +17,9 @@ from nats.aio.client import Client, RawCredentials
 from pydantic import ValidationError
 
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS
+from rljob_core.nats_trust import tls_options
 from rljob_core.ports import Channel
+from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import RLJob
 from rljob_core.stream_definitions import stream_definitions
 from rljob_core.stream_names import StreamNames
@@ -37,10 +39,12 @@ from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.server_storage import server_storage
 from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
-    Refused,
+    StreamRefused,
+    announce,
     ask,
     count_servers,
     create,
+    create_queue,
     delete_streams,
     enlarge,
     replicate,
@@ -82,28 +86,29 @@ class JobStreams:
             return Trouble("StreamsRefused", self._refusals[uid])
         return Trouble("StreamsFull", self._short[uid]) if uid in self._short else None
 
-    async def prepare(self, job: RLJob, size: int) -> bool:
+    async def prepare(self, job: RLJob, size: int, *, restorable: bool = False) -> bool:
         """Let a job have its accounts and streams, and room for `size` bytes of trajectories.
 
-        Returns True once it has, until the server is another one. Whatever exists stays as it is, and grows at most.
+        Returns True once it has, until the server is another one. Whatever exists stays as it is, and grows at most. As
+        long as it is `restorable`, the job's streams may be filled from a backup.
         """
         if not self._serves(job):
             return True  # the coordinator's pod creates and enlarges them
         uid = job.metadata.uid or ""
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                done = await self._prepare(job, size)
+                done = await self._prepare(job, size, restorable=restorable)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             log.warning("%s/%s: its streams: %r", job.metadata.namespace, job.metadata.name, error)
             return False
-        except Refused as error:
+        except StreamRefused as error:
             log.warning("%s/%s: its streams: %s", job.metadata.namespace, job.metadata.name, error)
             self._refusals[uid] = str(error)
             return False
         self._refusals.pop(uid, None)
         return done
 
-    async def _prepare(self, job: RLJob, size: int) -> bool:
+    async def _prepare(self, job: RLJob, size: int, *, restorable: bool) -> bool:
         system = self._connection.client
         if system is None:
             return False
@@ -114,21 +119,29 @@ class JobStreams:
                     await replicate(system, stream, asked)
             return await enlarge(system, names.stream(Channel.TRAJECTORIES), size)
         replicas = replicas_of(job, await count_servers(system))
-        await self._give_storage(job, self._issuer, system, size=size, replicas=replicas)
+        given = await self._storage(job, self._issuer, system, size=size, replicas=replicas)
+        # The token by which a job that is restorable ceases to be is a later one.
+        revision = (job.metadata.generation or 0) + (given >> 20) + (not restorable)
+        keys = _keys(job, self._issuer)
+        accounts = job_accounts(keys, revision=revision, storage_bytes=given, restorable=restorable)
+        for token in accounts.tokens:
+            await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
+        self._accounts[accounts.streams] = job.metadata.namespace, job.metadata.name
         definitions = stream_definitions(names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT)
         async with self._client(job) as client:
             for definition in definitions:
                 if not await create(client, definition):
+                    await announce(client, definition)
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
+            for queue in SHARED_QUEUES:
+                await create_queue(client, names.stream(queue.channel), queue.definition(names))
             return await enlarge(client, names.stream(Channel.TRAJECTORIES), size)
 
-    async def _give_storage(
-        self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int
-    ) -> None:
-        """Let a job have its accounts, and in them room for its streams.
+    async def _storage(self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int) -> int:
+        """Bytes that all streams of a job may take together; what is short of that is remembered.
 
         Raises:
-            Refused: there is no room.
+            StreamRefused: there is no room.
         """
         account = _keys(job, issuer).account(STREAMS)
         room = (await server_storage(system)).room(account)
@@ -141,17 +154,14 @@ class JobStreams:
         )
         if room.allowed is None and given.allowed < needs_at_first(trajectory_limit=size, replicas=replicas):
             # A server that starts with an account that it has no room for serves none of that account's streams.
-            raise Refused(f"the job needs {in_gb(size)} for its trajectories, and more: {given.short}")
-        revision = (job.metadata.generation or 0) + (given.allowed >> 20)
-        for token in job_accounts(_keys(job, issuer), revision=revision, storage_bytes=given.allowed).tokens:
-            await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
-        self._accounts[account] = job.metadata.namespace, job.metadata.name
+            raise StreamRefused(f"the job needs {in_gb(size)} for its trajectories, and more: {given.short}")
         uid = job.metadata.uid or ""
         before = self._short.pop(uid, None)
         if given.short:
             self._short[uid] = in_words(room, given)
             if before is None:  # it is looked at every few seconds
                 log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
+        return given.allowed
 
     async def crowded(self) -> list[tuple[str, str]]:
         """Namespaces and names of the jobs whose streams may need more room than they have: `prepare` gives it."""
@@ -185,7 +195,7 @@ class JobStreams:
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
                 self._accounts.pop(accounts.streams, None)
-        except (TimeoutError, nats.errors.Error, Refused) as error:
+        except (TimeoutError, nats.errors.Error, StreamRefused) as error:
             raise OSError(f"{error!r}") from error
         for said in (self._refusals, self._short):
             said.pop(job.metadata.uid or "", None)
@@ -231,6 +241,7 @@ class JobStreams:
             await client.connect(
                 self._connection.url,
                 user_credentials=credentials,
+                **tls_options(self._connection.url, self._issuer.trusted),
                 allow_reconnect=False,
                 connect_timeout=2,
                 error_cb=_ignore,
@@ -245,14 +256,14 @@ def replicas_of(job: RLJob, servers: int) -> int:
     """How many replicas each stream of a job has, where there are so many servers.
 
     Raises:
-        Refused: the job asks for more.
+        StreamRefused: the job asks for more.
     """
     asked = job.spec.nats.replicas
     if asked is None:
         return _REPLICAS if servers >= _REPLICAS else 1
     if asked > servers:
         found = "there is one" if servers == 1 else f"the cluster has {servers}"
-        raise Refused(
+        raise StreamRefused(
             f"spec.nats.replicas: {asked} replicas need as many NATS servers, and {found}: ask for fewer replicas, "
             "or add servers (manifests/overlays/nats-cluster)"
         )
@@ -261,7 +272,8 @@ def replicas_of(job: RLJob, servers: int) -> int:
 
 def _keys(job: RLJob, issuer: Issuer) -> JobKeys:
     metadata = job.metadata
-    return JobKeys(issuer, metadata.namespace, metadata.name, metadata.uid or "")
+    generation = job.spec.nats.credentials_generation
+    return JobKeys(issuer, metadata.namespace, metadata.name, metadata.uid or "", generation)
 
 
 def _names(job: RLJob) -> StreamNames:

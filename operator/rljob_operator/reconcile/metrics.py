@@ -92,6 +92,7 @@ def merged(before: JobMetrics | None, line: StepMetrics) -> JobMetrics:
         writer_epoch=line.epoch,
         pipeline=pipeline_in_force(line),
         optimizer_reset=line.optimizer_reset,
+        attempt=line.trainer_attempt,
         stream_bytes=max(before.stream_bytes if before else 0, line.room_wanted),
     )
     if line.reward_mean is None or line.stats is None:

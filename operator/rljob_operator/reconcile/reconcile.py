@@ -35,7 +35,7 @@ from rljob_operator.decisions import trainer_attempts
 from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
-from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
+from rljob_operator.decisions.observe import JobMetrics, Observed, may_be_restored, summarize
 from rljob_operator.decisions.plan import Action, Apply, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
@@ -143,7 +143,12 @@ class Reconciler:
             attempt = trainer_attempts.decide(
                 observed, wanted_hash=trainer_hash(resolved), backoff=self._backoff
             )
-            targets = Targets(attempt.number if attempt.keep else None, attempt.failures, observed.pools)
+            targets = Targets(
+                attempt.number if attempt.keep else None,
+                attempt.failures,
+                observed.pools,
+                restorable=may_be_restored(job, observed.status.trainer_attempt),
+            )
             wanted = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
             if assessment.phase is Phase.RUNNING:

@@ -23,7 +23,7 @@ _NO_ROOM = frozenset({10002, 10023, 10028, 10047, 10122})
 _NO_SERVERS = frozenset({10005, 10074})
 
 
-class Refused(Exception):
+class StreamRefused(Exception):
     """The server does not do what was asked; the message is for people."""
 
 
@@ -34,12 +34,12 @@ async def count_servers(system: Client) -> int:
         system: a user of the system account.
 
     Raises:
-        Refused: the server does not say.
+        StreamRefused: the server does not say.
     """
     try:
         answer = await ask(system, "$SYS.REQ.SERVER.PING.STATSZ", b"{}", timeout=_COUNT_SECONDS)
     except (TimeoutError, nats.errors.Error) as error:
-        raise Refused(
+        raise StreamRefused(
             "the NATS server does not say how many servers there are: is the operator's Secret rljob-nats-issuer of an "
             "older release? (docs/nats-security.md)"
         ) from error
@@ -51,7 +51,7 @@ async def create(client: Client, definition: Mapping[str, Any]) -> bool:
     """Create a stream; False if there is another one of its name.
 
     Raises:
-        Refused: the server has no room, or does not accept the definition.
+        StreamRefused: the server has no room, or does not accept the definition.
     """
     answer = await _stream_request(client, "CREATE", definition["name"], definition)
     if answer.get("did_create"):
@@ -60,7 +60,7 @@ async def create(client: Client, definition: Mapping[str, Any]) -> bool:
         answer = await _stream_request(client, "UPDATE", definition["name"], answer["config"])
     error = answer.get("error")
     if error is not None and error.get("err_code") != _STREAM_EXISTS:
-        raise Refused(f"the stream {definition['name']} cannot be created: {_reason(error)}")
+        raise StreamRefused(f"the stream {definition['name']} cannot be created: {_reason(error)}")
     return error is None
 
 
@@ -94,7 +94,7 @@ async def replicate(client: Client, stream: str, replicas: int, *, at_least: boo
         at_least: whether a stream that has more keeps them.
 
     Raises:
-        Refused: the server cannot.
+        StreamRefused: the server cannot.
     """
     info = await _stream_request(client, "INFO", stream, {})
     before = replicas if "error" in info else info["config"]["num_replicas"]
@@ -102,7 +102,45 @@ async def replicate(client: Client, stream: str, replicas: int, *, at_least: boo
         return
     answer = await _stream_request(client, "UPDATE", stream, {**info["config"], "num_replicas": replicas})
     if (error := answer.get("error")) is not None:
-        raise Refused(f"the stream {stream} keeps {before} replicas instead of {replicas}: {_reason(error)}")
+        raise StreamRefused(
+            f"the stream {stream} keeps {before} replicas instead of {replicas}: {_reason(error)}"
+        )
+
+
+async def announce(client: Client, definition: Mapping[str, Any]) -> None:
+    """Let the server say what is stored in a stream that an earlier release has created.
+
+    Its readers ask every now and then without it.
+    """
+    name = definition["name"]
+    info = await _stream_request(client, "INFO", name, {})
+    if "error" in info or "republish" not in definition or "republish" in info["config"]:
+        return
+    changed = {**info["config"], "republish": definition["republish"]}
+    answer = await _stream_request(client, "UPDATE", name, changed)
+    if (error := answer.get("error")) is not None:
+        log.warning("%s: its readers are not told what is stored: %s", name, _reason(error))
+
+
+async def create_queue(client: Client, stream: str, definition: Mapping[str, Any]) -> None:
+    """Create a queue where it does not exist, without what an earlier one of its name had delivered.
+
+    Raises:
+        StreamRefused: the server does not accept it.
+    """
+    name = definition["name"]
+    body = {"stream_name": stream, "config": definition}
+    creation = f"CONSUMER.CREATE.{stream}.{name}.{definition['filter_subject']}"
+    info = await _request(client, f"CONSUMER.INFO.{stream}.{name}", {})
+    if "error" not in info:
+        return
+    answer = await _request(client, creation, body)
+    if "error" not in answer and answer["delivered"]["consumer_seq"]:
+        # As for a role that creates its queue itself: see `NatsQueue`.
+        await _request(client, f"CONSUMER.DELETE.{stream}.{name}", {})
+        answer = await _request(client, creation, body)
+    if (error := answer.get("error")) is not None:
+        raise StreamRefused(f"the queue {name} of the stream {stream} cannot be created: {_reason(error)}")
 
 
 async def delete_streams(client: Client, names: Iterable[str]) -> None:
@@ -119,20 +157,23 @@ async def ask(
     """The answer to a request to the server as such.
 
     Raises:
-        Refused: its answer is an error.
+        StreamRefused: its answer is an error.
     """
     answer: dict[str, Any] = json.loads((await client.request(subject, data, timeout=timeout)).data)
     if (error := answer.get("error")) is not None:
-        raise Refused(f"{subject}: {error.get('description', error)}")
+        raise StreamRefused(f"{subject}: {error.get('description', error)}")
     return answer
 
 
 async def _stream_request(
     client: Client, request: str, stream: str, body: Mapping[str, object]
 ) -> dict[str, Any]:
+    return await _request(client, f"STREAM.{request}.{stream}", body)
+
+
+async def _request(client: Client, subject: str, body: Mapping[str, object]) -> dict[str, Any]:
     """A JetStream API request as raw JSON: nats-py's own types drop configuration fields that they do not know."""
-    subject = f"$JS.API.STREAM.{request}.{stream}"
-    answer = await client.request(subject, json.dumps(body).encode(), timeout=TIMEOUT_SECONDS)
+    answer = await client.request(f"$JS.API.{subject}", json.dumps(body).encode(), timeout=TIMEOUT_SECONDS)
     found: dict[str, Any] = json.loads(answer.data)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from doctored_run import DoctoredRun
 
-from doctorings.forging import batch_with, drop_group, feed, reordered, twice_in_manifests
+from doctorings.forging import batch_with, drop_group, feed, name_true_digests, reordered, twice_in_manifests
 from doctorings.registry import VIOLATED, expect
 
 FATES = "what was trained, when"
@@ -44,6 +44,14 @@ def too_stale_in_the_ledger(run: DoctoredRun) -> None:
 @expect(VIOLATED, FATES)
 def too_stale_by_the_payload(run: DoctoredRun) -> None:
     feed(run, 5, lambda item: item.update(span={"min": 1, "max": 5}))
+
+
+@expect(VIOLATED, FATES)
+def tokens_of_a_version_that_did_not_exist_yet(run: DoctoredRun) -> None:
+    span = {"min": 50, "max": 50}
+    run.change("generated", lambda r: r["trajectory"] == "g20.0", span=span)
+    feed(run, 5, lambda item: item.update(span=span) if item["trajectory"] == "g20.0" else None)
+    name_true_digests(run)
 
 
 @expect(VIOLATED, FATES)

@@ -19,7 +19,13 @@ def forge_claim(run: DoctoredRun, place: int) -> None:
     job = next(record["job"] for _, record in run.records() if record["kind"] == "epoch")
     number = 90_000_001
     claim = {"number": number, "instance": "forger", "job": job, "kind": "epoch"}
-    run.insert(place, claim, writer={"number": number, "instance": "forger"}, suffix="claim")
+    run.insert(
+        place, claim, spec_in_force(run), writer={"number": number, "instance": "forger"}, suffix="claim"
+    )
+
+
+def spec_in_force(run: DoctoredRun) -> Json:
+    return next(record for _, record in run.records() if record["kind"] == "spec")
 
 
 def forge_bound(run: DoctoredRun, bound: int) -> None:
@@ -96,3 +102,23 @@ def set_in(lines: list[Json], field: str, value: float) -> None:
     for line in lines:
         if line.get(field) is not None:
             line[field] = value
+
+
+def name_true_digests(run: DoctoredRun) -> None:
+    """Commits and manifests name the altered ledger as it was when the step's last micro-batch was assigned."""
+    for version in sorted(r["version"] for _, r in run.records() if r["kind"] == "committed"):
+        step = version - 1
+        assigned = max(n for n, r in run.records() if r["kind"] == "training" and r["step"] == step)
+        digest = run.ledger[assigned].headers["Rljob-Chain"]
+        if any(
+            r["kind"] == "committed" and (r["version"], r["ledger"]) == (version, digest)
+            for _, r in run.records()
+        ):
+            continue  # what was altered comes later
+        name_digest(run, version, digest)
+
+
+def name_digest(run: DoctoredRun, version: int, digest: str) -> None:
+    """A version's commit and its manifest name the ledger by a digest."""
+    run.change("committed", lambda r: r["version"] == version, ledger=digest)
+    run.change_manifests(lambda m: m["proposal"].update(ledger=digest) if m["version"] == version else None)

@@ -6,7 +6,7 @@ from typing import Any
 
 from doctored_run import DoctoredRun, Json
 
-from doctorings.forging import feed, set_in
+from doctorings.forging import feed, name_digest, set_in
 from doctorings.registry import DOCTORINGS, HOLDS, VIOLATED, Doctoring, expect
 
 SCORES = "rewards, evaluations and reports"
@@ -67,6 +67,14 @@ def an_evaluation_everywhere_after_the_newest_manifest(run: DoctoredRun) -> None
     """What the audit cannot see: only the coordinator knows what held-out answers were scored."""
     forge_evaluation(run, 6)
     run.change_json("summary.json", lambda summary: summary.update(heldout_reward_after=0.9))
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_everywhere_and_manifests_that_name_the_first_message(run: DoctoredRun) -> None:
+    for version in range(1, 7):
+        name_digest(run, version, run.ledger[0].headers["Rljob-Chain"])
+    forge_evaluation(run, 0)
+    run.change_json("summary.json", lambda summary: summary.update(heldout_reward_before=0.9))
 
 
 def forge_evaluation(run: DoctoredRun, version: int) -> None:

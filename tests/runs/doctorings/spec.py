@@ -7,8 +7,8 @@ from typing import Any
 
 from doctored_run import DoctoredRun, Json
 
-from doctorings.forging import forge_bound, in_config
-from doctorings.registry import DAMAGED, DOCTORINGS, UNFINISHED, VIOLATED, Doctoring, expect
+from doctorings.forging import forge_bound, forge_claim, in_config, name_true_digests, spec_in_force
+from doctorings.registry import DAMAGED, DOCTORINGS, HOLDS, UNFINISHED, VIOLATED, Doctoring, expect
 
 SPEC = "the spec"
 
@@ -33,6 +33,57 @@ def a_coordinator_with_a_bound_and_a_spec_of_its_own(run: DoctoredRun) -> None:
 @expect(VIOLATED, SPEC)
 def stamps_that_are_not_of_the_pipeline(run: DoctoredRun) -> None:
     run.change("opened", lambda r: r["step"] > 2, max_staleness=4)
+
+
+def lie_about_spec(run: DoctoredRun) -> None:
+    """The claims are under another reward function, seed and rate."""
+
+    def lie(record: Json) -> Json:
+        if record["kind"] == "spec":
+            record["spec"]["reward"]["functions"] = ["exact_match"]
+            record["spec"]["data"]["seed"] += 1
+            record["spec"]["algorithm"]["learningRate"] = 9.0
+        return record
+
+    run.change_records(lie)
+
+
+@expect(VIOLATED, SPEC)
+def another_spec_all_the_time_and_the_users_at_the_end(run: DoctoredRun) -> None:
+    truth = spec_in_force(run)
+    lie_about_spec(run)
+    run.insert(run.place("finished"), truth)
+    name_true_digests(run)
+
+
+@expect(VIOLATED, SPEC)
+def another_spec_all_the_time_and_a_last_claim_under_the_users(run: DoctoredRun) -> None:
+    forge_claim(run, len(run.ledger))
+    claim = run.ledger.pop()
+    lie_about_spec(run)
+    run.ledger.append(claim)
+    run.chain()
+    name_true_digests(run)
+
+
+@expect(DAMAGED, SPEC)
+def claims_without_a_spec(run: DoctoredRun) -> None:
+    run.change_records(lambda r: None if r["kind"] == "spec" else r)
+    name_true_digests(run)
+
+
+@expect(HOLDS, SPEC)
+def a_bound_of_its_own_for_one_buffer(run: DoctoredRun) -> None:
+    """What the audit cannot see: the user may have changed the bound, and changed it back."""
+    pipeline = next(r for _, r in run.records() if r["kind"] == "pipeline")
+    other = {**pipeline, "step": 5, "max_staleness": 4}
+    place = run.place("opened", step=5)
+    run.change("opened", lambda r: r["step"] == 5, max_staleness=4)
+    run.change("committed", lambda r: r["version"] == 6, max_staleness=4)
+    run.change_manifests(lambda m: m["proposal"].update(max_staleness=4) if m["version"] == 6 else None)
+    run.insert(place, other)
+    run.insert(place + 2, {**pipeline, "step": 6})
+    name_true_digests(run)
 
 
 def in_job_json(path: str, value: Any) -> Callable[[DoctoredRun], None]:

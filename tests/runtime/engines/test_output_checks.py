@@ -40,6 +40,7 @@ def continued(**changes: Any) -> Completed:
         response(tokens=[1, 2, 3, 4], logprobs=[-1.0, 0, 0, -3], versions=(3, 3, 3, 3)),
         response(tokens=np.array([1, 2, 3, 4], np.uint64)),
         response(logprobs=np.array([-1e4, 0, 1e-6, -1], np.float16)),
+        response(logprobs=np.array([-3e38, 0, -1e-300, -1])),
         Progress("r", np.array([9]), np.array([-1.0]), np.array([5])),
     ],
 )
@@ -69,11 +70,15 @@ def test_what_keeps_to_its_limits_passes(good: Completed | Progress) -> None:
         (response(tokens=[-1, 2, 3, 3]), "token 0 is -1; the model's token ids are 0 to 9"),
         (
             response(logprobs=[-1, 0, -np.inf, 0]),
-            "the log-probability of token 2 is -inf, not finite and at most 0",
+            "the log-probability of token 2 is -inf, not a finite float32 and at most 0",
+        ),
+        (
+            response(logprobs=np.array([-1, 0, 0, -1e308])),
+            "the log-probability of token 3 is -1e+308, not a finite float32 and at most 0",
         ),
         (
             response(logprobs=[-1, 0.01, 0, 0]),
-            "the log-probability of token 1 is 0.01, not finite and at most 0",
+            "the log-probability of token 1 is 0.01, not a finite float32 and at most 0",
         ),
         (response(versions=[2, 3, 4, 5]), "token 0 is of version 2, where 3 is the oldest allowed"),
         (

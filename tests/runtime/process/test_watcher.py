@@ -23,6 +23,8 @@ _, how, child = sys.argv
 ways = {"program": program([sys.executable, "-c", child]), "fork": forked_child(lambda: exec(child, {}))}
 end = watch(ways[how], {"GIVEN": "1"})
 print(end.code, end.crashed, end.words)
+if end.beginning:
+    print("beginning", end.beginning)
 sys.exit(end.code)
 """
 
@@ -128,6 +130,22 @@ alive.say(1)
     assert out.splitlines() == ["None", "124 True no new token for 1 s: ended by its watcher"], out + err
     assert watcher.returncode == worker_protocol.EXIT_HUNG
     assert (tmp_path / "termination").read_text() == "no new token for 1 s: ended by its watcher"
+
+
+def test_what_the_child_was_beginning_outlives_it(tmp_path: Path) -> None:
+    child = """
+import os, time
+from rljob_runtime.process.alive import AliveWriter
+alive = AliveWriter()
+alive.say(600)
+for name in ("g1", "", "g2", "", "g3"):
+    alive.begin(name)
+os.abort()
+"""
+    watcher = start(child, tmp_path)
+    out, err = watcher.communicate(timeout=PATIENCE)
+    assert out.startswith("134 True"), out + err
+    assert out.splitlines()[-1] == "beginning g3"
 
 
 def until_up(watcher: subprocess.Popen[str]) -> psutil.Process:

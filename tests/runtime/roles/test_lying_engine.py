@@ -39,11 +39,11 @@ LIES: dict[str, tuple[Callable[[Completed], Completed], str]] = {
     ),
     "g1.0": (
         lambda made: replace(made, logprobs=_first(made.logprobs, np.nan)),
-        "the log-probability of token 0 is nan, not finite and at most 0",
+        "the log-probability of token 0 is nan, not a finite float32 and at most 0",
     ),
     "g1.1": (
         lambda made: replace(made, logprobs=_first(made.logprobs, 0.5)),
-        "the log-probability of token 0 is 0.5, not finite and at most 0",
+        "the log-probability of token 0 is 0.5, not a finite float32 and at most 0",
     ),
     "g2.0": (
         lambda made: replace(made, logprobs=np.append(made.logprobs, np.float32(-1))),

@@ -33,6 +33,7 @@ from rljob_core.messages.metrics import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.messages.rewards import (
     MARK,
     MARK_HEADER,
+    REWARD_ACK_WAIT,
     REWARD_BATCH,
     REWARD_QUEUE,
     RewardBatch,
@@ -64,6 +65,7 @@ __all__ = [
     "ENGINE_WORK",
     "MARK",
     "MARK_HEADER",
+    "REWARD_ACK_WAIT",
     "REWARD_BATCH",
     "REWARD_QUEUE",
     "STEP_METRICS",

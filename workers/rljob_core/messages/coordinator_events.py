@@ -54,11 +54,14 @@ class EngineDied:
         engine: instance name, as in the engine's signals; another instance of the pod is another engine.
         exit_code: as a shell gives it: 128 + n if signal n ended the process.
         message: the engine's last words; empty if there are none.
+        beginning: the group that it was just beginning, of those that have outlived an engine; empty for none, or if it
+            has not said so.
     """
 
     engine: str
     exit_code: int
     message: str = ""
+    beginning: str = ""
     kind: Literal["engine_died"] = "engine_died"
 
     @property

@@ -23,6 +23,7 @@ class Generate:
         min_version: an engine whose weights are older waits for newer ones before it starts.
         seed: seed of this attempt's random draws.
         inherited: progress from which it resumes; an engine that cannot read it gives the trajectory back.
+        survivor: whether an engine died that was generating a sibling: it may be what killed that one.
     """
 
     trajectory: str
@@ -33,6 +34,7 @@ class Generate:
     sample: Sample
     seed: int
     inherited: Inherited | None = None
+    survivor: bool = False
     kind: Literal["generate"] = "generate"
 
 

@@ -9,6 +9,8 @@ from pydantic import FiniteFloat, TypeAdapter
 
 REWARD_QUEUE = "reward"
 """The durable queue over the trajectory stream that reward workers share."""
+REWARD_ACK_WAIT = 10.0
+"""Seconds until a message of that queue that is not acknowledged is delivered again."""
 MARK, MARK_HEADER = "mark", "Rljob-Mark"
 """Suffix of an empty message in the reward stream, and its header `<coordinator's instance>/<number of the check>`.
 

@@ -165,6 +165,7 @@ def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Genera
         min_version=run.version,
         sample=sample_of(trajectory),
         seed=sample_seed(context.spec.data.seed, trajectory, attempt),
+        survivor=trajectory in run.deaths,
     )
 
 
@@ -231,15 +232,17 @@ def _generate(
     context: PlannerContext, sibling: Sibling, min_version: int, inherited: Inherited | None
 ) -> Generate:
     seed = sample_seed(context.spec.data.seed, sibling.id, sibling.attempt)
+    group = context.state.groups[group_of(sibling.id)]
     return Generate(
         trajectory=sibling.id,
         attempt=sibling.attempt,
-        prompt=context.state.groups[group_of(sibling.id)].prompt,
+        prompt=group.prompt,
         text="",
         min_version=min_version,
         sample="sampled",
         seed=seed if inherited is None else inherited.seed,
         inherited=inherited,
+        survivor=group.deaths > 0,
     )
 
 

@@ -131,7 +131,7 @@ def on_engine_died(context: PlannerContext, event: EngineDied) -> None:
     liveness = context.liveness
     liveness.dead.add(event.engine)
     if event.engine not in liveness.leaving:
-        lose_engine(context, event.engine, event.cause)
+        lose_engine(context, event.engine, event.cause, beginning=event.beginning)
 
 
 def on_engine_gone(context: PlannerContext, event: EngineGone) -> None:
@@ -161,11 +161,12 @@ def _remove_drained(context: PlannerContext, engine: str) -> None:
     _retire(context, engine, had)
 
 
-def lose_engine(context: PlannerContext, engine: str, cause: str) -> None:
+def lose_engine(context: PlannerContext, engine: str, cause: str, *, beginning: str = "") -> None:
     """Declare an engine dead: its trajectories resume, or are generated again, in the same buffer entries.
 
     Args:
         cause: what is known of its end, for people.
+        beginning: see `EngineDied`.
     """
     siblings, run = context.state.generating_at(engine), context.evaluation
     answers = run.answers_at(engine) if run is not None else []
@@ -189,7 +190,7 @@ def lose_engine(context: PlannerContext, engine: str, cause: str) -> None:
         convicted = _lose_answer(context, answer, failure=alone) or convicted
     if tried and not convicted:
         prime_suspect.on_failed_alone(context, tried, cause)
-    suspects.on_engine_lost(context, engine, held, convicted=convicted)
+    suspects.on_engine_lost(context, engine, held, beginning=beginning, convicted=convicted)
     _retire(context, engine, had)
 
 

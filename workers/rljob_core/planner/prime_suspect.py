@@ -37,12 +37,15 @@ def members(context: PlannerContext) -> list[Sibling]:
     return [s for s in siblings if s.is_survivor and s.deaths >= PRIME_DEATHS]
 
 
-def on_engine_lost(context: PlannerContext, engine: str, held: Sequence[str], *, convicted: bool) -> None:
+def on_engine_lost(
+    context: PlannerContext, engine: str, held: Sequence[str], *, beginning: str, convicted: bool
+) -> None:
     """Note which groups a dead engine had just begun; one that another one had just begun, too, is the prime suspect.
 
     Args:
         engine: the dead engine.
         held: everything that it was generating, in the order in which it was sent.
+        beginning: see `EngineDied`.
         convicted: whether this death has ended a group.
     """
     cohorts, state, run = context.cohorts, context.state, context.evaluation
@@ -53,7 +56,7 @@ def on_engine_lost(context: PlannerContext, engine: str, held: Sequence[str], *,
     others = {group_of(t) for t in (*state.suspects, *(run.suspects() if run is not None else ()))} - {prime}
     if others or not prime:
         cohorts.prime = None
-    begun = _just_begun(context, engine, held)
+    begun = _just_begun(context, engine, held, beginning)
     if not others and not prime:
         twice = [g for g in begun if g in cohorts.just_begun and state.groups[g].deaths == PRIME_DEATHS]
         cohorts.prime = next((PrimeSuspect(g) for g in twice if _all_wait(context, g)), None)
@@ -107,13 +110,16 @@ def convict(context: PlannerContext) -> None:
             context.evaluation.explain_deaths()
 
 
-def _just_begun(context: PlannerContext, engine: str, held: Sequence[str]) -> list[str]:
+def _just_begun(context: PlannerContext, engine: str, held: Sequence[str], beginning: str) -> list[str]:
     """Groups that an engine which crashed had begun and of which nothing is generated, first the one sent last.
 
-    None of an engine whose crash was not reported: it may have gone with its machine.
+    Only the one that it was beginning, if it has said so. None of an engine whose crash was not reported: it may have
+    gone with its machine.
     """
     if engine not in context.liveness.dead:
         return []
+    if beginning in map(group_of, held):
+        return [beginning] if beginning in context.state.groups else []
     view = context.liveness.engines.get(engine)
     slots = len(held) if view is None else view.slots
     begun = held[: slots + slots // UNREAD]

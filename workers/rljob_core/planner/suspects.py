@@ -86,17 +86,20 @@ def is_tried(context: PlannerContext, sibling: Sibling) -> bool:
     return sibling.is_suspect or sibling in prime_suspect.members(context)
 
 
-def on_engine_lost(context: PlannerContext, engine: str, held: Sequence[str], *, convicted: bool) -> None:
+def on_engine_lost(
+    context: PlannerContext, engine: str, held: Sequence[str], *, beginning: str, convicted: bool
+) -> None:
     """Split what is suspected of what a dead engine held.
 
     Args:
         engine: the dead engine.
         held: everything that it was generating, in the order in which it was sent.
+        beginning: see `EngineDied`.
         convicted: whether this death has ended a group.
     """
     if convicted and context.evaluation is not None:
         context.evaluation.explain_deaths()
-    prime_suspect.on_engine_lost(context, engine, held, convicted=convicted)
+    prime_suspect.on_engine_lost(context, engine, held, beginning=beginning, convicted=convicted)
     cohorts, suspected = context.cohorts, _suspected(context)
     accused = [t for t in held if t in suspected]
     if len(set(map(group_of, accused))) == 1:

@@ -33,6 +33,10 @@ MESSAGE_ID = "Nats-Msg-Id"
 #: channel, so that the server can deny it access to the others.
 WORK_QUEUES = frozenset({Channel.WORK, Channel.TRAINING, Channel.EVENTS})
 
+#: Of these, the channels of which each suffix names the one process that reads it. It acknowledges what it takes at
+#: once, and what it has taken is lost with it.
+SINGLE_READER = frozenset({Channel.WORK, Channel.TRAINING})
+
 #: Channels that keep only the newest message of each suffix.
 NEWEST_ONLY = frozenset({Channel.VERSIONS, Channel.PROGRESS})
 
@@ -163,6 +167,9 @@ class MessageStore(Protocol):
     ) -> Queue:
         """Open the durable queue `name` over the messages of `suffix`; create it if it does not exist.
 
+        Where a suffix has a single reader (`SINGLE_READER`), the queue is the messages that are stored: the other
+        arguments do not count, and a message is delivered again when the connection is a new one.
+
         Args:
             channel: the channel.
             suffix: suffix of the queue's messages.
@@ -198,7 +205,7 @@ class MessageStore(Protocol):
         """Delete messages; sequences that are not stored are ignored."""
 
     async def purge(self, channel: Channel, suffix: str) -> None:
-        """Delete all messages of a suffix, and the queues over that suffix."""
+        """Delete all messages of a suffix."""
 
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket."""

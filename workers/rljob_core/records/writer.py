@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from rljob_core.records.omitted import OMITTED_IF_EMPTY
 from rljob_core.stable_hash import stable_hash
 
 EPOCH_STRIDE = 1_000_000
@@ -35,11 +36,15 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class EpochClaimed:
-    """A coordinator of `job` (a UID) starts to write. Every reader ignores what older epochs write after this."""
+    """A coordinator of `job` (a UID) starts to write. Every reader ignores what older epochs write after this.
+
+    `former` is the UID of the job whose ledger this was, where a backup was restored as another job; else empty.
+    """
 
     number: int
     instance: str
     job: str
+    former: Annotated[str, OMITTED_IF_EMPTY] = ""
     kind: Literal["epoch"] = "epoch"
 
 

@@ -4,7 +4,7 @@ Models are strict (``"16"`` is not 16), refuse unknown fields, and read and writ
 under a field is that field's description in the CRD. Rules between fields are `Rule` objects: one message at one
 field, one CEL expression for the API server and one Python predicate, so that `rljob run` refuses what the CRD
 refuses, with the same words; `Form` does the same for text. `Immutable` marks what the API server keeps as it was
-created.
+created, `Grows` what it never lets become smaller.
 """
 
 from rljob_core.spec.base import (

@@ -158,6 +158,21 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Grows:
+    """Mark of a number with a default that the API server never lets become smaller.
+
+    Attributes:
+        because: what a smaller one would do.
+    """
+
+    because: str
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The field's JSON schema, with the mark under `grows`."""
+        return {**handler(core), "grows": {"because": self.because}}
+
+
 def immutable_fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Immutable]]:
     """Every field marked `Immutable` in a model and below, with its path, lists left out: `spec.rollout.pools.name`."""
     for name, field in model.model_fields.items():

@@ -10,6 +10,7 @@ from rljob_core.spec.base import (
     ApiModel,
     Count,
     Form,
+    Grows,
     Identifier,
     Image,
     Immutable,
@@ -106,6 +107,10 @@ class NatsSpec(ApiModel):
     replicas: Annotated[int, Field(ge=1, le=5)] | None = None
     """Servers that keep each of the job's streams: 1, 3 or 5; absent: 3 if the operator's server is a cluster of three
     or more, else 1. `rljob run` without `url` keeps 1."""
+    credentials_generation: Annotated[
+        int, Field(ge=0, le=1_000_000), Grows("credentials that were revoked would be valid again")
+    ] = 0
+    """Raise it to revoke all credentials that the operator has issued for this job: its pods get new ones."""
 
     rules = (
         Rule(

@@ -13,7 +13,7 @@ from rljob_runtime.engines.events import nothing_to_generate
 from rljob_runtime.engines.stepped import SteppedEngine
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine
-from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
+from rljob_runtime.engines.streamed.request import Chunk, EngineEnded, StreamedRequest
 from rljob_runtime.model.arrays import Arrays, checked_copies
 from rljob_runtime.model.settings import ModelSettings, model_settings
 
@@ -23,7 +23,7 @@ __all__ = [
     "Completed",
     "Decode",
     "Engine",
-    "EngineDied",
+    "EngineEnded",
     "EngineEvent",
     "EngineLoad",
     "EngineProfile",

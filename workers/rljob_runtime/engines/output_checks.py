@@ -58,8 +58,10 @@ def output_fault(made: Completed | Progress, limits: OutputLimits) -> str:
         return f"it ended by {str(made.finish)[:40]!r}, not by {' or '.join(_FINISHED)}"
     if (outside := _first((tokens < 0) | (tokens >= limits.vocabulary))) is not None:
         return f"token {outside} is {tokens[outside]}; the model's token ids are 0 to {limits.vocabulary - 1}"
-    if (wrong := _first(~(np.isfinite(logprobs) & (logprobs <= _HIGHEST_LOGPROB)))) is not None:
-        return f"the log-probability of token {wrong} is {logprobs[wrong]:g}, not finite and at most 0"
+    if (wrong := _first(~(_is_finite_when_stored(logprobs) & (logprobs <= _HIGHEST_LOGPROB)))) is not None:
+        return (
+            f"the log-probability of token {wrong} is {logprobs[wrong]:g}, not a finite float32 and at most 0"
+        )
     return _fault_of_inherited(tokens, logprobs, versions, limits) or _fault_of_versions(versions, limits)
 
 
@@ -103,6 +105,12 @@ def _column(values: object, kinds: str) -> NDArray[Any] | None:
     if array.ndim != 1 or (len(array) and array.dtype.kind not in kinds):
         return None
     return array
+
+
+def _is_finite_when_stored(logprobs: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which log-probabilities are still finite as float32, as which they are stored: −1e308 would be trained as −∞."""
+    with np.errstate(over="ignore"):
+        return np.isfinite(logprobs.astype(np.float32))
 
 
 def _first(marks: NDArray[np.bool_]) -> int | None:

@@ -21,8 +21,9 @@ from rljob_core.errors import CorruptLedger, CorruptPayload, Fenced
 from rljob_core.job_state import JobState, snapshot
 from rljob_core.messages.limits import LARGEST_SNAPSHOT
 from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
-from rljob_core.records import EpochClaimed, Record, RecordBatch, Writer, decode_batch, encode_batch
+from rljob_core.records import Record, RecordBatch, Writer, decode_batch, encode_batch
 from rljob_runtime.messaging.chunks import sequences_in
+from rljob_runtime.messaging.ledger_owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Ledger:
         state, start = (whole, 1) if whole is not None else await self._newest_snapshot()
         if last is None:
             return state
-        chain = Chain(start)
+        chain, owner = Chain(start), Owner(state.job, start)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(SILENCE_SECONDS) as silence:
@@ -100,26 +101,15 @@ class Ledger:
                     silence.reschedule(loop.time() + SILENCE_SECONDS)
                     for message in messages:
                         if message.sequence <= last.sequence and chain.admits(message):
-                            self._fold(state, message)
+                            self._since_snapshot += fold(state, message, owner)
                     if messages[-1].sequence >= last.sequence:
                         break
         except TimeoutError as error:
             raise Fenced(f"the ledger was cut before message {last.sequence} was read") from error
+        owner.check(self._job)
         # A coordinator that was replaced may have appended since; the claim then fails, as it must.
         self._end = _place(last)
         return state
-
-    def _fold(self, state: JobState, message: Message) -> None:
-        if message.suffix in {CLAIM, RECORDS}:
-            batch = read_batch(message)
-            for record in batch.records:
-                if isinstance(record, EpochClaimed) and record.job != self._job:
-                    raise CorruptLedger(
-                        f"message {message.sequence} of the ledger is of the job {record.job}, not of {self._job}: "
-                        "name this job's own output folder or NATS account"
-                    )
-            state.replay([batch])
-            self._since_snapshot += len(batch.records)
 
     async def append(self, writer: Writer, records: Sequence[Record]) -> None:
         """Store records, in order. Without records it stores an empty message, which fails if the writer was replaced.
@@ -207,6 +197,25 @@ class Ledger:
     async def _is_chained(self, message: Message) -> bool:
         (before,) = await self._store.get(Channel.LEDGER, [message.sequence - 1])
         return before is not None and before.headers.get(MESSAGE_ID) == message.headers.get(_AFTER)
+
+
+def fold(state: JobState, message: Message, owner: Owner) -> int:
+    """Apply the records of a message that counts to a state; return how many there are.
+
+    Args:
+        state: of the messages before it.
+        message: of the ledger, of any suffix.
+        owner: of the messages before it; it follows the claims.
+
+    Raises:
+        CorruptLedger: it does not decode, or belongs to another job than the messages before it.
+    """
+    if message.suffix not in {CLAIM, RECORDS}:
+        return 0
+    batch = read_batch(message)
+    owner.follow(batch.records, message.sequence)
+    state.replay([batch])
+    return len(batch.records)
 
 
 class Chain:

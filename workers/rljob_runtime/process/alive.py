@@ -1,7 +1,8 @@
-"""A process says that it is alive, to the one that watches it.
+"""A process says that it is alive, and what it begins, to the one that watches it.
 
-It writes lines into a pipe: each is for how many seconds it may be silent from then on, 0 for without end. Before the
-first line nothing is expected of it: how long it takes to load a model is nobody's knowledge.
+It writes lines into a pipe. A number is for how many seconds it may be silent from then on, 0 for without end. Before
+the first number nothing is expected of it: how long it takes to load a model is nobody's knowledge. `begins NAME` says
+what it would have been beginning if it died now, `begins` alone that it is nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from rljob_core import worker_protocol
 
 _PIECE = 1 << 12
+_BEGINS = b"begins"
 
 
 class AliveWriter:
@@ -31,9 +33,16 @@ class AliveWriter:
 
     def say(self, seconds: int) -> None:
         """Be silent for so many seconds at most; 0 for as long as it likes."""
+        self._write(b"%d" % seconds)
+
+    def begin(self, name: str) -> None:
+        """Begin something, of which the process may die; empty: it has been begun."""
+        self._write(b"%s %s" % (_BEGINS, name.encode()))
+
+    def _write(self, line: bytes) -> None:
         if self._pipe is not None:
             with suppress(OSError):  # the pipe is full of what nobody has read, or its reader has ended
-                os.write(self._pipe, b"%d\n" % seconds)
+                os.write(self._pipe, line + b"\n")
 
 
 class AliveReader:
@@ -47,22 +56,35 @@ class AliveReader:
 
     Attributes:
         limit: ticks for which the other may be silent now; 0 for without end.
+        beginning: what the other is beginning, by its last word; empty for nothing.
     """
 
     def __init__(self, pipe: int) -> None:
         os.set_blocking(pipe, False)
         self._pipe = pipe
+        self._rest = b""
         self._silent = 0
         self.limit = 0
+        self.beginning = ""
 
     def tick(self) -> bool:
         """Count one second; whether the other has been silent for too long."""
-        said = b""
-        with suppress(BlockingIOError):
-            while piece := os.read(self._pipe, _PIECE):
-                said = (said + piece)[-_PIECE:]
-        if lines := said.split(b"\n")[:-1]:
-            self.limit, self._silent = int(lines[-1] or b"0"), 0
-        else:
+        if not self.read():
             self._silent += 1
         return 0 < self.limit < self._silent
+
+    def read(self) -> bool:
+        """Read what the other has said; whether it has said that it is alive."""
+        said = self._rest
+        with suppress(BlockingIOError):
+            while piece := os.read(self._pipe, _PIECE):
+                said += piece
+        *lines, self._rest = said.split(b"\n")
+        alive = False
+        for line in lines:
+            word, _, name = line.partition(b" ")
+            if word == _BEGINS:
+                self.beginning = name.decode(errors="replace")
+            else:
+                self.limit, self._silent, alive = int(word or b"0"), 0, True
+        return alive

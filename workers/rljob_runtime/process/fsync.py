@@ -25,10 +25,11 @@ def sync_file(file: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Sync every file below a folder, and the folders, the inner ones first."""
+    """Sync every file below a folder, and the folders, the inner ones first; what links lead to is left alone."""
     for parent, _, files in os.walk(folder, topdown=False):
-        for name in files:
-            _sync(Path(parent) / name)
+        for path in (Path(parent) / name for name in files):
+            if not path.is_symlink():  # it has no content, and its name is its folder's
+                _sync(path)
         _sync(Path(parent))
 
 

@@ -37,11 +37,13 @@ class End:
         code: its exit code, 128 + n for signal n; `EXIT_HUNG` if this process killed it because it hung.
         crashed: whether nobody asked for this end, and the code is none that explains it.
         words: why, as far as it said so: its termination message, else from its standard error.
+        beginning: what it was beginning, by its own word (`alive`); empty for nothing.
     """
 
     code: int
     crashed: bool
     words: str
+    beginning: str = ""
 
 
 Start = Callable[[Mapping[str, str], int, Sequence[int]], int]
@@ -125,6 +127,7 @@ def watch(start: Start, environment: Mapping[str, str]) -> End:
             code = _reaped(child)
     _withdraw_readiness()
     passing.join(_REST_SECONDS)
+    alive.read()
     message = _termination_message()
     if hung and code == KILLED:
         code, message = worker_protocol.EXIT_HUNG, f"no new token for {alive.limit} s: ended by its watcher"
@@ -133,7 +136,7 @@ def watch(start: Start, environment: Mapping[str, str]) -> End:
     crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
     if crashed and not message:
         _terminate(words)
-    return End(code, crashed, words)
+    return End(code, crashed, words, alive.beginning)
 
 
 def _pass_on(reading: int, tail: bytearray) -> None:

@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
-from rljob_core.messages import REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
+from rljob_core.messages import REWARD_ACK_WAIT, REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
 from rljob_core.messages.limits import MESSAGE_RESULTS
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
@@ -38,9 +38,6 @@ SUFFIX = "results"
 
 log = logging.getLogger(__name__)
 
-# Seconds after which the messages of a dead worker are delivered again; a living worker restarts the timer three
-# times meanwhile.
-_ACK_WAIT = 10.0
 #: How many messages one worker scores at a time, and how many it fetches at once.
 _MAX_IN_PROGRESS, _FETCH = 256, 64
 #: Bytes of payloads with which one worker fetches no more.
@@ -75,7 +72,7 @@ async def run_reward(
     try:
         await scorer.start()
         trajectories = TrajectoryStore(store, max_tokens=config.spec.rollout.sampling.max_tokens)
-        queue = await trajectories.queue(REWARD_QUEUE, ack_wait=_ACK_WAIT)
+        queue = await trajectories.queue(REWARD_QUEUE, ack_wait=REWARD_ACK_WAIT)
         publisher = ResultPublisher(store)
         in_progress = dict[asyncio.Task[None], TrajectoryDelivery]()
 
@@ -90,9 +87,9 @@ async def run_reward(
         async def score_and_publish(trajectory: Trajectory, digest: str) -> None:
             await publisher.publish(await score(trajectory, digest, scorer=scorer, tokenizer=tokenizer))
 
-        async def restart_ack_timers() -> None:
+        async def restart_ack_timers() -> None:  # so that only a dead worker's messages are delivered again
             while True:
-                await asyncio.sleep(_ACK_WAIT / 3)
+                await asyncio.sleep(REWARD_ACK_WAIT / 3)
                 await asyncio.gather(*(delivery.in_progress() for delivery in in_progress.values()))
 
         ready()

@@ -106,6 +106,26 @@ class CheckpointStore:
             shutil.rmtree(aside, ignore_errors=True)
         return key
 
+    def put(self, key: str, fill: Callable[[Path], None]) -> None:
+        """Store a checkpoint that was written before, and point `latest` to it, as the newest of those put so far.
+
+        Args:
+            key: of the checkpoint.
+            fill: writes its files into an empty folder.
+        """
+        aside = self._root / f".{key}.0{_WRITING}"
+        shutil.rmtree(aside, ignore_errors=True)
+        create_folder(self._root)
+        try:
+            aside.mkdir()
+            fill(aside)
+            sync_tree(aside)
+            aside.rename(self._root / key)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        sync_folder(self._root)
+        self._point_latest(self.keys()[-1])
+
     def forget(self, *, after: int) -> None:
         """Remove the checkpoints of later versions, which were revoked; `latest` names the newest that is left."""
         for key in [key for key in self.keys() if _order(key)[0] > after]:

@@ -30,6 +30,31 @@ def is_object_store(uri: str) -> bool:
     return bool(separator) and scheme != "file"
 
 
+def object_store(uri: str, *, field: str) -> tuple[Any, str]:
+    """The `fsspec.AbstractFileSystem` of `s3://bucket/prefix` or `gs://bucket/prefix`, and the bucket with the prefix.
+
+    Args:
+        uri: the URI.
+        field: the manifest's field, or the argument, that gives it, for errors.
+
+    Raises:
+        SpecError: the URI has another scheme, or its package is not installed.
+    """
+    scheme, _, root = uri.partition("://")
+    if scheme not in _PACKAGES:
+        raise SpecError(field, f"{scheme}:// is not supported: write a path, file://, s3:// or gs://")
+    package, extra = _PACKAGES[scheme]
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise SpecError(
+            field, f"{scheme}:// needs the package {package}: run pip install 'rljob[{extra}]'"
+        ) from error
+    import fsspec
+
+    return fsspec.filesystem(scheme), root
+
+
 class ObjectTransport:
     """Keeps each version as two objects below a prefix.
 
@@ -54,19 +79,7 @@ class ObjectTransport:
         Raises:
             SpecError: the URI has another scheme, or its package is not installed.
         """
-        scheme, _, root = uri.partition("://")
-        if scheme not in _PACKAGES:
-            raise SpecError(field, f"{scheme}:// is not supported: write a path, file://, s3:// or gs://")
-        package, extra = _PACKAGES[scheme]
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise SpecError(
-                field, f"{scheme}:// needs the package {package}: run pip install 'rljob[{extra}]'"
-            ) from error
-        import fsspec
-
-        return cls(fsspec.filesystem(scheme), root)
+        return cls(*object_store(uri, field=field))
 
     @contextmanager
     def writer(self, key: str) -> Iterator[ObjectWriter]:

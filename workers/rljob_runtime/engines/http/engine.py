@@ -24,7 +24,7 @@ from rljob_runtime.engines.fit import OPTIONS
 from rljob_runtime.engines.http.options import HttpEngineOptions
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine
-from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
+from rljob_runtime.engines.streamed.request import Chunk, EngineEnded, StreamedRequest
 from rljob_runtime.model.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class HttpEngine(StreamedEngine):
         """After a connection broke, ask again what the server can do: it may be another one, without our sampler.
 
         Raises:
-            EngineDied: its capabilities have changed.
+            EngineEnded: its capabilities have changed.
             ServerBroken, ServerUnavailable: it does not answer now.
         """
         from rljob_runtime.engines.http.capabilities import rediscover_capabilities
@@ -122,12 +122,12 @@ class HttpEngine(StreamedEngine):
             try:
                 found = await rediscover_capabilities(self._server, self._options)
             except (SpecError, RequestRefused) as error:
-                raise EngineDied(str(error)) from error
+                raise EngineEnded(str(error)) from error
             except BaseException:
                 self._may_have_restarted = True
                 raise
             if found != self._capabilities:
-                raise EngineDied(
+                raise EngineEnded(
                     f"{self._server.url} was restarted as another server: {found} and not {self._capabilities}"
                 )
 
@@ -161,7 +161,7 @@ class HttpEngine(StreamedEngine):
                         return
                     made_by = min(before, after)
                     if made_by < version or (self._reloads and after != version):
-                        raise EngineDied(
+                        raise EngineEnded(
                             f"{self._server.url} has version {after} and not {version}: it was restarted, or given "
                             "other weights"
                         )
@@ -175,7 +175,7 @@ class HttpEngine(StreamedEngine):
             # Unless it was us, for new weights. The request begins again, behind what came.
             self._may_have_restarted |= not self._replacing and self.version == version
         except ServerUnavailable as error:
-            raise EngineDied(str(error)) from error
+            raise EngineEnded(str(error)) from error
 
     # ------------------------------------------------------------------------------------------ weights
 

@@ -85,7 +85,7 @@ class StreamedEngine(ABC):
         """Stream what follows the request's `prompt`, its `left` tokens at most; closing the stream withdraws it.
 
         Raises:
-            EngineDied: the engine is gone.
+            EngineEnded: the engine is gone.
             Exception: this request fails.
         """
 

@@ -12,7 +12,7 @@ import numpy as np
 from rljob_core.ports import Request
 
 
-class EngineDied(Exception):
+class EngineEnded(Exception):
     """The engine behind the requests is gone, and all of them with it."""
 
 

@@ -21,7 +21,7 @@ from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, unfit
 from rljob_runtime.engines.profile import StepMeter
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
-from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
+from rljob_runtime.engines.streamed.request import Chunk, EngineEnded, StreamedRequest
 
 #: Streams of a request in a row that end without a token, a reason or a swap, before it fails.
 _CUTS = 8
@@ -217,7 +217,7 @@ class RequestScheduler:
                 cuts = 0 if len(streamed.tokens) > before or self._version() != version else cuts + 1
             reason = "EngineFailed: the engine ended it again and again, without a token"
             self._finish(streamed, Stopped(id=streamed.request.id, reason=reason, failure=True))
-        except EngineDied as error:
+        except EngineEnded as error:
             self.end(error.__cause__ or error)
         except Exception as error:  # an engine outlives one request
             self._finish(streamed, Stopped(id=streamed.request.id, reason=_failure(error), failure=True))

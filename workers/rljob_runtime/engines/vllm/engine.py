@@ -25,7 +25,7 @@ from rljob_core.errors import GenerationFailed, SpecError
 from rljob_core.ports import Request
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine
-from rljob_runtime.engines.streamed.request import Chunk, EngineDied, StreamedRequest
+from rljob_runtime.engines.streamed.request import Chunk, EngineEnded, StreamedRequest
 from rljob_runtime.engines.vllm import internals
 from rljob_runtime.engines.vllm.names import DRAWN, EXTENSION, OWNER, SEED, TRANSFER
 from rljob_runtime.engines.vllm.options import VllmEngineOptions
@@ -180,7 +180,7 @@ class VllmEngine(StreamedEngine):
                 yield Chunk(tokens, logprobs, versions, finish)  # type: ignore[arg-type]
         except EngineDeadError as error:
             identifier = ""
-            raise EngineDied("vLLM's processes are gone") from error
+            raise EngineEnded("vLLM's processes are gone") from error
         finally:
             if identifier and not self._scheduler.failed:
                 await internals.abort_request(self._llm, identifier)

@@ -218,11 +218,9 @@ class MemoryStore:
         self._stream(channel).remove(sequences)
 
     async def purge(self, channel: Channel, suffix: str) -> None:
-        """Delete all messages of a suffix, and the queues over it."""
+        """Delete all messages of a suffix."""
         stream = self._stream(channel)
         stream.remove([m.sequence for m in stream.since(1) if matches(suffix, m.suffix)])
-        for name in [name for name, consumer in stream.consumers.items() if consumer.suffix == suffix]:
-            del stream.consumers[name]
 
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket."""

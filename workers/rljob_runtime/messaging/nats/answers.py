@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rljob_runtime.messaging.nats.client import Received
+
 #: Error code for a request about a consumer that does not exist.
 NO_CONSUMER = 10014
 
@@ -43,3 +45,32 @@ def parsed(data: bytes) -> dict[str, Any]:
     if refused.err_code in (10005, 10008, 10009, 10059, 10158) or refused.code == 429:
         raise Interrupted(str(refused))
     raise refused
+
+
+def is_stored(message: Received) -> bool:
+    """Whether an answer to `DIRECT.GET` is a stored message, and not the server's status in place of one.
+
+    The server adds its headers after those of the message's writer, who may have named one "Status".
+    """
+    return "Nats-Sequence" in (message.headers or {})
+
+
+def end_of_batch(status: Received) -> tuple[int, int]:
+    """What the status that ends the messages of a `DIRECT.GET` says: the sequence of the last, and how many follow it.
+
+    Both are 0 if there were none.
+
+    Raises:
+        Interrupted: no server has the stream now.
+        JetStreamError: the server refuses.
+    """
+    headers = status.headers or {}
+    match headers.get("Status", ""):
+        case "204":
+            return int(headers["Nats-Last-Sequence"]), int(headers["Nats-Num-Pending"])
+        case "404":
+            return 0, 0
+        case "503":
+            raise Interrupted("no server has the stream now")
+        case code:
+            raise JetStreamError({"code": code or 0, "description": headers.get("Description", "")})

@@ -11,8 +11,10 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import nats.errors
@@ -20,6 +22,7 @@ from nats.aio.client import RawCredentials
 from nats.aio.subscription import Subscription
 
 from rljob_core.errors import StoreUnavailable
+from rljob_core.nats_trust import tls_options
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed
 from rljob_runtime.messaging.nats.client import EagerClient, Received
 from rljob_runtime.messaging.nats.requests import PendingRequests
@@ -37,8 +40,29 @@ _PING_SECONDS = 1.5
 _CANCEL_AGAIN = 0.5
 _NO_RESPONDERS = "503"
 _CREDENTIALS = "-----BEGIN"
+#: The server's error for credentials that it does not accept, in lower case.
+_REFUSED = "authorization violation"
 #: The server's error for a subject that the credentials do not allow, in lower case.
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(?P<subject>[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Stored messages with which JetStream answers one request.
+
+    Attributes:
+        messages: those that have arrived.
+        end: the status after the last message. Raises `Interrupted` if nothing arrived in time, and `JetStreamError` if
+            the server does not let this user ask.
+    """
+
+    messages: Sequence[Received]
+    end: asyncio.Future[Received]
+
+    def drop(self) -> None:
+        """Stop waiting for the answer."""
+        if not self.end.cancel() and not self.end.cancelled():
+            self.end.exception()  # else asyncio logs it as never retrieved
 
 
 class Connection:
@@ -110,6 +134,7 @@ class Connection:
             self._client.connect(
                 self.url,
                 user_credentials=self._credentials,
+                **tls_options(self.url, self._credentials_text()),
                 inbox_prefix=self._inbox_prefix,
                 error_cb=self._on_error,
                 disconnected_cb=self._on_lost,
@@ -130,6 +155,14 @@ class Connection:
                 await asyncio.wait({connecting}, timeout=_CANCEL_AGAIN)
             if not connecting.cancelled():
                 connecting.exception()  # else asyncio logs it as never retrieved
+
+    def _credentials_text(self) -> str:
+        """What the credentials file holds; empty if it cannot be read, which connecting then reports."""
+        if isinstance(self._credentials, RawCredentials):
+            return str(self._credentials)
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return Path(self._credentials).read_text(encoding="utf-8") if self._credentials else ""
+        return ""
 
     async def close(self) -> None:
         """Flush what was sent and disconnect; waits two seconds at most for a server that does not answer."""
@@ -201,6 +234,19 @@ class Connection:
                     answers.append(await self.retried(partial(self.request, subject, body)))
         return answers
 
+    def batch(self, subject: str, body: Mapping[str, Any], *, seconds: float) -> Batch:
+        """Ask JetStream for stored messages.
+
+        Args:
+            subject: of the request.
+            body: of the request.
+            seconds: to wait for the first message, and for each that follows.
+        """
+        messages: list[Received] = []
+        data = json.dumps(body).encode()
+        end = self._requests.add(f"$JS.API.{subject}", data, batch=messages, seconds=seconds)
+        return Batch(messages, end)
+
     def _ask(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, repeated: bool = False
     ) -> asyncio.Future[Received]:
@@ -241,10 +287,24 @@ class Connection:
         inbox = self._client.new_inbox()
         return inbox, await self._client.listen(f"{inbox}.*", handler)
 
+    async def hear(self, subject: str, handler: Callable[[Received], None]) -> Subscription | None:
+        """Call `handler` for what is published to a subject, except while the connection is lost; None if it is closed.
+
+        Whoever listens must also ask: a lost connection is noticed by the requests.
+        """
+        with contextlib.suppress(nats.errors.Error):
+            return await self._client.listen(subject, handler)
+        return None
+
     async def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription; without effect if the connection has ended."""
         with contextlib.suppress(nats.errors.Error):
             await self._client.forget(subscription)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connected.is_set()
 
     @property
     def server(self) -> str:
@@ -297,6 +357,16 @@ class Connection:
             seconds, max(self._lost_at + self.patience - asyncio.get_running_loop().time(), 0.0) + 0.01
         )
 
+    @contextlib.asynccontextmanager
+    async def hearing(self, subject: str, handler: Callable[[Received], None]) -> AsyncIterator[None]:
+        """See `hear`."""
+        subscription = await self.hear(subject, handler)
+        try:
+            yield
+        finally:
+            if subscription is not None:
+                await self.unsubscribe(subscription)
+
     @contextlib.contextmanager
     def listening(self, wake: Callable[[], None]) -> Iterator[None]:
         """Call `wake` whenever the connection is lost, back or closed."""
@@ -316,7 +386,9 @@ class Connection:
         self._requests.answer(message.subject[len(self._inbox) :], message)
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
+        # A server that refuses credentials closes the connection while we still write.
+        if not (isinstance(error, OSError) and _REFUSED in str(self._last_error).lower()):
+            self._last_error = error
         if "permissions violation" in str(error).lower():
             log.warning("%s", error)
         if denied := _FORBIDDEN.search(str(error).lower()):
@@ -327,6 +399,7 @@ class Connection:
         self._interrupt()
 
     async def _on_connected(self) -> None:
+        self._last_error = None
         self.generation += 1
         self._connected.set()
         for wake in list(self._listeners):

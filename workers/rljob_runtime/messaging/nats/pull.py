@@ -119,15 +119,22 @@ class Origin:
         return cls(tokens[first], *map(int, tokens[first + 1 : first + 5]))
 
 
-def message_of(arrived: Received, *, suffix: str, sequence: int) -> Message:
-    """A stored message, without JetStream's own headers except for the message id."""
+def message_of(arrived: Received, *, suffix: str, sequence: int, headers_only: bool = False) -> Message:
+    """A stored message, without JetStream's own headers except for the message id.
+
+    Args:
+        arrived: the message.
+        suffix: of its subject.
+        sequence: of the message.
+        headers_only: whether its data is left out.
+    """
     headers = arrived.headers or {}
     # The server adds it where it leaves the data out; anywhere else it is the writer's.
     size = _number(headers.get("Nats-Msg-Size", "")) if not arrived.data else None
     return Message(
         sequence=sequence,
         suffix=suffix,
-        data=arrived.data,
+        data=b"" if headers_only else arrived.data,
         headers={
             key: value for key, value in headers.items() if not key.startswith("Nats-") or key == MESSAGE_ID
         },

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from nats.js.api import ConsumerConfig
 
 from rljob_core.ports import Message
 from rljob_runtime.messaging.nats.answers import NO_CONSUMER, Interrupted
@@ -77,22 +75,34 @@ class NatsQueue:
         stream: name of the stream.
         config: of the consumer.
         suffix_of: the suffix of a subject, for `Message.suffix`.
+        create: whether it is created where it does not exist; if not, the operator does that.
     """
 
     def __init__(
-        self, connection: Connection, stream: str, config: ConsumerConfig, suffix_of: Callable[[str], str]
+        self,
+        connection: Connection,
+        stream: str,
+        config: Mapping[str, Any],
+        suffix_of: Callable[[str], str],
+        *,
+        create: bool = True,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._config = config
         self._suffix_of = suffix_of
+        self._creates = create
         self._arrivals = Arrivals(connection)
         self._inbox = ""
         self._pulls = 0
         self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
-        """Create the consumer where it does not exist, and subscribe."""
+        """Subscribe, and have the consumer created where it does not exist.
+
+        Raises:
+            StoreUnavailable: there is none for too long.
+        """
         self._inbox, _ = await self._connection.subscribe(self._arrivals.add)
         await self._connection.retried(self._create)
 
@@ -135,7 +145,7 @@ class NatsQueue:
         pull(
             self._connection,
             self._stream,
-            str(self._config.name),
+            self._config["name"],
             f"{self._inbox}.{self._pulls}",
             batch=wanted,
             **({"max_bytes": max_bytes} if max_bytes else {}),
@@ -203,17 +213,25 @@ class NatsQueue:
             return
 
     async def _create(self) -> None:
-        """Create the consumer if it does not exist, without what an earlier one of its name had delivered."""
+        """Create the consumer if it does not exist, without what an earlier one of its name had delivered.
+
+        Raises:
+            Interrupted: it does not exist, and others create it.
+        """
         absent = await self._ask("INFO", repeated=True) is None
-        info = await create_consumer(self._connection, self._stream, self._config.as_dict())
+        if not self._creates:
+            if absent:
+                raise Interrupted(f"the operator has not created the queue {self._config['name']} yet")
+            return
+        info = await create_consumer(self._connection, self._stream, self._config)
         if absent and info["delivered"]["consumer_seq"]:
             # A server that starts without a consumer's description, which a power cut has damaged, leaves the file
             # of its state: it is that of the new consumer then. It may be ahead of the stream, whose next messages
             # would never be delivered. A server that starts with both corrects the state.
             await self._ask("DELETE")
-            await create_consumer(self._connection, self._stream, self._config.as_dict())
+            await create_consumer(self._connection, self._stream, self._config)
 
     async def _ask(self, request: str, *, repeated: bool = False) -> dict[str, Any] | None:
         """The answer to a request about the consumer; None if it does not exist."""
-        subject = f"CONSUMER.{request}.{self._stream}.{self._config.name}"
+        subject = f"CONSUMER.{request}.{self._stream}.{self._config['name']}"
         return await self._connection.find(subject, {}, absent=NO_CONSUMER, repeated=repeated)

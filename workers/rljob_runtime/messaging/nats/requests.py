@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import nats.errors
 
-from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError
+from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, is_stored
 from rljob_runtime.messaging.nats.client import Received
 
 _REPEAT_SECONDS = 1.0
@@ -23,12 +23,14 @@ Send = Callable[[str, bytes, Mapping[str, str] | None, str], None]
 @dataclass(slots=True)
 class _Request:
     answer: asyncio.Future[Received]
+    seconds: float
     deadline: float
     due: float
     """When it is sent once more; never if infinite."""
     subject: str
     data: bytes
     headers: Mapping[str, str] | None
+    batch: list[Received] | None
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():  # its caller may have given up
@@ -51,12 +53,21 @@ class PendingRequests:
         self._sweeping = False
 
     def add(
-        self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, repeated: bool
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str] | None = None,
+        *,
+        repeated: bool = False,
+        batch: list[Received] | None = None,
+        seconds: float | None = None,
     ) -> asyncio.Future[Received]:
         """Send a request; a future of its answer, which raises `Interrupted` if none arrives in time.
 
         Args:
             subject, data, headers: of the message.
+            batch: takes the stored messages of a request that is answered by many, and then by a status: the answer.
+            seconds: that the request waits for its answer, or for the next message of the batch, if not as usual.
             repeated: whether it is sent once more each second until it is answered. The first answer counts, so that a
                 server that stands still delays it no longer than until another one serves, and a slow one need not
                 hurry.
@@ -66,7 +77,8 @@ class PendingRequests:
         token = str(self._count)
         now, answer = loop.time(), loop.create_future()
         due = now + _REPEAT_SECONDS if repeated else math.inf
-        self._requests[token] = _Request(answer, now + self._seconds, due, subject, data, headers)
+        seconds = self._seconds if seconds is None else seconds
+        self._requests[token] = _Request(answer, seconds, now + seconds, due, subject, data, headers, batch)
         if not self._sweeping:
             self._sweep()
         try:
@@ -77,8 +89,15 @@ class PendingRequests:
 
     def answer(self, token: str, message: Received) -> None:
         """Give a request its answer; without effect if nobody waits for it."""
-        request = self._requests.pop(token, None)
-        if request is not None and not request.answer.done():
+        request = self._requests.get(token)
+        if request is None:
+            return
+        if request.batch is not None and is_stored(message):
+            request.batch.append(message)
+            request.deadline = asyncio.get_running_loop().time() + request.seconds
+            return
+        del self._requests[token]
+        if not request.answer.done():
             request.answer.set_result(message)
 
     def forbid(self, subject: str, reason: str) -> None:
@@ -102,7 +121,7 @@ class PendingRequests:
         now = loop.time()
         for token, request in list(self._requests.items()):
             if request.deadline <= now:
-                self._fail(token, Interrupted(f"no answer in {self._seconds} s"))
+                self._fail(token, Interrupted(f"no answer in {request.seconds} s"))
             elif request.due <= now and not request.answer.done():
                 request.due = now + _REPEAT_SECONDS
                 with contextlib.suppress(nats.errors.Error):

@@ -51,8 +51,7 @@ class SignalBucket:
                 stream=self._streams.signal_stream,
                 subject=f"{subject}>",
                 suffix_of=lambda full: full[len(subject) :],
-                start=1,
-                last_per_subject=True,
+                start=1,  # the bucket keeps the newest value of each key
             )
             try:
                 async for batch in batches:

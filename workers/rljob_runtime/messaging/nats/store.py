@@ -9,21 +9,23 @@ from typing import Any
 from uuid import uuid4
 
 from rljob_core.errors import StoreFull, StoreUnavailable
-from rljob_core.ports import Channel, Message, first_sequence
+from rljob_core.ports import SINGLE_READER, Channel, Message, first_sequence
+from rljob_core.queue_definitions import SharedQueue
 from rljob_core.stream_definitions import DUPLICATE_WINDOW
 from rljob_runtime.messaging.nats.answers import NO_CONSUMER, JetStreamError
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
+from rljob_runtime.messaging.nats.own_queue import OwnQueue
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher
 from rljob_runtime.messaging.nats.pull import get_from_leader, message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.signals import SignalBucket
-from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, JobStreams, queue_config
+from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, JobStreams
 from rljob_runtime.messaging.nats.window import Window
 
 #: Limits of the server, of the account, and of one stream of an account.
-_NO_ROOM = (*NO_STORAGE, 10122)
+_NO_ROOM = (*NO_STORAGE, 10028, 10122)
 _STREAM_EXISTS = 10058
 _NO_CLUSTER = 10074
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
@@ -48,8 +50,8 @@ class NatsStore:
         credentials: the role's credentials or their file's path, where the server asks for any.
         inbox: first tokens of the subjects on which answers come; the credentials allow no other.
         connect: seconds that `open` tries to reach the server; as long as `patience` if not given.
-        create: whether `open` creates the streams; a role whose credentials do not allow that waits for them when it
-            first uses them.
+        create: whether `open` creates the streams, and `queue` the queue; a role whose credentials do not allow that
+            waits for them when it first uses them.
     """
 
     def __init__(
@@ -98,11 +100,19 @@ class NatsStore:
                 ) from error
             if error.err_code != _STREAM_EXISTS:
                 raise
+            await self._announce(name, config)
             return
         if info.get("did_create"):
             # A server that starts passes over a stream whose description a power cut has damaged. Created again, the
             # stream has its messages, but only an update writes the whole description again.
             await self._connection.call(f"STREAM.UPDATE.{name}", info["config"])
+
+    async def _announce(self, name: str, config: Mapping[str, Any]) -> None:
+        """Let the server say what is stored in a stream that an earlier release has created."""
+        held = (await self._connection.call(f"STREAM.INFO.{name}", {}))["config"]
+        if "republish" in config and "republish" not in held:
+            changed = {**held, "republish": config["republish"]}
+            await self._connection.call(f"STREAM.UPDATE.{name}", changed)
 
     async def close(self) -> None:
         """Flush and disconnect."""
@@ -183,32 +193,16 @@ class NatsStore:
             raise StoreUnavailable(f"{self._streams.stream(channel)}: messages {left} cannot be deleted")
 
     async def purge(self, channel: Channel, suffix: str) -> None:
-        """Delete all messages of a suffix, and the queues over it."""
-        stream, subject = self._streams.stream(channel), self._streams.subject_of(channel, suffix)
+        """Delete all messages of a suffix."""
+        which = {"filter": self._streams.subject_of(channel, suffix)}
+        subject = f"STREAM.PURGE.{self._streams.stream(channel)}"
+        await self._connection.retried(lambda: self._connection.call(subject, which))
 
-        async def attempt() -> None:
-            await self._connection.call(f"STREAM.PURGE.{stream}", {"filter": subject})
-            consumers = await self._consumers(stream)
-            for name in (name for name, over in consumers if over == subject):
-                await self._connection.find(f"CONSUMER.DELETE.{stream}.{name}", {}, absent=NO_CONSUMER)
-
-        await self._connection.retried(attempt)
-
-    async def _consumers(self, stream: str) -> list[tuple[str, str]]:
-        """Name and subject of every durable queue of a stream."""
-        found: list[tuple[str, str]] = []
-        offset, total = 0, 1
-        while offset < total:
-            page = await self._connection.call(f"CONSUMER.LIST.{stream}", {"offset": offset})
-            total = int(page["total"])
-            consumers = page["consumers"] or []
-            offset += max(len(consumers), 1)
-            found += [
-                (str(info["name"]), str(info["config"].get("filter_subject", "")))
-                for info in consumers
-                if info["config"].get("durable_name")
-            ]
-        return found
+    async def begin_at(self, channel: Channel, sequence: int) -> None:
+        """Let the next message of a channel that holds none get this sequence, if it would get a lower one."""
+        subject = f"STREAM.PURGE.{self._streams.stream(channel)}"
+        # A purge up to a sequence that was never given empties the stream, and goes on from there.
+        await self._connection.retried(lambda: self._connection.call(subject, {"seq": sequence}))
 
     # ------------------------------------------------------------------------------------- reading
 
@@ -222,22 +216,23 @@ class NatsStore:
             subject=self._streams.subject_of(channel, suffix),
             suffix_of=lambda subject: self._streams.suffix_of(channel, subject),
             start=start,
+            all_subjects=suffix == ">",
             headers_only=headers_only,
         )
 
     async def queue(
         self, channel: Channel, suffix: str, *, name: str, ack_wait: float = 30.0, max_pending: int = 1000
-    ) -> NatsQueue:
-        """The durable queue `name` over the messages of `suffix` (created if it does not exist)."""
-        config = queue_config(
-            name, self._streams.subject_of(channel, suffix), ack_wait=ack_wait, max_pending=max_pending
-        )
-        queue = NatsQueue(
-            self._connection,
-            self._streams.stream(channel),
-            config,
-            lambda subject: self._streams.suffix_of(channel, subject),
-        )
+    ) -> NatsQueue | OwnQueue:
+        """The durable queue `name` over the messages of `suffix`, which is created if this role may do that."""
+        stream, suffix_of = self._streams.stream(channel), partial(self._streams.suffix_of, channel)
+        queue: NatsQueue | OwnQueue
+        if channel in SINGLE_READER:
+            subject = self._streams.subject_of(channel, suffix)
+            queue = OwnQueue(self._connection, stream, subject, suffix_of)
+        else:
+            shared = SharedQueue(channel, suffix, name, ack_wait, max_pending)
+            definition = shared.definition(self._streams)
+            queue = NatsQueue(self._connection, stream, definition, suffix_of, create=self._create)
         await queue.open()
         return queue
 

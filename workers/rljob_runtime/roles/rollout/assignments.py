@@ -24,8 +24,10 @@ from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
+from rljob_runtime.messaging.recent_keys import RecentKeys
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 
@@ -57,23 +59,6 @@ class Running:
     prompt: NDArray[np.int32]
 
 
-class RecentKeys:
-    """The newest `limit` keys that were added."""
-
-    def __init__(self, limit: int) -> None:
-        self._keys: dict[str, None] = {}
-        self._limit = limit
-
-    def add(self, key: str) -> bool:
-        """Add a key; whether it was not among the newest ones."""
-        if key in self._keys:
-            return False
-        self._keys[key] = None
-        if len(self._keys) > self._limit:
-            del self._keys[next(iter(self._keys))]
-        return True
-
-
 class Assignments:
     """What the coordinator has assigned to one engine instance.
 
@@ -86,10 +71,11 @@ class Assignments:
         progress: publishes how far the assignments have come.
         progress_store: over `store`, the same as that of `progress`.
         trajectories: over `store`.
+        careful: says which assignments begin one after the other.
         instance: name of the engine instance.
 
     Attributes:
-        waiting: assignments whose `min_version` is above the engine's version.
+        waiting: assignments that the engine has not got: they wait for newer weights, or for their turn.
         running: assignments that the engine generates, by request.
         storing: requests whose trajectories are being stored.
         changed: set whenever an assignment arrives or ends.
@@ -106,6 +92,7 @@ class Assignments:
         progress: ProgressPublisher,
         progress_store: ProgressStore,
         trajectories: TrajectoryStore,
+        careful: CarefulStart,
         instance: str,
     ) -> None:
         self._config = config
@@ -116,6 +103,7 @@ class Assignments:
         self._progress = progress
         self._progress_store = progress_store
         self._trajectories = trajectories
+        self._careful = careful
         self._instance = instance
         self._received = RecentKeys(REMEMBERED)
         self.waiting: list[Generate] = []
@@ -125,6 +113,11 @@ class Assignments:
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running) + len(self.storing)
+
+    @property
+    def too_new(self) -> list[Generate]:
+        """Those that wait for newer weights than the engine has."""
+        return [w for w in self.waiting if w.min_version > self._engine.version]
 
     async def receive(self, ready: asyncio.Event) -> None:
         """Receive work until cancelled.
@@ -197,7 +190,7 @@ class Assignments:
         self._progress.unfollow(cancelled)  # another engine may continue from what is stored of them
 
     async def start_admitted(self) -> None:
-        """Submit the assignments that the engine's version admits; the others wait for newer weights.
+        """Submit the assignments that the engine's version admits and whose turn it is; the others wait.
 
         An assignment that the engine refuses with an exception is reported as a failed attempt; the engine continues
         with the others.
@@ -205,13 +198,14 @@ class Assignments:
         Raises:
             GenerationFailed: the engine has ended.
         """
-        admitted = [w for w in self.waiting if w.min_version <= self._engine.version]
+        admitted = self._careful.admit([w for w in self.waiting if w.min_version <= self._engine.version])
         if not admitted:
             return
-        self.waiting = [w for w in self.waiting if w.min_version > self._engine.version]
         requests = [self._to_request(work) for work in admitted]
         for work, request in zip(admitted, requests, strict=True):
             self.running[request.id] = Running(work, request.tokens)
+        self.waiting = [w for w in self.waiting if _request(w) not in self.running]
+        self._careful.begin(admitted, requests)
         refused = [(self.running.pop(name).work, error) for name, error in self._submit(requests).items()]
         for work, refusal in refused:
             name, reason = _request(work), f"EngineRefused: {error_in_words(refusal)}"
@@ -245,6 +239,12 @@ class Assignments:
                 return {requests[0].id: error}
             return {name: why for request in requests for name, why in self._submit([request]).items()}
         return {}
+
+    async def begin_in_turn(self) -> None:
+        """Submit each assignment that waits for its turn when that has come, until cancelled."""
+        while True:
+            await self._careful.wait_until_begun(self.running)
+            await self.start_admitted()
 
     async def report_ended(self, work: Generate, stopped: Stopped) -> None:
         """Report to the coordinator that an assignment ended without a trajectory.

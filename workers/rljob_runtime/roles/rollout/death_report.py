@@ -13,20 +13,22 @@ from rljob_core.messages import EngineDied
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.connect import message_store
+from rljob_runtime.process.watcher import End
 
 #: Seconds for the whole report, and for connecting; later the coordinator learns of the death as the lease expires.
 _SECONDS, _CONNECT_SECONDS = 10.0, 7.0
 
 
-def report_death(nonce: str, code: int, words: str) -> None:
+def report_death(nonce: str, end: End) -> None:
     """Publish the death of an engine instance; a failure to do so is printed, because the lease reports it, too.
 
     Args:
         nonce: second part of the instance's name.
-        code: the exit code, 128 + n for signal n.
-        words: the process's last words.
+        end: of the process.
     """
-    died = EngineDied(f"{os.environ[worker_protocol.POD]}.{nonce}", code, words)
+    died = EngineDied(
+        f"{os.environ[worker_protocol.POD]}.{nonce}", end.code, end.words, beginning=end.beginning
+    )
     _print(f"engine {died.engine} died: {died.cause}")
     try:
         config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())

@@ -25,6 +25,7 @@ from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.roles.rollout.assignments import Assignments
+from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.hang_watch import say_while_it_generates
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.trajectory_publisher import TrajectoryPublisher
@@ -50,6 +51,7 @@ class Rollout:
         pool: str,
         nonce: str = "",
         started: float | None = None,
+        alive: AliveWriter | None = None,
         changes: AsyncIterator[PipelineSpec] | None = None,
     ) -> None:
         """
@@ -64,6 +66,7 @@ class Rollout:
             pool: name of the pool in `spec.rollout.pools`.
             nonce: second part of the instance's name; random if it is empty.
             started: seconds since 1970, now if not given: of two instances of a pod, the one that started later lives.
+            alive: takes the word that this process is alive; that of the environment if not given.
             changes: new values of `spec.pipeline` while the job runs; an update of the weights ends as it began.
         """
         self.instance = f"{pod}.{nonce or secrets.token_hex(4)}"
@@ -71,7 +74,7 @@ class Rollout:
         self._store = store
         self._engine = engine
         self._pool = pool
-        self._alive = AliveWriter()
+        self._alive = AliveWriter() if alive is None else alive
         self._hang_seconds = config.spec.rollout.hang_seconds
         self._stopping = False
         self._status_changed = asyncio.Event()
@@ -96,6 +99,7 @@ class Rollout:
             progress=self._progress,
             progress_store=progress_store,
             trajectories=trajectories,
+            careful=CarefulStart(engine, self._alive),
             instance=self.instance,
         )
         self._trajectories = TrajectoryPublisher(
@@ -144,6 +148,7 @@ class Rollout:
             ]
             if self._alive.is_read:
                 tasks.append(group.create_task(self._say_alive()))
+                tasks.append(group.create_task(self._assignments.begin_in_turn()))
             results = group.create_task(self._trajectories.publish())
             await queue_ready.wait()
             heartbeats = group.create_task(heartbeat(self._send_heartbeat, self._status_changed))

@@ -100,7 +100,7 @@ class WeightUpdates:
             while (
                 self._inflight == Inflight.KEEP
                 and assignments.running
-                and not assignments.waiting
+                and not assignments.too_new
                 and not self._revoked
             ):
                 assignments.changed.clear()
@@ -155,8 +155,7 @@ class WeightUpdates:
         self.draining, self.stuck, self._retry_seconds = False, "", RETRY_SECONDS
         self._served = newest
         if revoked:
-            too_new = [w for w in self._assignments.waiting if w.min_version > newest.version]
-            await self._assignments.return_waiting(too_new, "Restarted")
+            await self._assignments.return_waiting(self._assignments.too_new, "Restarted")
         await self._assignments.start_admitted()
 
     async def _keep_old(self, version: int, error: WeightsRejected | StoreUnavailable) -> None:
@@ -170,7 +169,7 @@ class WeightUpdates:
         log.warning("%s: version %d: %s", reason, version, error)
         self.stuck, self.draining = f"{reason}: {error}", rejected
         self._status_changed.set()
-        await self._assignments.return_waiting(self._assignments.waiting, reason)
+        await self._assignments.return_waiting(self._assignments.too_new, reason)
         await asyncio.sleep(self._retry_seconds)
         self._retry_seconds = (
             RETRY_SECONDS if rejected else min(2 * self._retry_seconds, LONGEST_RETRY_SECONDS)

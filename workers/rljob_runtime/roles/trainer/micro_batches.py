@@ -40,13 +40,22 @@ def _matches(item: TrainingItem, trajectory: Trajectory | None) -> bool:
 
 
 def check_staleness(work: MicroBatch, samples: Sequence[TrainingSample]) -> None:
-    """Check each payload against the bound of its step.
+    """Check that the tokens of each payload are of versions that exist at its step and are within its bound.
+
+    A label of a later version would hide how old a token is.
 
     Raises:
-        StalenessExceeded: a sample's oldest token is from a version too far before the step's.
+        StalenessExceeded: a sample's oldest token is from a version too far before the step's, or a token has the label
+            of a version that does not exist yet.
     """
     for sample in samples:
-        staleness = work.step - sample.trajectory.span.min
+        span = sample.trajectory.span
+        if not 0 <= span.min <= span.max <= work.step:
+            raise StalenessExceeded(
+                f"{sample.trajectory.id}: its tokens have the labels of versions {span.min} to {span.max}, "
+                f"but step {work.step} starts from version {work.step}: its staleness is unknown"
+            )
+        staleness = work.step - span.min
         if staleness > work.max_staleness:
             raise StalenessExceeded(
                 f"{sample.trajectory.id}: staleness {staleness} exceeds the bound {work.max_staleness} "

@@ -1,0 +1,251 @@
+"""A stream's messages as files, one JSON object per line, gzipped; and files as messages with the same sequences.
+
+The ledger's records name payloads by their sequences, snapshots and long payloads name their parts so. JetStream gives
+the next sequence to each message, so a restored stream begins where the first message was, and a message that was
+deleted between others is stored and deleted once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+
+from rljob_cli.backup.copied import Copied
+from rljob_cli.backup.index import Segment
+from rljob_core.errors import BackupDamaged, Fenced, StoreUnavailable
+from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
+from rljob_runtime.messaging.nats.store import NatsStore
+
+_GZIP = 16 + zlib.MAX_WBITS
+_LEVEL = 1  # base64 shrinks by a quarter, and JSON to a tenth; more costs time and gains little
+_LONGEST_LINE = 4 << 20
+_SILENCE_SECONDS = 5.0
+_AT_ONCE = 128
+_SEGMENT_BYTES = 64 << 20
+_GAP = "gap"
+
+
+async def stored_messages(
+    store: NatsStore, channel: Channel, *, start: int = 1
+) -> AsyncGenerator[Message, None]:
+    """Yield the messages of a stream in order, up to the one that is the newest now; some may be deleted meanwhile.
+
+    Raises:
+        StreamCut: the server has lost messages that were yielded.
+        StoreUnavailable: the server does not answer.
+    """
+    newest = await store.last(channel)
+    if newest is None or newest.sequence < start:
+        return
+    batches = store.read(channel, start=start)
+    coming = asyncio.ensure_future(_next(batches))
+    try:
+        while True:
+            arrived, _ = await asyncio.wait({coming}, timeout=_SILENCE_SECONDS)
+            if not arrived:
+                if (await store.get(channel, [newest.sequence]))[0] is None:
+                    return  # it was deleted meanwhile, as was everything before it that did not arrive
+                continue
+            for message in coming.result():
+                if message.sequence <= newest.sequence:
+                    yield message
+            if coming.result()[-1].sequence >= newest.sequence:
+                return
+            coming = asyncio.ensure_future(_next(batches))
+    finally:
+        coming.cancel()
+        await asyncio.wait({coming})
+        if not coming.cancelled():
+            coming.exception()
+        await batches.aclose()  # type: ignore[attr-defined]
+
+
+async def _next(batches: AsyncIterator[Sequence[Message]]) -> Sequence[Message]:
+    return await anext(batches)
+
+
+def encoded(messages: Iterable[Message]) -> Iterator[bytes]:
+    """Yield a file with messages, in pieces."""
+    packer = zlib.compressobj(_LEVEL, wbits=_GZIP)
+    for message in messages:
+        line = {
+            "sequence": message.sequence,
+            "suffix": message.suffix,
+            "headers": dict(message.headers),
+            "data": base64.b64encode(message.data).decode(),
+        }
+        if piece := packer.compress(json.dumps(line, separators=(",", ":")).encode() + b"\n"):
+            yield piece
+    yield packer.flush()
+
+
+def decoded(pieces: Iterable[bytes], path: str) -> Iterator[Message]:
+    """Yield the messages in a file.
+
+    Args:
+        pieces: of the file.
+        path: of the file, for errors.
+
+    Raises:
+        BackupDamaged: the file is no such file.
+    """
+    try:
+        for line in _lines(pieces):
+            content = json.loads(line)
+            data = base64.b64decode(content["data"], validate=True)
+            yield Message(content["sequence"], content["suffix"], data, content["headers"], len(data))
+    except (ValueError, LookupError, TypeError, zlib.error) as error:
+        raise BackupDamaged(f"{path} in the backup does not read ({error}): use another backup") from error
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=_GZIP)
+    rest = b""
+    for piece in pieces:
+        packed = piece
+        while packed:
+            # A piece may be tiny and unpack to gigabytes: a line's worth at a time.
+            rest += unpacker.decompress(packed, _LONGEST_LINE)
+            packed = unpacker.unconsumed_tail
+            *lines, rest = rest.split(b"\n")
+            yield from lines
+            if len(rest) > _LONGEST_LINE:
+                raise ValueError(f"a line has more than {_LONGEST_LINE:,} bytes")
+    if rest or not unpacker.eof:
+        raise ValueError("it ends too early")
+
+
+class SegmentWriter:
+    """Writes messages into files of a backup, as many as fit into memory at a time.
+
+    Args:
+        copied: the backup, added to.
+        folder: of the files.
+        number: of the backup: a file must not replace what the index of an earlier one names.
+        segment_bytes: of messages in a file, after which the next one begins.
+    """
+
+    def __init__(
+        self, copied: Copied, folder: str, *, number: int, segment_bytes: int = _SEGMENT_BYTES
+    ) -> None:
+        self._copied = copied
+        self._path = f"{folder}/{number:06d}"
+        self._segment_bytes = segment_bytes
+        self._waiting: list[Message] = []
+        self._size = 0
+        self._segments: list[Segment] = []
+
+    async def add(self, message: Message) -> None:
+        """Write a message, sooner or later."""
+        self._waiting.append(message)
+        self._size += len(message.data)
+        if self._size >= self._segment_bytes:
+            await self.flush()
+
+    def forget(self) -> None:
+        """Leave out what was added so far."""
+        self._waiting, self._size, self._segments = [], 0, []
+
+    async def flush(self) -> tuple[Segment, ...]:
+        """Write what was added; return all files since `forget`, in order."""
+        if self._waiting:
+            path = f"{self._path}-{len(self._segments) + 1:04d}.jsonl.gz"
+            newest = self._waiting[-1]
+            await asyncio.to_thread(self._copied.replace, path, encoded(self._waiting))
+            identity = newest.headers.get(MESSAGE_ID, "")
+            self._segments.append(Segment(path=path, last=newest.sequence, last_id=identity))
+            self._waiting, self._size = [], 0
+        return tuple(self._segments)
+
+
+async def restore_stream(
+    store: NatsStore, channel: Channel, messages: Iterable[Message], *, last_sequence: int
+) -> None:
+    """Fill an empty stream with messages, each at its sequence.
+
+    Args:
+        store: open, with the stream.
+        channel: whose stream it is.
+        messages: in order.
+        last_sequence: what the stream's newest message had, which may be deleted.
+
+    Raises:
+        BackupDamaged: the messages are not in order.
+        StoreUnavailable: the server gives other sequences: somebody else writes.
+    """
+    filler = _Filler(store, channel)
+    for message in messages:
+        await filler.add(message)
+    await filler.end(last_sequence)
+
+
+class _Filler:
+    """Publishes messages, some at once, and checks which sequences they get."""
+
+    def __init__(self, store: NatsStore, channel: Channel) -> None:
+        self._store = store
+        self._channel = channel
+        self._next = first_sequence(channel)
+        self._empty = True
+        self._coming: list[Message] = []
+        self._gaps: list[int] = []
+
+    async def add(self, message: Message) -> None:
+        if message.sequence < self._next:
+            raise BackupDamaged(
+                f"message {message.sequence} of the stream {self._channel} comes twice in the backup, or too late: "
+                "use another backup"
+            )
+        await self._pass_to(message.sequence)
+        await self._put(message)
+
+    async def end(self, last_sequence: int) -> None:
+        await self._pass_to(last_sequence + 1)
+        await self._flush()
+        for start in range(0, len(self._gaps), _AT_ONCE):
+            await self._store.delete(self._channel, self._gaps[start : start + _AT_ONCE])
+
+    async def _pass_to(self, sequence: int) -> None:
+        """Let the next message get this sequence."""
+        if self._empty and sequence > self._next:
+            await self._store.begin_at(self._channel, sequence)
+            self._next = sequence
+        while self._next < sequence:
+            self._gaps.append(self._next)
+            await self._put(Message(self._next, _GAP, b""))
+
+    async def _put(self, message: Message) -> None:
+        is_first, self._empty = self._empty, False
+        self._next = message.sequence + 1
+        self._coming.append(message)
+        if is_first:  # alone: if somebody else has begun to write, nothing of ours comes after it
+            await self._flush(before=message.sequence - 1)
+        elif len(self._coming) >= _AT_ONCE:
+            await self._flush()
+
+    async def _flush(self, *, before: int | None = None) -> None:
+        coming, self._coming = self._coming, []
+        await asyncio.gather(*(self._publish(message, before) for message in coming))
+
+    async def _publish(self, message: Message, before: int | None) -> None:
+        headers = dict(message.headers)
+        identity = headers.pop(MESSAGE_ID, None)
+        try:
+            sequence = await self._store.publish(
+                self._channel,
+                message.suffix,
+                message.data,
+                headers=headers,
+                message_id=identity,
+                expected_sequence=before,
+            )
+        except Fenced:
+            sequence = None
+        if sequence != message.sequence:
+            raise StoreUnavailable(
+                f"message {message.sequence} of the stream {self._channel} has not got its sequence: the connection "
+                "was lost, or somebody else writes to the job's streams; restore once more, to a place that is new"
+            )

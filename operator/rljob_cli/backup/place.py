@@ -1,0 +1,265 @@
+"""Where a backup is kept: a folder, or a prefix of an object store. A file is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from rljob_core.errors import BackupDamaged, SpecError, StorageRefused, StoreUnavailable
+from rljob_runtime.locations import local_path
+from rljob_runtime.process.fsync import create_folder, sync_folder
+from rljob_runtime.weights.objects import is_object_store, object_store
+
+CHUNK_BYTES = 16 << 20
+_WRITING = ".writing"
+
+
+class StoredFile(BaseModel):
+    """A file: its size in bytes and its SHA-256 in hex."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    size: int
+    sha256: str
+
+
+class Place(Protocol):
+    """Keeps files by paths with `/`.
+
+    Raises:
+        StorageRefused: nothing can be written.
+        StoreUnavailable: nothing can be read.
+        BackupDamaged: the file that is to be read does not exist.
+    """
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing to this place, where it can do so.
+
+        Raises:
+            SpecError: another process does.
+        """
+
+    def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StoredFile:
+        """Write a file, durably; it replaces another of its path at once. If `chunks` raises, nothing is changed."""
+
+    def read(self, path: str) -> Iterator[bytes]:
+        """Yield a file's content."""
+
+    def paths(self) -> list[str]:
+        """Return the paths of all files."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file; without effect if it does not exist."""
+
+
+def open_place(uri: str, *, field: str) -> Place:
+    """Open the place at a path or URI (`file://`, `s3://`, `gs://`); it is made when it is first written to.
+
+    Args:
+        uri: the path or URI.
+        field: the argument that gives it, for errors.
+
+    Raises:
+        SpecError: the URI has another scheme, or its package is not installed.
+    """
+    if is_object_store(uri):
+        return ObjectPlace(*object_store(uri, field=field))
+    return FolderPlace(local_path(uri, field=field))
+
+
+def verified(place: Place, path: str, expected: StoredFile) -> Iterator[bytes]:
+    """Yield a file's content, and raise in place of its end if it is not the expected one.
+
+    Raises:
+        BackupDamaged: it is shorter, longer or another, or does not exist.
+    """
+    digest, size = hashlib.sha256(), 0
+    for chunk in place.read(path):
+        digest.update(chunk)
+        size += len(chunk)
+        yield chunk
+    if (size, digest.hexdigest()) != (expected.size, expected.sha256):
+        raise BackupDamaged(
+            f"{path} in the backup is not what its index names ({size:,} bytes, {expected.size:,} expected): "
+            "use another backup"
+        )
+
+
+class _Digested:
+    """Passes chunks on, and knows their size and digest in the end."""
+
+    def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
+        self._chunks = chunks
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        for chunk in self._chunks:
+            self._digest.update(chunk)
+            self._size += len(chunk)
+            yield chunk
+
+    def stored(self) -> StoredFile:
+        return StoredFile(size=self._size, sha256=self._digest.hexdigest())
+
+
+class FolderPlace:
+    """A folder. A file is written under a hidden name, synced and renamed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's lock; see `Place.locked`."""
+        with _writing(self._root):
+            create_folder(self._root)
+            descriptor = os.open(self._root, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise SpecError(
+                "TARGET", f"another backup is being written to {self._root}: wait for it"
+            ) from error
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StoredFile:
+        """Write a file; see `Place.write`."""
+        target = self._root / path
+        aside = target.with_name(f".{target.name}{_WRITING}")
+        passing = _Digested(chunks)
+        with _writing(target):
+            create_folder(target.parent)
+            file = aside.open("wb")
+        try:
+            with file:
+                for chunk in passing:
+                    with _writing(target):
+                        file.write(chunk)
+                with _writing(target):
+                    file.flush()
+                    os.fsync(file.fileno())
+            with _writing(target):
+                aside.replace(target)
+                sync_folder(target.parent)
+        except BaseException:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+        return passing.stored()
+
+    def read(self, path: str) -> Iterator[bytes]:
+        """Yield a file's content."""
+        try:
+            with (self._root / path).open("rb") as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
+        except FileNotFoundError as error:
+            raise BackupDamaged(f"{self._root / path} is missing: use another backup") from error
+        except OSError as error:
+            raise StoreUnavailable(f"{self._root / path} cannot be read: {error.strerror}") from error
+
+    def paths(self) -> list[str]:
+        """Return the paths of all files, without those that are being written."""
+        found = (path for path in self._root.rglob("*") if path.is_file() and not path.is_symlink())
+        return [path.relative_to(self._root).as_posix() for path in found if not path.name.endswith(_WRITING)]
+
+    def delete(self, path: str) -> None:
+        """Delete a file, and the folders that are empty without it."""
+        target = self._root / path
+        with _writing(target):
+            target.unlink(missing_ok=True)
+            with suppress(OSError):
+                for folder in target.relative_to(self._root).parents:
+                    if folder != Path():
+                        (self._root / folder).rmdir()
+
+
+class ObjectPlace:
+    """A prefix of an object store, through fsspec. An object becomes visible as a whole."""
+
+    def __init__(self, files: Any, root: str) -> None:
+        self._files = files
+        self._root = root.rstrip("/")
+
+    def locked(self) -> AbstractContextManager[None]:
+        """An object store has no locks: of two backups at once, the index that is written last may name lost files."""
+        return nullcontext()
+
+    def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StoredFile:
+        """Write an object; see `Place.write`."""
+        passing = _Digested(chunks)
+        name = f"{self._root}/{path}"
+        with _refusing(name):
+            file = self._files.open(name, "wb", block_size=CHUNK_BYTES)
+        try:
+            for chunk in passing:
+                with _refusing(name):
+                    file.write(chunk)
+        except BaseException:
+            with suppress(Exception):
+                file.discard()
+                file.closed = True  # otherwise fsspec completes the object when its memory is freed
+            raise
+        with _refusing(name):
+            try:
+                file.close()
+            except BaseException:
+                file.closed = True
+                raise
+        return passing.stored()
+
+    def read(self, path: str) -> Iterator[bytes]:
+        """Yield an object's content."""
+        name = f"{self._root}/{path}"
+        try:
+            with self._files.open(name, "rb", block_size=CHUNK_BYTES) as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
+        except FileNotFoundError as error:
+            raise BackupDamaged(f"{name} is missing: use another backup") from error
+        except Exception as error:
+            raise StoreUnavailable(f"{name} cannot be read: {error or type(error).__name__}") from error
+
+    def paths(self) -> list[str]:
+        """Return the paths of all objects."""
+        try:
+            self._files.invalidate_cache()
+            found = self._files.find(self._root)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise StoreUnavailable(
+                f"{self._root} cannot be listed: {error or type(error).__name__}"
+            ) from error
+        return [path.removeprefix(f"{self._root}/") for path in found]
+
+    def delete(self, path: str) -> None:
+        """Delete an object."""
+        with _refusing(f"{self._root}/{path}"), suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._root}/{path}")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageRefused(f"{path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the libraries under fsspec raise errors of their own
+        raise StorageRefused(f"{name}: {error or type(error).__name__}") from error

@@ -1,0 +1,113 @@
+"""Makes a run's folder of a backup, so that `rljob run --resume` and `rljob audit` go on from there.
+
+The folder is made under a hidden name beside its own and renamed when it is complete. What the job keeps elsewhere, by
+its spec (streams on a server, weights, checkpoints), is written there, if nothing of the kind is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rljob_cli.backup.contents import fill_folders, fill_stream, identity_in, required_index, used_streams
+from rljob_cli.backup.index import Index
+from rljob_cli.backup.place import Place
+from rljob_cli.embedded_nats import streams_at_rest
+from rljob_cli.manifest import change_job
+from rljob_cli.output_checks import check_empty, check_unused, check_writable
+from rljob_cli.patch import stored_job
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_cli.stream_follower import opened_store
+from rljob_core.errors import SpecError
+from rljob_core.ports import Channel
+from rljob_core.spec import RLJob
+from rljob_operator.children.resolved_job import resolve_job
+from rljob_operator.cluster.local.replace_text import replace_text
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
+from rljob_runtime.weights.create import open_transport
+
+
+async def restore(place: Place, folder: RunFolder, overrides: Sequence[str]) -> Index:
+    """Restore a job into a folder that does not exist, or is empty.
+
+    Args:
+        place: of the backup.
+        folder: of the run, to be made.
+        overrides: `spec.path=value` each: where the job keeps from now on what it keeps outside of its folder.
+
+    Returns:
+        The backup's index.
+
+    Raises:
+        SpecError: there is no backup, the folder is used, or the job's other storage is.
+        BackupDamaged: the backup is not what its index names.
+        StorageRefused, StoreUnavailable: of the backup, or of the job's storage.
+    """
+    index = required_index(place)
+    check_writable(folder.path)
+    check_empty(folder.path)
+    identity = _moved(identity_in(index), overrides)
+    job = identity.stamp(stored_job(identity))
+    check_unused(job)
+    aside = RunFolder(folder.path.with_name(f".{folder.path.name}.restoring"))
+    with aside.locked():
+        try:
+            _clear(aside)
+            await _fill(index, place, job, aside)
+            aside.claim(identity)
+            if index.summary is not None:
+                replace_text(aside.summary, json.dumps(index.summary, indent=2))
+            sync_tree(aside.path)
+            if folder.path.exists():
+                folder.path.rmdir()
+            aside.path.rename(folder.path)
+            sync_folder(folder.path.parent)
+        finally:
+            shutil.rmtree(aside.path, ignore_errors=True)
+    return index
+
+
+def _clear(folder: RunFolder) -> None:
+    """Remove what a restore that was interrupted has left."""
+    for path in folder.path.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != ".lock":
+            path.unlink()
+
+
+def _moved(identity: Identity, overrides: Sequence[str]) -> Identity:
+    """The job with its storage elsewhere."""
+    if not overrides:
+        return identity
+    job = change_job(stored_job(identity), overrides, Path.cwd())
+    manifest = job.model_dump(mode="json", by_alias=True)
+    return replace(identity, manifest=manifest, given=manifest, nats_url=job.spec.nats.url or "")
+
+
+async def _fill(index: Index, place: Place, job: RLJob, folder: RunFolder) -> None:
+    create_folder(folder.path)
+    async with streams_at_rest(folder.nats, job.spec.nats.url, os.environ) as url:
+        config = resolve_job(job, folder.defaults(url)).config
+        async with opened_store(config, url) as store:
+            if used := await used_streams(store):
+                raise SpecError(
+                    "spec.nats.url",
+                    f"the server at {job.spec.nats.url} has streams of this job already ({', '.join(used)}): name "
+                    "another server with --set spec.nats.url=…, or none with --set spec.nats.url=null",
+                )
+            # The ledger last: without it, there is no job.
+            for channel in sorted(index.streams, key=lambda one: one is Channel.LEDGER):
+                await store.grow(channel, index.streams[channel].limit)
+                await fill_stream(index, place, store, channel)
+            connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
+            transport, uri = config.spec.weights.transport, config.weights_uri
+            with closing(open_transport(transport, uri=uri, connect=connect)) as weights:
+                await fill_folders(index, place, config, weights)

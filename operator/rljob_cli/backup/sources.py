@@ -1,0 +1,90 @@
+"""The jobs that `rljob backup` can copy: that of a run's output folder, and one on a cluster, from inside a pod."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rljob_cli.backup.files import JobFiles
+from rljob_cli.backup.place import Place
+from rljob_cli.backup.take import Job, Taken, take
+from rljob_cli.cluster_job import job_store, manifest_of
+from rljob_cli.patch import stored_job
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_cli.run_streams import served_streams
+from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
+from rljob_operator.children.resolved_job import resolve_job
+from rljob_runtime.locations import local_path, model_folder
+from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.model.identity import model_identity
+from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.weights.create import open_transport
+
+
+async def back_up_run(folder: RunFolder, place: Place) -> Taken:
+    """Back up the job in an output folder, whether it runs or not.
+
+    Raises:
+        SpecError: the folder holds no job; or see `take`, as for what else is raised.
+    """
+    identity = folder.identity()
+    if identity is None:
+        raise SpecError(str(folder.path), "is no output folder of rljob run: it has no job.json")
+    over = not folder.in_use()
+    job = Job(identity.namespace, identity.name, identity.uid, partial(_described, folder, over=over))
+    async with served_streams(folder, identity) as url:
+        config = resolve_job(identity.stamp(stored_job(identity)), folder.defaults(url)).config
+        connect = partial(
+            NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix, create=False
+        )
+        return await _take(job, config, connect, place)
+
+
+async def back_up_configured(
+    config: JobConfig, place: Place, environment: Mapping[str, str] = os.environ
+) -> Taken:
+    """Back up a job on a cluster, from inside a pod like the audit's (`rljob_operator.children.audit_pod`).
+
+    Args:
+        config: the job's configuration.
+        place: of the backup.
+        environment: environment variables of a worker, with the reader's credentials.
+
+    Raises:
+        SpecError: the environment names no server, or the model is not there; or see `take`, as for other errors.
+    """
+    connect = job_store(config, environment, "reader")
+    # What `rljob run` would have written: the backup may be restored into an output folder.
+    manifest = manifest_of(config).model_dump(mode="json", by_alias=True)
+    model = model_identity(model_folder(config))
+    nats_url = config.spec.nats.url or ""
+    identity = Identity(config.job, config.namespace, config.uid, model, nats_url, manifest, given=manifest)
+    job = Job(config.namespace, config.job, config.uid, lambda: (asdict(identity), None))
+    return await _take(job, config, connect, place)
+
+
+async def _take(job: Job, config: JobConfig, connect: Callable[[], NatsStore], place: Place) -> Taken:
+    weights = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
+    checkpoints = CheckpointStore(config.checkpoint_uri, model_path=Path())
+    files = JobFiles(weights, checkpoints, local_path(config.trainer_log_uri))
+    store = connect()
+    with place.locked(), closing(weights):
+        await store.open()
+        try:
+            return await take(job, store, files, place)
+        finally:
+            await store.close()
+
+
+def _described(folder: RunFolder, *, over: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    identity = json.loads(folder.job.read_text(encoding="utf-8"))
+    if not over or not folder.summary.is_file():
+        return identity, None
+    return identity, json.loads(folder.summary.read_text(encoding="utf-8"))

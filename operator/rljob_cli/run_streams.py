@@ -1,0 +1,37 @@
+"""The server that has the streams of a run's folder, for a command that reads them whether the run is over or not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rljob_cli.embedded_nats import running_url, streams_at_rest
+from rljob_cli.run_folder import Identity, RunFolder
+from rljob_core.errors import SpecError
+
+
+@asynccontextmanager
+async def served_streams(folder: RunFolder, identity: Identity) -> AsyncIterator[str]:
+    """Yield the URL of a server that has the job's streams; start one if the run is over, and hold the folder's lock.
+
+    Raises:
+        SpecError: the folder holds no streams, or the run in it starts or ends just now.
+        StoreUnavailable: no server starts on the streams.
+    """
+    if identity.nats_url:
+        yield identity.nats_url
+        return
+    if folder.in_use():
+        url = running_url(folder.nats)
+        if url is None:
+            raise SpecError(
+                str(folder.path), "the run in it starts or ends just now: try again in a few seconds"
+            )
+        yield url
+        return
+    if not (folder.nats / "store").is_dir():
+        raise SpecError(str(folder.path), "holds no streams: nats/store is missing")
+    with folder.locked():
+        async with streams_at_rest(folder.nats, None, os.environ) as url:
+            yield url

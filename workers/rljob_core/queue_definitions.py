@@ -1,0 +1,55 @@
+"""The durable queues of a job's streams that several readers share, as the server takes their definitions.
+
+The operator creates them, or, on a server that authenticates nobody, whoever takes from them first. Channels of which
+each suffix has a single reader (`SINGLE_READER`) need none: see `docs/design/streams.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_core.messages.rewards import REWARD_ACK_WAIT, REWARD_QUEUE
+from rljob_core.ports import Channel
+from rljob_core.stream_names import StreamNames
+
+ACK_WAIT, MAX_PENDING = 30.0, 1000
+_NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SharedQueue:
+    """A durable queue.
+
+    Attributes:
+        channel: over whose messages it is.
+        suffix: of these messages.
+        name: of the queue.
+        ack_wait: seconds until a message that is not acknowledged is delivered again.
+        max_pending: how many messages may be delivered and not acknowledged at a time.
+    """
+
+    channel: Channel
+    suffix: str
+    name: str
+    ack_wait: float = ACK_WAIT
+    max_pending: int = MAX_PENDING
+
+    def definition(self, names: StreamNames) -> dict[str, Any]:
+        """As the server takes it."""
+        return {
+            "name": self.name,
+            "durable_name": self.name,
+            "deliver_policy": "all",
+            "filter_subject": names.subject_of(self.channel, self.suffix),
+            "ack_policy": "explicit",
+            "ack_wait": round(self.ack_wait * _NANOSECONDS),
+            "max_ack_pending": self.max_pending,
+            "max_waiting": 2048,
+        }
+
+
+SHARED_QUEUES = (
+    SharedQueue(Channel.TRAJECTORIES, "payload", REWARD_QUEUE, ack_wait=REWARD_ACK_WAIT),
+    SharedQueue(Channel.EVENTS, ">", "coordinator"),
+)
