@@ -139,7 +139,7 @@ FAULTS: list[Fault] = [
 
 
 class Appender:
-    """Appends to the ledger directly after the newest message, and begins anew where another has appended."""
+    """Appends to the ledger directly after the newest message; where another has appended, after that one."""
 
     def __init__(self, store: MessageStore, name: str) -> None:
         self.acknowledged: list[tuple[int, str]] = []
