@@ -1,4 +1,4 @@
-"""A real API server, which the operator's tests talk to: it answers, it refuses, and it leaves nothing behind."""
+"""A real API server without nodes, which tests of the operator use: it answers, refuses, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
+from operators import until
+
 from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.keeper import lease
 from e2e.harness.kubectl import Kubectl
-from operators import until
 
 PROGRAMS = {"etcd", "kube-apiserver"}
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
