@@ -24,7 +24,7 @@ from bench.jobs import metrics, run_job
 from bench.overlap import MANIFEST, steady
 from rljob_cli.audit.charge import Charge
 from rljob_cli.audit.read import read_folder
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.records import Generated, GroupAborted, Record, SiblingReset, StepCommitted
 from rljob_core.trajectory import group_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rljob_cli.manifest import load_job
+from rljob_cli.manifest.load import load_job
 from rljob_runtime.data.prompts import PromptSource
 from rljob_runtime.rewards.registry import exact_match
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import typer
 
-from rljob_cli.ends import DISK, PERMISSIONS
-from rljob_cli.manifest import InvalidManifest
+from rljob_cli.faults import DISK, PERMISSIONS
+from rljob_cli.manifest.load import InvalidManifest
 from rljob_core.errors import RLJobError, SpecError
 
 EXIT_FAILED = 1

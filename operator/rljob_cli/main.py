@@ -15,15 +15,15 @@ import typer
 from rich.console import Console
 
 from rljob_cli.backup.commands import backup, restore
-from rljob_cli.check_commands import check_backend, check_engine, check_loss, check_reward
-from rljob_cli.crd_command import crd
 from rljob_cli.exits import exit_codes
-from rljob_cli.job_policy_command import job_policy
-from rljob_cli.manifest import load_job
-from rljob_cli.nats_init import nats_init
-from rljob_cli.replay_command import replay
-from rljob_cli.run_command import File, Overrides, check, run
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.generate.crd import crd
+from rljob_cli.generate.job_policy import job_policy
+from rljob_cli.generate.nats_keys import nats_init
+from rljob_cli.manifest.load import load_job
+from rljob_cli.plugin_checks.commands import check_backend, check_engine, check_loss, check_reward
+from rljob_cli.replay import replay
+from rljob_cli.run.command import File, Overrides, check, run
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.spec import ineffective_fields
 
 app = typer.Typer(
@@ -101,7 +101,7 @@ def patch(
         rljob patch runs/sums --set rollout.pools.cpu.replicas=3 --set steps=400
     """
     with exit_codes():
-        from rljob_cli.patch_report import patch_and_report
+        from rljob_cli.patch.report import patch_and_report
 
         for line in patch_and_report(RunFolder(path), overrides):
             typer.echo(line)
@@ -120,7 +120,7 @@ def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  type
         rljob validate job.yaml --set spec.pipeline.mode=Streaming
     """
     with exit_codes():
-        from rljob_cli.checks import allow_modules_beside
+        from rljob_cli.manifest.import_path import allow_modules_beside
 
         job = load_job(file, overrides)
         allow_modules_beside(file)

@@ -16,7 +16,7 @@ from evidence_builder import Story
 from evidence_streams import append
 from pydantic import TypeAdapter
 
-from rljob_cli.run_folder import Identity, RunFolder
+from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.messages import REWARD_BATCH, RewardBatch
 from rljob_core.ports import Channel, WeightManifest, first_sequence
 from rljob_core.records import (

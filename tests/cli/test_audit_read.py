@@ -21,7 +21,7 @@ from rljob_cli.audit import read
 from rljob_cli.audit.read import read_folder
 from rljob_cli.audit.streams import payloads_left
 from rljob_cli.main import app
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.messages import MARK, MARK_HEADER
 from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
 from rljob_core.records import (

@@ -23,8 +23,8 @@ from rljob_cli.backup.files import JobFiles, Seen, Vanished, copy_files, copy_ne
 from rljob_cli.backup.index import Index
 from rljob_cli.backup.place import FolderPlace, StoredFile
 from rljob_cli.backup.sources import back_up_run
-from rljob_cli.embedded_nats import streams_at_rest
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.embedded_nats import streams_at_rest
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.errors import StopRequested, StorageRefused
 from rljob_core.job_state.versioned import VersionedState
 from rljob_core.ports import MESSAGE_ID, Channel

@@ -13,7 +13,7 @@ from evidence_streams import append
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
 
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed
 from rljob_core.stream_names import StreamNames

@@ -11,9 +11,9 @@ import pytest
 from example_job import write_job, write_model
 from invocation import Ended, rljob, snapshot, started
 
-from rljob_cli.manifest import load_job
-from rljob_cli.patch import change_of, kept_patches, patch, restarts
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.manifest.load import load_job
+from rljob_cli.patch.change import change_of, kept_patches, patch, restarts
+from rljob_cli.run_folder.folder import RunFolder
 
 
 @pytest.fixture

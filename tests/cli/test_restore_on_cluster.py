@@ -16,7 +16,7 @@ from rljob_cli.backup.place import FolderPlace
 from rljob_cli.backup.restore_on_cluster import restore_configured
 from rljob_cli.backup.sources import back_up_configured, back_up_run
 from rljob_cli.cluster_job import job_store
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.errors import BackupDamaged, CorruptLedger, SpecError

@@ -11,11 +11,11 @@ import pytest
 from example_job import write_job
 from rich.console import Console
 
-from rljob_cli.manifest import load_job
-from rljob_cli.progress import Rate, RunProgress
-from rljob_cli.report import MetricsFile, earlier, plot, summarize, write_summary
-from rljob_cli.run_folder import RunFolder
-from rljob_cli.view import LiveView, PlainView, open_view
+from rljob_cli.manifest.load import load_job
+from rljob_cli.run.progress import Rate, RunProgress
+from rljob_cli.run.results import MetricsFile, plot, summarize, write_summary
+from rljob_cli.run.view import LiveView, PlainView, open_view
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, EngineSignal, StepMetrics, StepStats
 from rljob_core.records import EpochClaimed, Evaluated
@@ -92,9 +92,9 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
         "message": "",
     }
     folder = RunFolder(tmp_path)
-    assert earlier(folder) == {}
+    assert folder.earlier_summary() == {}
     write_summary(folder, summary)
-    assert earlier(folder) == summary
+    assert folder.earlier_summary() == summary
 
 
 def test_revoked_versions_are_forgotten_and_announced_again() -> None:
@@ -245,6 +245,6 @@ def test_live_view_on_a_terminal(job: RLJob) -> None:
 def test_run_folder_survives_a_torn_write(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.summary.write_text('{"steps": 3')
-    assert earlier(folder) == {}
+    assert folder.earlier_summary() == {}
     folder.summary.write_text(json.dumps([1]))
-    assert earlier(folder) == {}
+    assert folder.earlier_summary() == {}

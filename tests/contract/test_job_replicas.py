@@ -11,7 +11,7 @@ import pytest
 from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
 from nats_cluster import NatsCluster
 
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.ports import Channel
 from rljob_core.spec import NatsSpec
 from rljob_operator.children.resolved_job import resolve_job

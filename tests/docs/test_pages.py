@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from rljob_cli.audit import audit
 from rljob_cli.main import app
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.records import Record
 
 CHECKOUT = Path(__file__).parents[2]
@@ -146,7 +146,7 @@ def test_checking_a_job_loads_no_torch(tmp_path: Path) -> None:
     write_model(tmp_path / "model")
     script = (
         "import sys; from rljob_cli.main import app; app(['validate', 'job.yaml'], standalone_mode=False); "
-        "import rljob_cli.run; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+        "import rljob_cli.run.run; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from world import World, job_config
 
-from rljob_cli import ends
-from rljob_cli.ends import Fault, fault_of_error, fault_of_words, flags_to_continue, log_of
+from rljob_cli import faults
+from rljob_cli.faults import Fault, fault_of_error, fault_of_words, flags_to_continue, log_of
 from rljob_core.actions import PromptsMeasured, RewardsSeen
 from rljob_core.errors import CorruptLedger, JobFailed, NotFinite, SpecError, StoreUnavailable
 from rljob_core.messages import RewardResult
@@ -24,7 +24,7 @@ PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 FAILURES_OF_REWARDS = re.findall(
     r"^\| `(Reward\w+)` \|", (DOCS / "data-and-rewards.md").read_text(encoding="utf-8"), re.MULTILINE
 )
-FAULTS = [value for value in vars(ends).values() if isinstance(value, Fault)]
+FAULTS = [value for value in vars(faults).values() if isinstance(value, Fault)]
 
 
 def test_the_table_has_every_fault() -> None:
@@ -59,18 +59,18 @@ def _failed(observation: object) -> object:
 
 
 def test_a_reward_that_raises_is_the_user_s() -> None:
-    assert fault_of_words(failure(UnderMistakenReward(job_config()))) is ends.REWARD
+    assert fault_of_words(failure(UnderMistakenReward(job_config()))) is faults.REWARD
 
 
 @pytest.mark.parametrize("reason", FAILURES_OF_REWARDS)
 def test_every_failure_of_a_score_is_of_the_reward(reason: str) -> None:
     assert {"RewardRaised", "RewardInvalid"} <= set(FAILURES_OF_REWARDS)
     words = f"1 prompts of step 3 were given up: prompt 1 (g1.0): {reason}: what was sent"
-    assert fault_of_words(words) is ends.REWARD
+    assert fault_of_words(words) is faults.REWARD
 
 
 def test_prompts_that_kill_engines_are_the_engine_s() -> None:
-    assert fault_of_words(failure(World(job_config(), poison=lambda work: True))) is ends.ENGINE
+    assert fault_of_words(failure(World(job_config(), poison=lambda work: True))) is faults.ENGINE
 
 
 def test_prompts_that_no_engine_can_be_sent_are_the_data_s() -> None:
@@ -81,22 +81,22 @@ def test_prompts_that_no_engine_can_be_sent_are_the_data_s() -> None:
     end = world.planner.state.finished
     assert end is not None
     assert "prompt 1 (g1): PromptUnsendable: KeyError: 'question': mend it" in end.message
-    assert fault_of_words(end.message) is ends.DATA
+    assert fault_of_words(end.message) is faults.DATA
 
 
 def test_training_that_is_not_finite_is_of_what_was_trained_on() -> None:
     error = in_step(NotFinite("the loss (nan)"), step=3, fed=[["g0.0"]])
-    assert fault_of_words(f"trainer: {error}") is ends.TRAINING
+    assert fault_of_words(f"trainer: {error}") is faults.TRAINING
     memory = in_micro_batch(MemoryError("4 GB"), step=3, number=0, samples=[])
-    assert fault_of_words(f"trainer: {memory}") is ends.TRAINING
+    assert fault_of_words(f"trainer: {memory}") is faults.TRAINING
 
 
 def test_a_ledger_that_does_not_decode() -> None:
     with pytest.raises(CorruptLedger) as damaged:
         read_batch(Message(7, "records", b"\x00", {}))
-    assert fault_of_error(damaged.value) is ends.LEDGER
+    assert fault_of_error(damaged.value) is faults.LEDGER
     # As a role's last words, which the reconciler repeats.
-    assert fault_of_words(f"coordinator: {damaged.value}") is ends.LEDGER
+    assert fault_of_words(f"coordinator: {damaged.value}") is faults.LEDGER
 
 
 def test_weights_that_do_not_verify_are_continued_from_an_earlier_version() -> None:
@@ -104,29 +104,29 @@ def test_weights_that_do_not_verify_are_continued_from_an_earlier_version() -> N
         "trainer: v00000047-a1-e1493032-r1: tensor x does not match its digest. Versions that do verify: 0, 45, 46 "
         "(0 is the initial model). Going back gives up what came after: rljob run … --resume --from-version 46"
     )
-    assert fault_of_words(message) is ends.WEIGHTS
-    assert flags_to_continue(ends.WEIGHTS, message) == ["--from-version", "46"]
+    assert fault_of_words(message) is faults.WEIGHTS
+    assert flags_to_continue(faults.WEIGHTS, message) == ["--from-version", "46"]
     forged = (
         f"2 prompts of step 3 were given up: prompt 1 (g1.0): RewardRaised: mine:score raised E: {message}"
     )
-    assert fault_of_words(forged) is ends.REWARD
-    assert flags_to_continue(ends.REWARD, forged) == []
+    assert fault_of_words(forged) is faults.REWARD
+    assert flags_to_continue(faults.REWARD, forged) == []
 
 
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        (StoreUnavailable("nats-server did not start"), ends.SERVER),
-        (OSError(28, "No space left on device"), ends.DISK),
-        (SpecError("spec.model.uri", "there is no folder"), ends.INPUT),
-        (JobFailed("reward: spec.reward.functions[0]: mine does not import"), ends.INPUT),
-        (JobFailed("4 trainer attempts failed, spec.backoffLimit allows 3; the last one: …"), ends.TRAINER),
-        (JobFailed("it ran for longer than activeDeadlineSeconds, 60"), ends.DEADLINE),
+        (StoreUnavailable("nats-server did not start"), faults.SERVER),
+        (OSError(28, "No space left on device"), faults.DISK),
+        (SpecError("spec.model.uri", "there is no folder"), faults.INPUT),
+        (JobFailed("reward: spec.reward.functions[0]: mine does not import"), faults.INPUT),
+        (JobFailed("4 trainer attempts failed, spec.backoffLimit allows 3; the last one: …"), faults.TRAINER),
+        (JobFailed("it ran for longer than activeDeadlineSeconds, 60"), faults.DEADLINE),
         (
             JobFailed("the payloads of 801 groups were not there when step 3 was to train on them"),
-            ends.SERVER,
+            faults.SERVER,
         ),
-        (JobFailed("what nobody has thought of"), ends.UNKNOWN),
+        (JobFailed("what nobody has thought of"), faults.UNKNOWN),
     ],
 )
 def test_other_ends(error: Exception, fault: Fault) -> None:
@@ -134,9 +134,9 @@ def test_other_ends(error: Exception, fault: Fault) -> None:
 
 
 def test_the_log_is_the_newest_of_the_role_or_the_folder(tmp_path: Path) -> None:
-    assert log_of(ends.REWARD, "sums", tmp_path) == tmp_path
+    assert log_of(faults.REWARD, "sums", tmp_path) == tmp_path
     for name in ("sums-reward-0.log", "sums-trainer-1-0.log", "nats-server-0.log"):
         (tmp_path / name).touch()
-    assert log_of(ends.REWARD, "sums", tmp_path).name == "sums-reward-0.log"
-    assert log_of(ends.SERVER, "sums", tmp_path).name == "nats-server-0.log"
-    assert log_of(ends.DISK, "sums", tmp_path) == tmp_path
+    assert log_of(faults.REWARD, "sums", tmp_path).name == "sums-reward-0.log"
+    assert log_of(faults.SERVER, "sums", tmp_path).name == "nats-server-0.log"
+    assert log_of(faults.DISK, "sums", tmp_path) == tmp_path

@@ -22,7 +22,7 @@ from boundaries import Boundary
 from kill_locations import PAIR, RANDOM, Kill, Landed, Written, locate, read_ledger
 from watcher import Watcher, names_of
 
-from rljob_cli.embedded_nats import running_url
+from rljob_cli.run_folder.embedded_nats import running_url
 from runs import PATIENCE, RLJOB, LiveRun, audit, still_there, write_job
 
 PROMPTS, SIBLINGS = 4, 2

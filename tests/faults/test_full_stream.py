@@ -17,7 +17,7 @@ from observed_messages import Sighting
 from tests.emulated import emulated
 from watcher import names_of
 
-from rljob_cli.embedded_nats import running_url
+from rljob_cli.run_folder.embedded_nats import running_url
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.summaries import PayloadSummary
 

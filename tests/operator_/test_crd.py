@@ -16,10 +16,10 @@ from pydantic import BaseModel, Field
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from rljob_cli.crd_command import HEADER, files
-from rljob_cli.generated_yaml import as_yaml
+from rljob_cli.generate.crd import HEADER, files
+from rljob_cli.generate.yaml_files import as_yaml
 from rljob_cli.main import app
-from rljob_cli.run_folder import IMMUTABLE_ON_RESUME
+from rljob_cli.manifest.differences import IMMUTABLE_ON_RESUME
 from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import rollout_pool

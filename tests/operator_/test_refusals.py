@@ -23,7 +23,7 @@ from example_job import MANIFEST, write_model
 from invocation import claimed, refused, rljob
 from strict_api import Refused, StrictApi
 
-from rljob_cli.manifest import InvalidManifest, load_job
+from rljob_cli.manifest.load import InvalidManifest, load_job
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RolloutPool, immutable_fields
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from watcher import names_of
 
-from rljob_cli.embedded_nats import running_url
+from rljob_cli.run_folder.embedded_nats import running_url
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Channel
 from rljob_runtime.messaging import wire

@@ -22,8 +22,8 @@ from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.reports_read import add_reports
 from rljob_cli.audit.streams import ledger_messages, metrics_lines, payloads_left, reward_results, stored
 from rljob_cli.cluster_job import job_store
-from rljob_cli.run_folder import RunFolder
-from rljob_cli.run_streams import served_streams
+from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.run_folder.streams import served_streams
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.messages import VERSION_ANNOUNCED

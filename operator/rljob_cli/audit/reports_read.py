@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rljob_cli.audit.evidence import Evidence
 from rljob_cli.audit.streams import metrics_lines
-from rljob_cli.run_folder import Identity, RunFolder
+from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.config import JobConfig
 from rljob_core.spec import RLJobSpec
 

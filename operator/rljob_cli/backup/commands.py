@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rljob_cli.exits import exit_codes
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.errors import SpecError
 
 Target = Annotated[

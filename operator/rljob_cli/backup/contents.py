@@ -9,7 +9,7 @@ from pathlib import Path
 from rljob_cli.backup.index import INDEX, Index, read_index
 from rljob_cli.backup.messages import decoded, restore_stream
 from rljob_cli.backup.place import Place, verified
-from rljob_cli.run_folder import Identity
+from rljob_cli.run_folder.folder import Identity
 from rljob_core.config import JobConfig
 from rljob_core.errors import BackupDamaged, SpecError
 from rljob_core.ports import Channel, Message

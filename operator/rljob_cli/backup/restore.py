@@ -18,12 +18,12 @@ from pathlib import Path
 from rljob_cli.backup.contents import fill_folders, fill_stream, identity_in, required_index, used_streams
 from rljob_cli.backup.index import Index
 from rljob_cli.backup.place import Place
-from rljob_cli.embedded_nats import streams_at_rest
-from rljob_cli.manifest import change_job
-from rljob_cli.output_checks import check_empty, check_unused, check_writable
-from rljob_cli.patch import stored_job
-from rljob_cli.run_folder import Identity, RunFolder
-from rljob_cli.stream_follower import opened_store
+from rljob_cli.job_checks.output_folder import check_empty, check_unused, check_writable
+from rljob_cli.manifest.load import change_job
+from rljob_cli.run_folder.embedded_nats import streams_at_rest
+from rljob_cli.run_folder.folder import Identity, RunFolder
+from rljob_cli.run_folder.job_file import stored_job
+from rljob_cli.run_folder.streams import opened_store
 from rljob_core.errors import SpecError
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob

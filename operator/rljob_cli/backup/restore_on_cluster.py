@@ -21,7 +21,7 @@ from rljob_cli.backup.contents import fill_folders, fill_stream, identity_in, re
 from rljob_cli.backup.index import Index
 from rljob_cli.backup.place import Place
 from rljob_cli.cluster_job import job_store, manifest_of
-from rljob_cli.run_folder import fixed_differences
+from rljob_cli.manifest.differences import fixed_differences
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
@@ -97,7 +97,7 @@ def _check_same(index: Index, config: JobConfig) -> None:
         raise SpecError(
             "spec.model.uri", "names another model than the one that the backup's job started from"
         )
-    for path, because, before, now in fixed_differences(identity, manifest_of(config)):
+    for path, because, before, now in fixed_differences(identity.manifest, manifest_of(config)):
         if path not in _PLACES:
             raise SpecError(
                 path,

@@ -15,9 +15,9 @@ from rljob_cli.backup.files import JobFiles
 from rljob_cli.backup.place import Place
 from rljob_cli.backup.take import Job, Taken, take
 from rljob_cli.cluster_job import job_store, manifest_of
-from rljob_cli.patch import stored_job
-from rljob_cli.run_folder import Identity, RunFolder
-from rljob_cli.run_streams import served_streams
+from rljob_cli.run_folder.folder import Identity, RunFolder
+from rljob_cli.run_folder.job_file import stored_job
+from rljob_cli.run_folder.streams import served_streams
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_operator.children.resolved_job import resolve_job

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from rljob_cli.advice import advice, dotted, location
+from rljob_cli.manifest.advice import advice, dotted, location
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, EvaluationDataSpec, RLJob
 

@@ -8,9 +8,9 @@ import secrets
 from contextlib import closing
 from functools import partial
 
-from rljob_cli.embedded_nats import streams_at_rest
-from rljob_cli.run_folder import RunFolder
-from rljob_cli.stream_follower import opened_store
+from rljob_cli.run_folder.embedded_nats import streams_at_rest
+from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.run_folder.streams import opened_store
 from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore, WeightStore
 from rljob_core.spec import RLJob

@@ -7,20 +7,19 @@ change to the manifest.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from rljob_cli import report
-from rljob_cli.checks import allow_modules_in, check_job, check_pods
-from rljob_cli.manifest import InvalidManifest, as_manifest, change_job, value_at
-from rljob_cli.run_folder import IMMUTABLE, Identity, RunFolder, differences, fixed_differences
+from rljob_cli.job_checks.job import check_job, check_pods
+from rljob_cli.manifest.differences import IMMUTABLE, differences, fixed_differences
+from rljob_cli.manifest.import_path import allow_modules_in
+from rljob_cli.manifest.load import InvalidManifest, as_manifest, change_job, value_at
+from rljob_cli.run_folder.folder import Identity, RunFolder
+from rljob_cli.run_folder.job_file import stored_job
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
@@ -28,7 +27,6 @@ from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import ResolvedJob, resolve_job
 from rljob_operator.names import LABEL_ROLE, Role
 
-_POLL_SECONDS = 0.5
 _ROOTS = ("spec.", "metadata.", "status.", "apiVersion", "kind")
 
 
@@ -81,7 +79,7 @@ def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Ch
     Raises:
         SpecError, InvalidManifest: the change is refused for all the reasons given.
     """
-    summary = report.earlier(folder)
+    summary = folder.earlier_summary()
     if summary.get("exit") == "Succeeded" and not folder.in_use():
         raise SpecError(
             "DIR",
@@ -131,7 +129,7 @@ def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
             f"{path.rpartition('.')[2]} is immutable, because {because}: leave it at {json.dumps(before)}, or start "
             "another job with another --output",
         )
-        for path, because, before, _ in fixed_differences(identity, job, IMMUTABLE)
+        for path, because, before, _ in fixed_differences(identity.manifest, job, IMMUTABLE)
     ]
     problems += [
         SpecError(path, "belongs to the job for good: start another job with another --output")
@@ -149,44 +147,6 @@ def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
         )
     if problems:
         raise InvalidManifest("a job cannot be changed so", problems)
-
-
-# ------------------------------------------------------------------------------------------- job.json
-
-
-def stored_job(identity: Identity) -> RLJob:
-    """The job in a folder, with all patches.
-
-    Raises:
-        SpecError: another program has written an invalid job to `job.json`.
-    """
-    try:
-        return RLJob.model_validate(identity.manifest, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise SpecError("job.json", f"holds no valid job any more: {error}") from error
-
-
-async def changes(folder: RunFolder, generation: int) -> AsyncIterator[Identity]:
-    """Yield the content of `job.json` whenever a patch has changed it, until cancelled.
-
-    Args:
-        folder: the run's folder.
-        generation: the generation that the caller knows; only later ones are yielded.
-    """
-    last: os.stat_result | None = None
-    while True:
-        await asyncio.sleep(_POLL_SECONDS)
-        try:
-            found = folder.job.stat()
-            if last is not None and (found.st_ino, found.st_mtime_ns) == (last.st_ino, last.st_mtime_ns):
-                continue
-            last = found
-            identity = folder.identity()
-        except (OSError, SpecError):  # a user has moved or edited the file: the run continues without it
-            continue
-        if identity is not None and identity.generation > generation:
-            generation = identity.generation
-            yield identity
 
 
 def kept_patches(identity: Identity, job: RLJob) -> list[str]:

@@ -17,18 +17,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from rljob_cli import ends, report
-from rljob_cli.checks import check_pods
-from rljob_cli.embedded_nats import start_nats
-from rljob_cli.ends import Fault, fault_of_words
-from rljob_cli.memory import resident_bytes
-from rljob_cli.output_checks import LEAST_FREE_BYTES
-from rljob_cli.patch import changes, stored_job
-from rljob_cli.progress import RunProgress
-from rljob_cli.rollback import reopen_failed
-from rljob_cli.run_folder import RunFolder
-from rljob_cli.stream_follower import StreamFollower, opened_store
-from rljob_cli.view import View
+from rljob_cli import faults
+from rljob_cli.faults import Fault, fault_of_words
+from rljob_cli.job_checks.job import check_pods
+from rljob_cli.job_checks.output_folder import LEAST_FREE_BYTES
+from rljob_cli.run import results
+from rljob_cli.run.memory import resident_bytes
+from rljob_cli.run.progress import RunProgress
+from rljob_cli.run.resume import reopen_failed
+from rljob_cli.run.stream_follower import StreamFollower
+from rljob_cli.run.view import View
+from rljob_cli.run_folder.embedded_nats import start_nats
+from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.run_folder.job_file import changes, stored_job
+from rljob_cli.run_folder.streams import opened_store
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob
@@ -115,8 +117,8 @@ class Run:
         self._view = view
         self._nats_port = nats_port
         self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
-        self._metrics = report.MetricsFile(folder.metrics)
-        self._earlier = report.earlier(folder)
+        self._metrics = results.MetricsFile(folder.metrics)
+        self._earlier = folder.earlier_summary()
         self._started = time.monotonic()
         self._summarized = 0.0
         self._peak = int(self._earlier.get("peak_memory_bytes", 0))
@@ -160,9 +162,11 @@ class Run:
         raised = work.exception()
         error = innermost(raised) if raised is not None else None
         if isinstance(error, _OutputLost | OSError):
-            return End.failed(f"{self._folder.path} cannot be written any more: {_reason(error)}", ends.DISK)
+            return End.failed(
+                f"{self._folder.path} cannot be written any more: {_reason(error)}", faults.DISK
+            )
         if isinstance(error, RLJobError):
-            return End.failed(str(error), ends.fault_of_error(error))
+            return End.failed(str(error), faults.fault_of_error(error))
         return work.result()
 
     async def _until_finished(self, cluster: LocalCluster) -> End:
@@ -294,7 +298,7 @@ class Run:
         return float(self._earlier.get("wall_seconds", 0.0)) + time.monotonic() - self._started
 
     def _summarize(self, outcome: str, message: str) -> None:
-        summary = report.summarize(
+        summary = results.summarize(
             self._job,
             self.progress,
             wall_seconds=self._wall_seconds,
@@ -303,7 +307,7 @@ class Run:
             message=message,
             ledger=self._ledger,
         )
-        report.write_summary(self._folder, summary)
+        results.write_summary(self._folder, summary)
 
     def _finish(self, end: End) -> End:
         """Write the results; a full disk turns the end into a failure."""
@@ -313,10 +317,10 @@ class Run:
             end = End(RunExit.SUCCEEDED) if succeeded else End.failed(finished.message)
         try:
             self._summarize(end.exit, end.message)
-            report.plot(self._folder.plot, self._job, self.progress)
+            results.plot(self._folder.plot, self._job, self.progress)
         except OSError as error:
             lost = f"its results cannot be written to {self._folder.path}: {_reason(error)}"
-            return End.failed("; ".join(filter(None, [end.message, lost])), end.fault or ends.DISK)
+            return End.failed("; ".join(filter(None, [end.message, lost])), end.fault or faults.DISK)
         return end
 
 

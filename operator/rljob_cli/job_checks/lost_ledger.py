@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.children.resolved_job import resolve_job

@@ -1,4 +1,4 @@
-"""The server that has the streams of a run's folder, for a command that reads them whether the run is over or not."""
+"""The streams of a run's folder: the server that has them, and a store on it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rljob_cli.embedded_nats import running_url, streams_at_rest
-from rljob_cli.run_folder import Identity, RunFolder
+from rljob_cli.run_folder.embedded_nats import running_url, streams_at_rest
+from rljob_cli.run_folder.folder import Identity, RunFolder
+from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
+from rljob_core.streams_budget import trajectory_stream_bytes
+from rljob_runtime.messaging.nats.store import NatsStore
 
 
 @asynccontextmanager
@@ -35,3 +38,20 @@ async def served_streams(folder: RunFolder, identity: Identity) -> AsyncIterator
     with folder.locked():
         async with streams_at_rest(folder.nats, None, os.environ) as url:
             yield url
+
+
+@asynccontextmanager
+async def opened_store(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
+    """Open the message store of a job on the NATS server at `url`, and close it at the end."""
+    store = NatsStore(
+        url,
+        subject=config.subject,
+        stream_prefix=config.stream_prefix,
+        trajectory_bytes=trajectory_stream_bytes(config.spec),
+        replicas=config.replicas,
+    )
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()

@@ -8,8 +8,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from rljob_cli.progress import RunProgress
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run.progress import RunProgress
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.spec import RLJob
@@ -139,15 +139,6 @@ def _evaluated(scores: Sequence[tuple[float | None, float | None, int]]) -> dict
 def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
     """Replace `summary.json`."""
     replace_text(folder.summary, json.dumps(summary, indent=2) + "\n")
-
-
-def earlier(folder: RunFolder) -> dict[str, Any]:
-    """Read the `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""
-    try:
-        found = json.loads(folder.summary.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def plot(path: Path, job: RLJob, progress: RunProgress) -> None:

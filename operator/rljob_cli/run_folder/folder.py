@@ -16,30 +16,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import SpecError
-from rljob_core.spec import Immutable, RLJob, immutable_fields
+from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_runtime.process.fsync import create_folder
-
-# Compared in other ways: a model's folder may have moved, so its content is compared; the embedded server has no URL.
-_COMPARED_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
-# Without meaning here: all pools are on this machine.
-_MEANINGLESS = {"spec.rollout.pools.datacenter"}
-IMMUTABLE: Mapping[str, Immutable] = {
-    path: mark for path, mark in immutable_fields(RLJob) if path not in _MEANINGLESS
-}
-"""The fields that `rljob patch` refuses to change, and why: those that the API server refuses to change."""
-IMMUTABLE_ON_RESUME: Mapping[str, Immutable] = {
-    path: mark for path, mark in IMMUTABLE.items() if path not in _COMPARED_OTHERWISE
-}
-"""The fields that must be the same when a run is resumed, and why. All others may differ from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +101,14 @@ class RunFolder:
         except (OSError, ValueError, TypeError) as error:
             raise SpecError(str(self.job), f"does not read ({error}): choose another --output") from error
 
+    def earlier_summary(self) -> dict[str, Any]:
+        """The `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""
+        try:
+            found = json.loads(self.summary.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def claim(self, identity: Identity) -> None:
         """Create the folder and write the identity of its job."""
         create_folder(self.path)
@@ -176,28 +171,3 @@ class RunFolder:
         except BlockingIOError:
             return True
         return False
-
-
-def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """The leaves in which two JSON values differ, as path, value before, value now."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = [*before, *(key for key in now if key not in before)]
-        return [
-            found
-            for key in keys
-            for found in differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
-        ]
-    return [] if before == now else [(path, before, now)]
-
-
-def fixed_differences(
-    identity: Identity, job: RLJob, fixed: Mapping[str, Immutable] = IMMUTABLE_ON_RESUME
-) -> list[tuple[str, str, Any, Any]]:
-    """The immutable fields that a job would change, as path, reason, value before, value now."""
-    found = differences(identity.manifest, job.model_dump(mode="json", by_alias=True))
-    return [
-        (path, mark.because, before, now)
-        for path, before, now in found
-        for field, mark in fixed.items()
-        if (path == field or path.startswith(f"{field}.")) and not mark.allows(before, now)
-    ]

@@ -6,14 +6,11 @@ Nothing is written and nothing is left behind; torch is not loaded.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from rljob_cli.manifest import InvalidManifest
+from rljob_cli.manifest.load import InvalidManifest
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_operator.children.desired import Targets, desired
@@ -197,16 +194,3 @@ def check_pods(job: ResolvedJob, environment: Mapping[str, str]) -> None:
     for manifest in desired(job, Targets(attempt=1, failures=0, pools={})):
         if (template := manifest.get("spec", {}).get("template")) is not None:
             local_pod.check(template, environment)
-
-
-def allow_modules_beside(file: Path) -> str:
-    """Let reward functions be imported from the manifest's folder; that folder, for PYTHONPATH."""
-    return allow_modules_in(file.resolve().parent)
-
-
-def allow_modules_in(path: Path) -> str:
-    """Let reward functions be imported from a folder; that folder, for PYTHONPATH."""
-    folder = str(path)
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))

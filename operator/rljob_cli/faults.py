@@ -1,4 +1,4 @@
-"""How runs end, for people: who was at fault, what to do, where the log is. `docs/troubleshooting.md` has the table."""
+"""Who is at fault when a run has failed, what to do, and where the log is. `docs/troubleshooting.md` has the table."""
 
 from __future__ import annotations
 

@@ -7,40 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from rljob_cli.progress import RunProgress
-from rljob_cli.report import MetricsFile
-from rljob_cli.view import View
-from rljob_core.config import JobConfig
+from rljob_cli.run.progress import RunProgress
+from rljob_cli.run.results import MetricsFile
+from rljob_cli.run.view import View
 from rljob_core.errors import StoreUnavailable
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel, Message
-from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_runtime.messaging.nats.store import NatsStore
 
 _RETRY_SECONDS = 1.0
 _REPORTED_SECONDS = 5.0
 """An outage is reported if the server was read for longer than this before."""
-
-
-@asynccontextmanager
-async def opened_store(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
-    """Open the message store of a job on the NATS server at `url`, and close it at the end."""
-    store = NatsStore(
-        url,
-        subject=config.subject,
-        stream_prefix=config.stream_prefix,
-        trajectory_bytes=trajectory_stream_bytes(config.spec),
-        replicas=config.replicas,
-    )
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 class StreamFollower:

@@ -9,8 +9,9 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from rljob_cli.manifest import InvalidManifest
-from rljob_cli.run_folder import Identity, RunFolder, fixed_differences
+from rljob_cli.manifest.differences import fixed_differences
+from rljob_cli.manifest.load import InvalidManifest
+from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.spec import RLJob
 from rljob_core.weight_transports import WeightTransportName
@@ -50,7 +51,7 @@ def check_output(
             "spec.model.uri",
             f"{folder.path} holds checkpoints of another model ({_uri(identity)}): choose another --output",
         )
-    if changed := fixed_differences(identity, job):
+    if changed := fixed_differences(identity.manifest, job):
         raise InvalidManifest(
             "the folder holds another job",
             [
@@ -81,7 +82,7 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity, *, needs
         place = identity.nats_url or "the embedded server: remove it"
         raise SpecError("spec.nats.url", f"the streams of this job are on {place}")
     if needs_ledger and not nats_url and not any((folder.nats / "store").glob("jetstream/*")):
-        from rljob_cli.lost_ledger import way_on
+        from rljob_cli.job_checks.lost_ledger import way_on
 
         if (refusal := way_on(folder, identity.stamp(job))) is not None:
             raise refusal

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from rljob_cli.embedded_nats import running_url
-from rljob_cli.patch import Change, patch, restarts
-from rljob_cli.run_folder import Identity, RunFolder
+from rljob_cli.patch.change import Change, patch, restarts
+from rljob_cli.run_folder.embedded_nats import running_url
+from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.errors import RLJobError, StoreUnavailable
 from rljob_core.planner.pipeline_change import pipeline_set
 from rljob_core.ports import Channel

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rljob_cli.exits import EXIT_FAILED, exit_codes
-from rljob_cli.run_folder import RunFolder
+from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.errors import SpecError
 from rljob_runtime.roles.decision_replay import Replayed
 

@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rljob_cli import ends
+from rljob_cli import faults
 from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes, naming
-from rljob_cli.manifest import load_job
-from rljob_cli.patch import kept_patches
-from rljob_cli.run_folder import Identity, RunFolder
+from rljob_cli.manifest.load import load_job
+from rljob_cli.patch.change import kept_patches
+from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
@@ -88,9 +88,9 @@ def run(
         rljob run job.yaml --output runs/sync --resume --from-version 40
     """
     with exit_codes():
-        from rljob_cli.checks import allow_modules_beside
-        from rljob_cli.nats_checks import check_nats
-        from rljob_cli.output_checks import check_output
+        from rljob_cli.job_checks.nats_server import check_nats
+        from rljob_cli.job_checks.output_folder import check_output
+        from rljob_cli.manifest.import_path import allow_modules_beside
 
         if from_version is not None and not resume:
             raise SpecError("--from-version", "goes back in a run that is there: add --resume")
@@ -112,7 +112,7 @@ def run(
                     return
                 identity = _identity(job, given, known, kept, model=model, origin=file.resolve().parent)
                 if from_version is not None:
-                    from rljob_cli.rollback import go_back_to, summary
+                    from rljob_cli.run.resume import go_back_to, summary
 
                     typer.echo(summary(go_back_to(from_version, identity.stamp(job), folder)))
                 folder.claim(identity)
@@ -127,7 +127,7 @@ def run(
 
 def check(job: RLJob, folder: RunFolder) -> str:
     """Check the files and names that a job refers to; returns the identity of its model."""
-    from rljob_cli.checks import check_job
+    from rljob_cli.job_checks.job import check_job
     from rljob_operator.children.resolved_job import resolve_job
     from rljob_runtime.locations import local_path
     from rljob_runtime.model.identity import model_identity
@@ -164,9 +164,7 @@ def _finished(folder: RunFolder, job: RLJob) -> bool:
     Raises:
         SpecError: the job would continue past its end.
     """
-    from rljob_cli.report import earlier
-
-    summary = earlier(folder)
+    summary = folder.earlier_summary()
     if summary.get("exit") != "Succeeded":
         return False
     steps = int(summary.get("steps", 0))
@@ -183,8 +181,8 @@ def _finished(folder: RunFolder, job: RLJob) -> bool:
 def _run(
     job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
 ) -> int:
-    from rljob_cli.run import End, Run, RunExit
-    from rljob_cli.view import open_view
+    from rljob_cli.run.run import End, Run, RunExit
+    from rljob_cli.run.view import open_view
 
     job = identity.stamp(job)
     console = Console()
@@ -203,8 +201,11 @@ def _run(
     if end.exit is RunExit.INTERRUPTED:
         typer.echo(f"interrupted at step {step}, by a signal from outside", err=True)
     else:
-        fault = end.fault or ends.UNKNOWN
-        log, flags = ends.log_of(fault, job.metadata.name, log), ends.flags_to_continue(fault, end.message)
+        fault = end.fault or faults.UNKNOWN
+        log, flags = (
+            faults.log_of(fault, job.metadata.name, log),
+            faults.flags_to_continue(fault, end.message),
+        )
         typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.message}", err=True)
         typer.echo(f"at fault: {fault.who}", err=True)
         typer.echo(f"to do: {fault.remedy}", err=True)

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from rljob_cli.run_folder import differences
+from rljob_cli.manifest.differences import differences
 from rljob_operator.cluster.local.replace_text import replace_text
 
 

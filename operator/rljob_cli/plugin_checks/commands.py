@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rljob_cli.check_findings import print_findings, run_with_status, with_status
-from rljob_cli.check_inputs import config_of, initial_weights, longest_response, model_or_tiny, parse_settings
 from rljob_cli.exits import exit_codes, scratch_folder, signals_interrupt
+from rljob_cli.plugin_checks.findings import print_findings, run_with_status, with_status
+from rljob_cli.plugin_checks.inputs import (
+    config_of,
+    initial_weights,
+    longest_response,
+    model_or_tiny,
+    parse_settings,
+)
 
 if TYPE_CHECKING:
     from rljob_contract.check import Finding
@@ -213,7 +219,7 @@ def check_reward(
         rljob check-reward brevity:brevity --set source=jsonl --set dataset=capitals.jsonl
     """
     with exit_codes(), signals_interrupt() as heed:
-        from rljob_cli.checks import allow_modules_in
+        from rljob_cli.manifest.import_path import allow_modules_in
         from rljob_contract.check import examine
         from rljob_contract.reward import REWARD, RewardSubject
         from rljob_runtime.data.prompts import open_prompts

@@ -1,0 +1,1 @@
+"""What is checked of a job before anything is started: its files and names, the server, the output folder."""

@@ -1,0 +1,1 @@
+"""`rljob run`: runs a job here, shows its progress and writes its results."""
