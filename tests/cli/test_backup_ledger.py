@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rljob_cli.backup.copied import Copied
-from rljob_cli.backup.index import Segment
+from rljob_cli.backup.index import StreamSegment
 from rljob_cli.backup.ledger_copy import LedgerCopy
 from rljob_cli.backup.messages import SegmentWriter, decoded, stored_messages
 from rljob_cli.backup.place import FolderPlace
@@ -48,7 +48,7 @@ def copied(tmp_path: Path) -> Copied:
     return Copied(FolderPlace(tmp_path / "backup"), {})
 
 
-def copy_of(copied: Copied, number: int = 1, earlier: tuple[Segment, ...] = ()) -> LedgerCopy:
+def copy_of(copied: Copied, number: int = 1, earlier: tuple[StreamSegment, ...] = ()) -> LedgerCopy:
     return LedgerCopy(UID, earlier, SegmentWriter(copied, "streams/ledger", number=number))
 
 
@@ -56,7 +56,7 @@ def bound(number: int) -> PipelineSet:
     return PipelineSet(0, "BoundedAsync", number, "Update", 3, 16)
 
 
-async def in_files(copied: Copied, segments: tuple[Segment, ...]) -> list[int]:
+async def in_files(copied: Copied, segments: tuple[StreamSegment, ...]) -> list[int]:
     return [
         one.sequence for segment in segments for one in decoded(copied.place.read(segment.path), segment.path)
     ]
@@ -101,7 +101,10 @@ async def test_a_ledger_that_has_lost_what_was_read_is_read_from_its_start(
 async def test_a_ledger_that_does_not_continue_the_earlier_backup_is_refused(
     store: NatsStore, ledger: Ledger, copied: Copied
 ) -> None:
-    for earlier in (Segment(path="a", last=1, last_id="another"), Segment(path="a", last=9, last_id="one/1")):
+    for earlier in (
+        StreamSegment(path="a", last=1, last_id="another"),
+        StreamSegment(path="a", last=9, last_id="one/1"),
+    ):
         with pytest.raises(SpecError, match=r"TARGET: the job's ledger does not continue"):
             await copy_of(copied, 2, (earlier,)).catch_up(store)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.buckets import s3_bucket
 
-from rljob_cli.backup.place import Place, StoredFile, open_place, verified
+from rljob_cli.backup.place import BackupPlace, StoredFile, open_place, verified
 from rljob_core.errors import BackupDamaged, SpecError, StorageRefused, StoreUnavailable
 
 
@@ -20,7 +20,7 @@ def bucket() -> Iterator[str]:
 
 
 @pytest.fixture(params=["folder", "file URI", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> BackupPlace:
     match request.param:
         case "folder":
             uri = str(tmp_path / "made" / "when written to")
@@ -31,7 +31,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return open_place(uri, field="TARGET")
 
 
-def test_files_are_written_whole_listed_read_replaced_and_deleted(place: Place) -> None:
+def test_files_are_written_whole_listed_read_replaced_and_deleted(place: BackupPlace) -> None:
     assert place.paths() == []
     large = [b"a" * (6 << 20), memoryview(b"b" * (6 << 20)), b"c"]
     stored = place.write("weights/v1/tensors", large)
@@ -49,7 +49,7 @@ def test_files_are_written_whole_listed_read_replaced_and_deleted(place: Place) 
     assert sorted(place.paths()) == ["empty", "index.json"]
 
 
-def test_a_file_whose_source_breaks_off_changes_nothing(place: Place) -> None:
+def test_a_file_whose_source_breaks_off_changes_nothing(place: BackupPlace) -> None:
     place.write("index.json", [b"before"])
 
     def broken() -> Iterator[bytes]:
@@ -63,7 +63,7 @@ def test_a_file_whose_source_breaks_off_changes_nothing(place: Place) -> None:
     assert b"".join(place.read("index.json")) == b"before"
 
 
-def test_what_is_missing_or_altered_is_damage(place: Place) -> None:
+def test_what_is_missing_or_altered_is_damage(place: BackupPlace) -> None:
     with pytest.raises(BackupDamaged, match="missing: use another backup"):
         list(place.read("index.json"))
     stored = place.write("file", [b"content"])

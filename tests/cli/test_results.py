@@ -12,8 +12,8 @@ from example_job import write_job
 from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
-from rljob_cli.run.progress import Rate, RunProgress
-from rljob_cli.run.results import MetricsFile, plot, summarize, write_summary
+from rljob_cli.run.result_files import MetricsFile, plot, summarize, write_summary
+from rljob_cli.run.run_progress import Rate, RunProgress
 from rljob_cli.run.view import LiveView, PlainView, open_view
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState

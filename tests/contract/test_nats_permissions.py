@@ -44,7 +44,7 @@ from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
 from rljob_operator.nats.credentials import JobKeys, job_credentials, operator_credentials, user_limits
 from rljob_operator.nats.job_accounts import account_name, job_accounts
-from rljob_operator.nats.jwt import Kind, credentials_file, public_key, seed_of, token
+from rljob_operator.nats.jwt import NkeyKind, credentials_file, public_key, seed_of, token
 from rljob_operator.nats.permissions import REPORTS, Holder, Permissions
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import NatsConnection
@@ -562,7 +562,7 @@ OTHERS = {
 
 def everything_allowed(keys: JobKeys) -> str:
     """Credentials that nobody has: all rights in the account of a job's streams."""
-    seed, everything = seed_of(Kind.USER, os.urandom(32)), Permissions((">",), (">",))
+    seed, everything = seed_of(NkeyKind.USER, os.urandom(32)), Permissions((">",), (">",))
     claims = {"type": "user", "issuer_account": keys.account("streams"), **user_limits(everything)}
     jwt = token(name="all", subject=public_key(seed), issuer=keys.signing("streams"), claims=claims)
     return credentials_file(jwt, seed)

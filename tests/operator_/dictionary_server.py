@@ -10,7 +10,7 @@ from typing import Any
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.cluster.port import Manifest, NameTaken, Ref, controller, same_controller
 from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
-from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete
+from rljob_operator.decisions.plan import Annotate, Apply, ClusterAction, Delete, ForceDelete
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -164,7 +164,7 @@ class DictionaryServer:
             job, self.stored, copy.deepcopy(list(self.objects.values())), now=self.now, metrics=metrics
         )
 
-    async def do(self, actions: Sequence[Action]) -> None:
+    async def do(self, actions: Sequence[ClusterAction]) -> None:
         for action in actions:
             match action:
                 case Apply():

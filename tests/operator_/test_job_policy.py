@@ -27,8 +27,18 @@ from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.crd.definitions import crds as definitions
 from rljob_operator.crd.job_policy import NAME
 from rljob_operator.decisions.job_names import POD_TEMPLATE, SPEC
-from rljob_operator.decisions.job_rules import CONFIG_MAP, JobRules, Mode
-from rljob_operator.decisions.named_fields import Fields, Items, Keys, Kind, Named, Node, Only, Place, Urls
+from rljob_operator.decisions.job_rules import CONFIG_MAP, JobRules, RulesMode
+from rljob_operator.decisions.named_fields import (
+    Fields,
+    Items,
+    Keys,
+    MentionKind,
+    Named,
+    Node,
+    Only,
+    StorageUri,
+    Urls,
+)
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
@@ -93,7 +103,7 @@ def samples(node: Node, *, template: bool = False) -> Iterator[Any]:
             yield "forbidden"
             if template:
                 yield from (None, 7)
-        case Place():
+        case StorageUri():
             yield from ("pvc://forbidden/x", "s3://forbidden/x")
         case Urls():
             yield from ({"a": "http://forbidden"}, {"a": [{"b": "https://forbidden"}]}, {"a": [[["b"]]]})
@@ -161,7 +171,10 @@ BASE: Object = {
 
 
 POLICY_KINDS = "validatingadmissionpolicybinding,validatingadmissionpolicy"
-RULES = {"mode": "Enforce", **{kind.value: "# none but these\nallowed\n allowed-* \n" for kind in Kind}}
+RULES = {
+    "mode": "Enforce",
+    **{kind.value: "# none but these\nallowed\n allowed-* \n" for kind in MentionKind},
+}
 
 
 def bound(kubectl: Kubectl, mode: str, namespace: str) -> list[Object]:
@@ -323,8 +336,8 @@ def test_what_each_overlay_does(control_plane: SharedControlPlane, mode: str) ->
     (rules,) = (found for found in objects if found["kind"] == "ConfigMap")
     actions = {"off": ["Audit"], "warn": ["Warn", "Audit"], "enforce": ["Deny", "Audit"]}
     assert binding["spec"]["validationActions"] == actions[mode]
-    assert JobRules(rules["data"]).mode is Mode(mode.capitalize())
-    assert set(Kind) <= set(rules["data"])
+    assert JobRules(rules["data"]).mode is RulesMode(mode.capitalize())
+    assert set(MentionKind) <= set(rules["data"])
 
 
 def test_the_shipped_rules_allow_the_examples() -> None:
@@ -363,20 +376,20 @@ def test_modes_of_the_operator() -> None:
 def test_rules_that_cannot_be_read_allow_nothing_until_they_can_and_later_change_nothing(
     tmp_path: Path,
 ) -> None:
-    assert JobRulesFolder(None).rules.mode is Mode.OFF
+    assert JobRulesFolder(None).rules.mode is RulesMode.OFF
     images, mode = tmp_path / "images", tmp_path / "mode"
     images.write_bytes(b"\xff")
     folder = JobRulesFolder(str(tmp_path))
-    assert folder.rules.mode is Mode.ENFORCE
+    assert folder.rules.mode is RulesMode.ENFORCE
     assert folder.rules.refusal("here", {"model": {"uri": "pvc://a/model"}})
     images.unlink()
     assert folder.refresh()
-    assert folder.rules.mode is Mode.OFF, "an optional ConfigMap that is not there is an empty folder"
+    assert folder.rules.mode is RulesMode.OFF, "an optional ConfigMap that is not there is an empty folder"
     mode.write_text("Warn")
     assert folder.refresh()
     images.write_bytes(b"\xff")
     assert not folder.refresh()
-    assert folder.rules.mode is Mode.WARN
+    assert folder.rules.mode is RulesMode.WARN
 
 
 def test_the_operator_makes_nothing_of_a_job_that_the_rules_forbid(
@@ -389,7 +402,7 @@ def test_the_operator_makes_nothing_of_a_job_that_the_rules_forbid(
     """With rules that were stricter than the policy, or came after the job; and then they change."""
     rules = tmp_path / "rules"
     rules.mkdir()
-    for key, value in {**dict.fromkeys(Kind, "*"), "mode": "Enforce", "secrets": "rljob-*"}.items():
+    for key, value in {**dict.fromkeys(MentionKind, "*"), "mode": "Enforce", "secrets": "rljob-*"}.items():
         (rules / key).write_text(value)
     monkeypatch.setenv("RLJOB_JOB_RULES", str(rules))
     with Operator(crds.kubeconfig, nats_server.url, watched.name, tmp_path / "operator.log"):

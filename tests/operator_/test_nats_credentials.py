@@ -31,7 +31,7 @@ from rljob_operator.nats.credentials import (
     stream_credentials,
 )
 from rljob_operator.nats.job_accounts import job_accounts
-from rljob_operator.nats.jwt import Kind, derived_seed, public_key, seed_of, token
+from rljob_operator.nats.jwt import NkeyKind, derived_seed, public_key, seed_of, token
 from rljob_operator.nats.permissions import ANNOUNCEMENTS, REPORTS, SERVICES, Holder, permissions
 
 
@@ -313,8 +313,8 @@ def test_a_removed_seed_is_created_again_and_the_others_stay() -> None:
     [
         "",
         "SO",
-        seed_of(Kind.USER, b"x" * 32),
-        seed_of(Kind.OPERATOR, b"x" * 32)[:-1] + "A",
+        seed_of(NkeyKind.USER, b"x" * 32),
+        seed_of(NkeyKind.OPERATOR, b"x" * 32)[:-1] + "A",
         "not a seed",
         "é",
     ],
@@ -378,21 +378,23 @@ def test_a_later_revision_is_the_newer_token() -> None:
 
 
 def test_a_derived_seed_depends_on_its_parent_and_its_label() -> None:
-    parents = [seed_of(Kind.ACCOUNT, bytes([n]) * 32) for n in (1, 2)]
-    derived = [derived_seed(Kind.USER, parent, label) for parent in parents for label in ("a", "b")]
+    parents = [seed_of(NkeyKind.ACCOUNT, bytes([n]) * 32) for n in (1, 2)]
+    derived = [derived_seed(NkeyKind.USER, parent, label) for parent in parents for label in ("a", "b")]
     assert len(set(derived)) == 4
-    assert derived[0] == derived_seed(Kind.USER, parents[0], "a")
+    assert derived[0] == derived_seed(NkeyKind.USER, parents[0], "a")
 
 
-@pytest.mark.parametrize(("kind", "letter"), [(Kind.OPERATOR, "O"), (Kind.ACCOUNT, "A"), (Kind.USER, "U")])
-def test_keys_say_what_they_are_for(kind: Kind, letter: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "letter"), [(NkeyKind.OPERATOR, "O"), (NkeyKind.ACCOUNT, "A"), (NkeyKind.USER, "U")]
+)
+def test_keys_say_what_they_are_for(kind: NkeyKind, letter: str) -> None:
     seed = seed_of(kind, b"x" * 32)
     assert seed.startswith(f"S{letter}")
     assert public_key(seed).startswith(letter)
 
 
 def test_a_token_verifies() -> None:
-    seed = seed_of(Kind.ACCOUNT, b"x" * 32)
+    seed = seed_of(NkeyKind.ACCOUNT, b"x" * 32)
     claims = verify(token(name="n", subject="s", issuer=seed, claims={"type": "user"}))
     assert (claims["name"], claims["sub"], claims["nats"]) == ("n", "s", {"type": "user", "version": 2})
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from rljob_core.errors import SpecError
 
 S = TypeVar("S")
-Run = Callable[[S], Awaitable[None] | None]
+CheckFunction = Callable[[S], Awaitable[None] | None]
 
 
 class ContractBroken(Exception):
@@ -46,7 +46,7 @@ class Check(Generic[S]):
     name: str
     claim: str
     remedy: str
-    run: Run[S]
+    run: CheckFunction[S]
 
 
 class Contract(Generic[S]):
@@ -59,7 +59,7 @@ class Contract(Generic[S]):
     def __init__(self, *checks: Check[S]) -> None:
         self.checks = list(checks)
 
-    def check(self, function: Run[S]) -> Run[S]:
+    def check(self, function: CheckFunction[S]) -> CheckFunction[S]:
         """Make a function one of the checks: the first line of its docstring is the claim, the rest the remedy."""
         claim, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n")
         name = function.__name__.replace("_", "-")

@@ -45,7 +45,7 @@ _READS_MODEL = {"rollout", "reward", "trainer"}
 
 log = logging.getLogger("rljob")
 
-Role = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Awaitable[None]]
+RoleFunction = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Awaitable[None]]
 
 
 async def _streams(
@@ -168,7 +168,7 @@ async def _trainer(
     await run_rank_zero(config, store, stop, ready)
 
 
-ROLES: dict[str, Role] = {
+ROLES: dict[str, RoleFunction] = {
     "streams": _streams,
     "coordinator": _coordinator,
     "rollout": _rollout,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rljob_cli.backup.index import INDEX, Index, read_index
 from rljob_cli.backup.messages import decoded, restore_stream
-from rljob_cli.backup.place import Place, verified
+from rljob_cli.backup.place import BackupPlace, verified
 from rljob_cli.run_folder.folder import Identity
 from rljob_core.config import JobConfig
 from rljob_core.errors import BackupDamaged, SpecError
@@ -21,7 +21,7 @@ from rljob_runtime.weights.objects import MANIFEST, TENSORS
 from rljob_runtime.weights.transport import Transport
 
 
-def required_index(place: Place) -> Index:
+def required_index(place: BackupPlace) -> Index:
     """The index of the backup at a place.
 
     Raises:
@@ -54,13 +54,13 @@ async def used_streams(store: NatsStore) -> list[Channel]:
     return [channel for channel in Channel if await store.last_sequence(channel)]
 
 
-async def fill_stream(index: Index, place: Place, store: NatsStore, channel: Channel) -> None:
+async def fill_stream(index: Index, place: BackupPlace, store: NatsStore, channel: Channel) -> None:
     """Store a channel's messages in its stream, which must never have had one."""
     copy = index.streams[channel]
     await restore_stream(store, channel, _messages(index, place, channel), last_sequence=copy.last_sequence)
 
 
-async def fill_folders(index: Index, place: Place, config: JobConfig, weights: Transport) -> None:
+async def fill_folders(index: Index, place: BackupPlace, config: JobConfig, weights: Transport) -> None:
     """Store weights, checkpoints and the trainer's log where the job keeps them."""
     await asyncio.to_thread(_restore_weights, index, place, weights)
     checkpoints = CheckpointStore(config.checkpoint_uri, model_path=Path())
@@ -68,19 +68,19 @@ async def fill_folders(index: Index, place: Place, config: JobConfig, weights: T
     await asyncio.to_thread(_restore_log, index, place, local_path(config.trainer_log_uri))
 
 
-def _messages(index: Index, place: Place, channel: Channel) -> Iterator[Message]:
+def _messages(index: Index, place: BackupPlace, channel: Channel) -> Iterator[Message]:
     for segment in index.streams[channel].segments:
         yield from decoded(_file(index, place, segment.path), segment.path)
 
 
-def _file(index: Index, place: Place, path: str) -> Iterator[bytes]:
+def _file(index: Index, place: BackupPlace, path: str) -> Iterator[bytes]:
     stored = index.files.get(path)
     if stored is None:
         raise BackupDamaged(f"the index of the backup does not name {path}: use another backup")
     return verified(place, path, stored)
 
 
-def _restore_weights(index: Index, place: Place, weights: Transport) -> None:
+def _restore_weights(index: Index, place: BackupPlace, weights: Transport) -> None:
     for key in sorted(index.weights):
         manifest = b"".join(_file(index, place, f"weights/{key}/{MANIFEST}"))
         has_tensors = index.weights[key]
@@ -92,7 +92,7 @@ def _restore_weights(index: Index, place: Place, weights: Transport) -> None:
             weights.delete(key)
 
 
-def _restore_checkpoints(index: Index, place: Place, checkpoints: CheckpointStore) -> None:
+def _restore_checkpoints(index: Index, place: BackupPlace, checkpoints: CheckpointStore) -> None:
     found: dict[str, dict[str, str]] = {}
     for path in index.files:
         if path.startswith("checkpoints/"):
@@ -107,7 +107,7 @@ def _restore_checkpoints(index: Index, place: Place, checkpoints: CheckpointStor
         checkpoints.put(key, fill)
 
 
-def _restore_log(index: Index, place: Place, folder: Path) -> None:
+def _restore_log(index: Index, place: BackupPlace, folder: Path) -> None:
     create_folder(folder)
     for path in index.files:
         if path.startswith("trainer/"):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rljob_cli.backup.place import Place, StoredFile
+from rljob_cli.backup.place import BackupPlace, StoredFile
 from rljob_core.errors import StopRequested
 
 
@@ -23,7 +23,7 @@ class Copied:
         stopped: set to end a copy that another thread makes.
     """
 
-    place: Place
+    place: BackupPlace
     known: Mapping[str, StoredFile]
     files: dict[str, StoredFile] = field(default_factory=dict)
     weights: dict[str, bool] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from rljob_cli.backup.place import Place, StoredFile
+from rljob_cli.backup.place import BackupPlace, StoredFile
 from rljob_core.errors import BackupDamaged
 from rljob_core.ports import Channel
 
@@ -25,7 +25,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Segment(_Part):
+class StreamSegment(_Part):
     """A file with messages of a stream, in order.
 
     Attributes:
@@ -50,7 +50,7 @@ class StreamCopy(_Part):
 
     last_sequence: int
     limit: int
-    segments: tuple[Segment, ...]
+    segments: tuple[StreamSegment, ...]
 
 
 class Index(_Part):
@@ -96,7 +96,7 @@ class Index(_Part):
         return named
 
 
-def read_index(place: Place) -> Index | None:
+def read_index(place: BackupPlace) -> Index | None:
     """Return the index of the backup at a place; None if there is none.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from rljob_cli.backup.index import Segment
+from rljob_cli.backup.index import StreamSegment
 from rljob_cli.backup.messages import SegmentWriter, stored_messages
 from rljob_core.errors import SpecError, StreamCut
 from rljob_core.job_state.versioned import VersionedState
@@ -29,7 +29,7 @@ class LedgerCopy:
         claim: sequence of the newest claim; 0 without any.
     """
 
-    def __init__(self, uid: str, earlier: Sequence[Segment], writer: SegmentWriter) -> None:
+    def __init__(self, uid: str, earlier: Sequence[StreamSegment], writer: SegmentWriter) -> None:
         self._uid = uid
         self._chain = Chain()
         self._owner = Owner()
@@ -70,7 +70,7 @@ class LedgerCopy:
                 "this is another copy of the job. Keep that backup, and name another place",
             )
 
-    async def segments(self) -> tuple[Segment, ...]:
+    async def segments(self) -> tuple[StreamSegment, ...]:
         """Return the files that hold what was read: those of the earlier backup, and new ones."""
         return (*self._earlier, *await self._writer.flush())
 

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 
 from rljob_cli.backup.copied import Copied
-from rljob_cli.backup.index import Segment
+from rljob_cli.backup.index import StreamSegment
 from rljob_core.errors import BackupDamaged, Fenced, StoreUnavailable
 from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -136,7 +136,7 @@ class SegmentWriter:
         self._segment_bytes = segment_bytes
         self._waiting: list[Message] = []
         self._size = 0
-        self._segments: list[Segment] = []
+        self._segments: list[StreamSegment] = []
 
     async def add(self, message: Message) -> None:
         """Write a message, sooner or later."""
@@ -149,14 +149,14 @@ class SegmentWriter:
         """Leave out what was added so far."""
         self._waiting, self._size, self._segments = [], 0, []
 
-    async def flush(self) -> tuple[Segment, ...]:
+    async def flush(self) -> tuple[StreamSegment, ...]:
         """Write what was added; return all files since `forget`, in order."""
         if self._waiting:
             path = f"{self._path}-{len(self._segments) + 1:04d}.jsonl.gz"
             newest = self._waiting[-1]
             await asyncio.to_thread(self._copied.replace, path, encoded(self._waiting))
             identity = newest.headers.get(MESSAGE_ID, "")
-            self._segments.append(Segment(path=path, last=newest.sequence, last_id=identity))
+            self._segments.append(StreamSegment(path=path, last=newest.sequence, last_id=identity))
             self._waiting, self._size = [], 0
         return tuple(self._segments)
 

@@ -30,7 +30,7 @@ class StoredFile(BaseModel):
     sha256: str
 
 
-class Place(Protocol):
+class BackupPlace(Protocol):
     """Keeps files by paths with `/`.
 
     Raises:
@@ -59,7 +59,7 @@ class Place(Protocol):
         """Delete a file; without effect if it does not exist."""
 
 
-def open_place(uri: str, *, field: str) -> Place:
+def open_place(uri: str, *, field: str) -> BackupPlace:
     """Open the place at a path or URI (`file://`, `s3://`, `gs://`); it is made when it is first written to.
 
     Args:
@@ -74,7 +74,7 @@ def open_place(uri: str, *, field: str) -> Place:
     return FolderPlace(local_path(uri, field=field))
 
 
-def verified(place: Place, path: str, expected: StoredFile) -> Iterator[bytes]:
+def verified(place: BackupPlace, path: str, expected: StoredFile) -> Iterator[bytes]:
     """Yield a file's content, and raise in place of its end if it is not the expected one.
 
     Raises:
@@ -118,7 +118,7 @@ class FolderPlace:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's lock; see `Place.locked`."""
+        """Hold the folder's lock; see `BackupPlace.locked`."""
         with _writing(self._root):
             create_folder(self._root)
             descriptor = os.open(self._root, os.O_RDONLY)
@@ -133,7 +133,7 @@ class FolderPlace:
             os.close(descriptor)
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StoredFile:
-        """Write a file; see `Place.write`."""
+        """Write a file; see `BackupPlace.write`."""
         target = self._root / path
         aside = target.with_name(f".{target.name}{_WRITING}")
         passing = _Digested(chunks)
@@ -196,7 +196,7 @@ class ObjectPlace:
         return nullcontext()
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StoredFile:
-        """Write an object; see `Place.write`."""
+        """Write an object; see `BackupPlace.write`."""
         passing = _Digested(chunks)
         name = f"{self._root}/{path}"
         with _refusing(name):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rljob_cli.backup.contents import fill_folders, fill_stream, identity_in, required_index, used_streams
 from rljob_cli.backup.index import Index
-from rljob_cli.backup.place import Place
+from rljob_cli.backup.place import BackupPlace
 from rljob_cli.job_checks.output_folder import check_empty, check_unused, check_writable
 from rljob_cli.manifest.load import change_job
 from rljob_cli.run_folder.embedded_nats import streams_at_rest
@@ -34,7 +34,7 @@ from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
 from rljob_runtime.weights.create import open_transport
 
 
-async def restore(place: Place, folder: RunFolder, overrides: Sequence[str]) -> Index:
+async def restore(place: BackupPlace, folder: RunFolder, overrides: Sequence[str]) -> Index:
     """Restore a job into a folder that does not exist, or is empty.
 
     Args:
@@ -92,7 +92,7 @@ def _moved(identity: Identity, overrides: Sequence[str]) -> Identity:
     return replace(identity, manifest=manifest, given=manifest, nats_url=job.spec.nats.url or "")
 
 
-async def _fill(index: Index, place: Place, job: RLJob, folder: RunFolder) -> None:
+async def _fill(index: Index, place: BackupPlace, job: RLJob, folder: RunFolder) -> None:
     create_folder(folder.path)
     async with streams_at_rest(folder.nats, job.spec.nats.url, os.environ) as url:
         config = resolve_job(job, folder.defaults(url)).config

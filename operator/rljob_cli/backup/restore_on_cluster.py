@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from rljob_cli.backup.contents import fill_folders, fill_stream, identity_in, required_index, used_streams
 from rljob_cli.backup.index import Index
-from rljob_cli.backup.place import Place
+from rljob_cli.backup.place import BackupPlace
 from rljob_cli.cluster_job import job_store, manifest_of
 from rljob_cli.manifest.differences import fixed_differences
 from rljob_core import worker_protocol
@@ -48,7 +48,7 @@ _PLACES = {
 
 
 async def restore_configured(
-    place: Place, config: JobConfig, environment: Mapping[str, str] = os.environ
+    place: BackupPlace, config: JobConfig, environment: Mapping[str, str] = os.environ
 ) -> Index:
     """Fill a job that has never run.
 

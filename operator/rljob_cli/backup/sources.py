@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_cli.backup.files import JobFiles
-from rljob_cli.backup.place import Place
-from rljob_cli.backup.take import Job, Taken, take
+from rljob_cli.backup.place import BackupPlace
+from rljob_cli.backup.take import BackedUpJob, Taken, take
 from rljob_cli.cluster_job import job_store, manifest_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
@@ -28,7 +28,7 @@ from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_transport
 
 
-async def back_up_run(folder: RunFolder, place: Place) -> Taken:
+async def back_up_run(folder: RunFolder, place: BackupPlace) -> Taken:
     """Back up the job in an output folder, whether it runs or not.
 
     Raises:
@@ -38,7 +38,7 @@ async def back_up_run(folder: RunFolder, place: Place) -> Taken:
     if identity is None:
         raise SpecError(str(folder.path), "is no output folder of rljob run: it has no job.json")
     over = not folder.in_use()
-    job = Job(identity.namespace, identity.name, identity.uid, partial(_described, folder, over=over))
+    job = BackedUpJob(identity.namespace, identity.name, identity.uid, partial(_described, folder, over=over))
     async with served_streams(folder, identity) as url:
         config = resolve_job(identity.stamp(stored_job(identity)), folder.defaults(url)).config
         connect = partial(
@@ -48,7 +48,7 @@ async def back_up_run(folder: RunFolder, place: Place) -> Taken:
 
 
 async def back_up_configured(
-    config: JobConfig, place: Place, environment: Mapping[str, str] = os.environ
+    config: JobConfig, place: BackupPlace, environment: Mapping[str, str] = os.environ
 ) -> Taken:
     """Back up a job on a cluster, from inside a pod like the audit's (`rljob_operator.children.audit_pod`).
 
@@ -66,11 +66,13 @@ async def back_up_configured(
     model = model_identity(model_folder(config))
     nats_url = config.spec.nats.url or ""
     identity = Identity(config.job, config.namespace, config.uid, model, nats_url, manifest, given=manifest)
-    job = Job(config.namespace, config.job, config.uid, lambda: (asdict(identity), None))
+    job = BackedUpJob(config.namespace, config.job, config.uid, lambda: (asdict(identity), None))
     return await _take(job, config, connect, place)
 
 
-async def _take(job: Job, config: JobConfig, connect: Callable[[], NatsStore], place: Place) -> Taken:
+async def _take(
+    job: BackedUpJob, config: JobConfig, connect: Callable[[], NatsStore], place: BackupPlace
+) -> Taken:
     weights = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     checkpoints = CheckpointStore(config.checkpoint_uri, model_path=Path())
     files = JobFiles(weights, checkpoints, local_path(config.trainer_log_uri))

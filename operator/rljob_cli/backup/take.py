@@ -20,7 +20,7 @@ from rljob_cli.backup.files import JobFiles, Vanished, copy_files, copy_newest, 
 from rljob_cli.backup.index import FOLDERS, INDEX, UNFINISHED, Index, StreamCopy, read_index
 from rljob_cli.backup.ledger_copy import LedgerCopy
 from rljob_cli.backup.messages import SegmentWriter, stored_messages
-from rljob_cli.backup.place import Place
+from rljob_cli.backup.place import BackupPlace
 from rljob_core.errors import BackupDamaged, SpecError, StoreUnavailable, StreamCut
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.ledger import CLAIM
@@ -35,7 +35,7 @@ _AFTER = (Channel.TRAJECTORIES, Channel.REWARDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BackedUpJob:
     """The job to back up.
 
     Attributes:
@@ -64,7 +64,7 @@ class Taken:
         )
 
 
-async def take(job: Job, store: NatsStore, files: JobFiles, place: Place) -> Taken:
+async def take(job: BackedUpJob, store: NatsStore, files: JobFiles, place: BackupPlace) -> Taken:
     """Copy a job to a place, where an earlier backup of it is replaced once this one is complete.
 
     Args:
@@ -108,7 +108,7 @@ async def take(job: Job, store: NatsStore, files: JobFiles, place: Place) -> Tak
     )
 
 
-def _claim(job: Job, place: Place) -> Index | None:
+def _claim(job: BackedUpJob, place: BackupPlace) -> Index | None:
     """Return the index of the earlier backup at the place, where there is one, and mark the place as this job's."""
     earlier = read_index(place)
     paths = place.paths()
@@ -128,7 +128,7 @@ def _claim(job: Job, place: Place) -> Index | None:
     return earlier
 
 
-def _finish(place: Place, index: Index) -> None:
+def _finish(place: BackupPlace, index: Index) -> None:
     """Write the index, from which moment on this is the backup, and delete what only earlier backups had."""
     place.write(INDEX, [index.model_dump_json(indent=1).encode()])
     for path in place.paths():
@@ -138,7 +138,7 @@ def _finish(place: Place, index: Index) -> None:
 
 
 async def _round(
-    job: Job, store: NatsStore, files: JobFiles, ledger: LedgerCopy, copied: Copied, *, number: int
+    job: BackedUpJob, store: NatsStore, files: JobFiles, ledger: LedgerCopy, copied: Copied, *, number: int
 ) -> Index:
     """Read the ledger on, and copy what belongs to it."""
     seen = await asyncio.to_thread(look, files)

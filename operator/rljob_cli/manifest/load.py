@@ -17,7 +17,7 @@ from rljob_cli.manifest.advice import advice, dotted, location
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, EvaluationDataSpec, RLJob
 
-Location = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 # Of metav1.ObjectMeta.
 _METADATA = {
@@ -67,7 +67,7 @@ def change_job(job: RLJob, overrides: Sequence[str], folder: Path) -> RLJob:
     return resolve_paths(_validated(content, "--set", lambda place: _given(place, changed)), folder)
 
 
-def _validated(content: Mapping[str, Any], source: str, place: Callable[[Location], str]) -> RLJob:
+def _validated(content: Mapping[str, Any], source: str, place: Callable[[FieldPath], str]) -> RLJob:
     """Validate a document as a job.
 
     Args:
@@ -149,7 +149,7 @@ def _wrong_metadata(content: Mapping[str, Any]) -> Iterator[ErrorDetails]:
                     yield _details("string_type", ("metadata", name, key), text)
 
 
-def _details(kind: str, place: Location, given: Any, **context: Any) -> ErrorDetails:
+def _details(kind: str, place: FieldPath, given: Any, **context: Any) -> ErrorDetails:
     return {"type": kind, "loc": place, "msg": "", "input": given, "ctx": context}
 
 
@@ -168,7 +168,7 @@ def _kind(content: object) -> str:
     return "the file is empty" if content is None else f"the document is a {type(content).__name__}"
 
 
-def _place(file: Path, root: Node | None, location: Sequence[str | int], changed: Sequence[Location]) -> str:
+def _place(file: Path, root: Node | None, location: Sequence[str | int], changed: Sequence[FieldPath]) -> str:
     """Return the file and line of a field, or of the innermost object that should contain it; or that --set gave it."""
     if given := _given(location, changed):
         return given
@@ -181,7 +181,7 @@ def _place(file: Path, root: Node | None, location: Sequence[str | int], changed
     return "" if node is None else f" ({file.name}, line {node.start_mark.line + 1})"
 
 
-def _given(location: Sequence[str | int], changed: Sequence[Location]) -> str:
+def _given(location: Sequence[str | int], changed: Sequence[FieldPath]) -> str:
     return " (given by --set)" if any(tuple(location[: len(place)]) == place for place in changed) else ""
 
 
@@ -194,7 +194,7 @@ def _child(node: Node | None, step: str | int) -> Node | None:
     return None
 
 
-def override(content: dict[str, Any], text: str) -> Location:
+def override(content: dict[str, Any], text: str) -> FieldPath:
     """Apply one `spec.path=value` to a manifest's content and return the location that it changed.
 
     Raises:
@@ -208,7 +208,7 @@ def override(content: dict[str, Any], text: str) -> Location:
             "--set", f"{text!r}: write spec.path=value, for instance spec.pipeline.maxStaleness=2"
         )
     target: Any = content
-    location: Location = ()
+    location: FieldPath = ()
     for step in steps[:-1]:
         key = _key(target, step, path)
         location = (*location, key)

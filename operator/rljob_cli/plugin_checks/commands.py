@@ -23,13 +23,13 @@ from rljob_cli.plugin_checks.inputs import (
 if TYPE_CHECKING:
     from rljob_contract.check import Finding
 
-Model = Annotated[
+ModelFolder = Annotated[
     Path | None,
     typer.Option(
         help="Folder of a model, in Hugging Face format.", show_default="a tiny one, made on the spot"
     ),
 ]
-Options = Annotated[
+PluginOptions = Annotated[
     list[str],
     typer.Option(
         "--set", metavar="option=value", help="An option of it; the value is YAML.", show_default=False
@@ -50,7 +50,7 @@ def check_engine(
         str, typer.Argument(help="As spec.rollout.engine.name would have it.", show_default=False)
     ],
     *,
-    model: Model = None,
+    model: ModelFolder = None,
     backend: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +58,7 @@ def check_engine(
             show_default="those in the model's folder",
         ),
     ] = None,
-    options: Options = [],  # noqa: B006  typer's way
+    options: PluginOptions = [],  # noqa: B006  typer's way
     patience: Patience = 300,
 ) -> None:
     """Check that an engine does what a job needs of it, on this machine.
@@ -112,8 +112,8 @@ def check_engine(
 def check_backend(
     name: Annotated[str, typer.Argument(help="As spec.trainer.backend would have it.", show_default=False)],
     *,
-    model: Model = None,
-    options: Options = [],  # noqa: B006  typer's way
+    model: ModelFolder = None,
+    options: PluginOptions = [],  # noqa: B006  typer's way
     dtype: Annotated[
         Dtype | None,
         typer.Option(

@@ -181,14 +181,14 @@ def _finished(folder: RunFolder, job: RLJob) -> bool:
 def _run(
     job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
 ) -> int:
-    from rljob_cli.run.run import End, Run, RunExit
+    from rljob_cli.run.run import Run, RunEnd, RunExit
     from rljob_cli.run.view import open_view
 
     job = identity.stamp(job)
     console = Console()
     with open_view(console, job) as view:
 
-        async def to_the_end() -> tuple[End, int]:
+        async def to_the_end() -> tuple[RunEnd, int]:
             here = Run(job, folder, view, nats_port=nats_port, environment=environment)
             return await here.run(), here.step
 

@@ -21,10 +21,10 @@ from rljob_cli import faults
 from rljob_cli.faults import Fault, fault_of_words
 from rljob_cli.job_checks.job import check_pods
 from rljob_cli.job_checks.output_folder import LEAST_FREE_BYTES
-from rljob_cli.run import results
-from rljob_cli.run.memory import resident_bytes
-from rljob_cli.run.progress import RunProgress
+from rljob_cli.run import result_files
+from rljob_cli.run.memory_use import resident_bytes
 from rljob_cli.run.resume import reopen_failed
+from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.stream_follower import StreamFollower
 from rljob_cli.run.view import View
 from rljob_cli.run_folder.embedded_nats import start_nats
@@ -65,7 +65,7 @@ class RunExit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RunEnd:
     """How a run ended, a message about it, and what was at fault if it failed."""
 
     exit: RunExit
@@ -73,7 +73,7 @@ class End:
     fault: Fault | None = None
 
     @classmethod
-    def failed(cls, message: str, fault: Fault | None = None) -> End:
+    def failed(cls, message: str, fault: Fault | None = None) -> RunEnd:
         """A failure; if the fault is not given, it is what the message says."""
         return cls(RunExit.FAILED, message, fault or fault_of_words(message))
 
@@ -117,7 +117,7 @@ class Run:
         self._view = view
         self._nats_port = nats_port
         self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
-        self._metrics = results.MetricsFile(folder.metrics)
+        self._metrics = result_files.MetricsFile(folder.metrics)
         self._earlier = folder.earlier_summary()
         self._started = time.monotonic()
         self._summarized = 0.0
@@ -127,11 +127,11 @@ class Run:
         self._streams: Callable[[], AbstractAsyncContextManager[NatsStore]] | None = None
         self._ledger: JobState | None = None
 
-    async def run(self) -> End:
+    async def run(self) -> RunEnd:
         """Run until the job is finished, a signal comes or the folder is lost, and end all processes."""
         signals = Signals()
         cluster = LocalCluster(self._folder.path, self._environment, on_event=self._event)
-        end = End(RunExit.INTERRUPTED)
+        end = RunEnd(RunExit.INTERRUPTED)
         self._view.note(f"starting; what each process says goes to {self._folder.path / 'logs'}")
         try:
             async with cluster:
@@ -146,7 +146,7 @@ class Run:
             self._metrics.close()
         return self._finish(end)
 
-    async def _work(self, cluster: LocalCluster, signals: Signals) -> End:
+    async def _work(self, cluster: LocalCluster, signals: Signals) -> RunEnd:
         """Run the job until it ends or a signal comes."""
         work = asyncio.create_task(self._until_finished(cluster))
         asked = asyncio.create_task(signals.asked.wait())
@@ -158,18 +158,18 @@ class Run:
                 work.cancel()
                 await asyncio.wait({work})
         if work.cancelled():
-            return End(RunExit.INTERRUPTED)
+            return RunEnd(RunExit.INTERRUPTED)
         raised = work.exception()
         error = innermost(raised) if raised is not None else None
         if isinstance(error, _OutputLost | OSError):
-            return End.failed(
+            return RunEnd.failed(
                 f"{self._folder.path} cannot be written any more: {_reason(error)}", faults.DISK
             )
         if isinstance(error, RLJobError):
-            return End.failed(str(error), faults.fault_of_error(error))
+            return RunEnd.failed(str(error), faults.fault_of_error(error))
         return work.result()
 
-    async def _until_finished(self, cluster: LocalCluster) -> End:
+    async def _until_finished(self, cluster: LocalCluster) -> RunEnd:
         url = self._job.spec.nats.url or await start_nats(cluster, self._folder.nats, port=self._nats_port)
         defaults = self._folder.defaults(url)
         # Has no effect on a new run; of a resumed run it removes the conditions with which the job had ended.
@@ -193,7 +193,7 @@ class Run:
                 helper.cancel()
         return end
 
-    async def _reconciled(self, cluster: LocalCluster, defaults: ClusterDefaults) -> End:
+    async def _reconciled(self, cluster: LocalCluster, defaults: ClusterDefaults) -> RunEnd:
         """Reconcile until the job ends; the end is that of the trainer and of the coordinator's last metrics line."""
         reconciler = Reconciler(cluster, defaults, metrics=self._job_metrics)
         reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
@@ -210,10 +210,10 @@ class Run:
             await asyncio.wait({reconcile, said})
         end = self.progress.end
         if end is not None and end.finished != "Succeeded":
-            return End.failed(end.message)
+            return RunEnd.failed(end.message)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
-            return End.failed(outcome.message or outcome.reason)
-        return End(RunExit.SUCCEEDED)
+            return RunEnd.failed(outcome.message or outcome.reason)
+        return RunEnd(RunExit.SUCCEEDED)
 
     # ------------------------------------------------------------------------------------------ while it runs
 
@@ -298,7 +298,7 @@ class Run:
         return float(self._earlier.get("wall_seconds", 0.0)) + time.monotonic() - self._started
 
     def _summarize(self, outcome: str, message: str) -> None:
-        summary = results.summarize(
+        summary = result_files.summarize(
             self._job,
             self.progress,
             wall_seconds=self._wall_seconds,
@@ -307,20 +307,20 @@ class Run:
             message=message,
             ledger=self._ledger,
         )
-        results.write_summary(self._folder, summary)
+        result_files.write_summary(self._folder, summary)
 
-    def _finish(self, end: End) -> End:
+    def _finish(self, end: RunEnd) -> RunEnd:
         """Write the results; a full disk turns the end into a failure."""
         finished = self._ledger.finished if self._ledger is not None else None
         if end.exit is RunExit.INTERRUPTED and finished is not None:  # it was over before the signal
             succeeded = finished.outcome == "Succeeded"
-            end = End(RunExit.SUCCEEDED) if succeeded else End.failed(finished.message)
+            end = RunEnd(RunExit.SUCCEEDED) if succeeded else RunEnd.failed(finished.message)
         try:
             self._summarize(end.exit, end.message)
-            results.plot(self._folder.plot, self._job, self.progress)
+            result_files.plot(self._folder.plot, self._job, self.progress)
         except OSError as error:
             lost = f"its results cannot be written to {self._folder.path}: {_reason(error)}"
-            return End.failed("; ".join(filter(None, [end.message, lost])), end.fault or faults.DISK)
+            return RunEnd.failed("; ".join(filter(None, [end.message, lost])), end.fault or faults.DISK)
         return end
 
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from rljob_cli.run.progress import RunProgress
-from rljob_cli.run.results import MetricsFile
+from rljob_cli.run.result_files import MetricsFile
+from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.view import View
 from rljob_core.errors import StoreUnavailable
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics

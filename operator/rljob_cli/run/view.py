@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from rljob_cli.run.progress import RunProgress, kind_of
+from rljob_cli.run.run_progress import RunProgress, kind_of
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Event

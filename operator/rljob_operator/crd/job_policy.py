@@ -25,11 +25,11 @@ from rljob_operator.decisions.named_fields import (
     Free,
     Items,
     Keys,
-    Kind,
+    MentionKind,
     Named,
     Node,
     Only,
-    Place,
+    StorageUri,
     Urls,
 )
 
@@ -69,17 +69,17 @@ def job_policy() -> Manifest:
             ],
             "variables": [
                 {"name": "templates", "expression": _templates()},
-                *(variable for kind in Kind for variable in _variables(kind)),
+                *(variable for kind in MentionKind for variable in _variables(kind)),
             ],
-            "validations": [_validation(kind) for kind in Kind],
+            "validations": [_validation(kind) for kind in MentionKind],
         },
     }
 
 
-def _variables(kind: Kind) -> list[Manifest]:
+def _variables(kind: MentionKind) -> list[Manifest]:
     lines = f'params.?data[?(request.namespace + ".{kind}")].orValue(params.?data.?{kind}.orValue(""))'
     name = "line.substring(line.indexOf(" + (
-        '".template.") + 10)' if kind is Kind.POD_TEMPLATE_FIELDS else '" ") + 1)'
+        '".template.") + 10)' if kind is MentionKind.POD_TEMPLATE_FIELDS else '" ") + 1)'
     )
     begins = f'variables.{kind}.exists(p, p.endsWith("*") && {name}.startsWith(p.substring(0, size(p) - 1)))'
     in_spec = _named(kind, SPEC, "object.spec", _Path("spec"), 0)
@@ -104,7 +104,7 @@ def _variables(kind: Kind) -> list[Manifest]:
     ]
 
 
-def _validation(kind: Kind) -> Manifest:
+def _validation(kind: MentionKind) -> Manifest:
     begin = f'"RLJobs in namespace " + request.namespace + " may not {WORDS[kind]}: "'
     refused = _some(f"variables.{kind}Refused")
     allowed = f'(size(variables.{kind}) == 0 ? "none" : {_some(f"variables.{kind}")})'
@@ -175,7 +175,7 @@ def _paths_to(wanted: Node, node: Node, path: tuple[str, ...]) -> Iterator[tuple
             yield from _paths_to(wanted, inner, (*path, field))
 
 
-def _named(kind: Kind, node: Node, value: str, path: _Path, depth: int) -> str | None:
+def _named(kind: MentionKind, node: Node, value: str, path: _Path, depth: int) -> str | None:
     """The expression of what a value names, as lines; None if that is nothing of this kind, whatever the value.
 
     Args:
@@ -187,31 +187,31 @@ def _named(kind: Kind, node: Node, value: str, path: _Path, depth: int) -> str |
             return None
         case Fields() if node is POD_TEMPLATE and value != "t.of":
             return None  # by `variables.templates`, once for all
-        case Only(values=values) if kind is Kind.POD_TEMPLATE_FIELDS:
+        case Only(values=values) if kind is MentionKind.POD_TEMPLATE_FIELDS:
             return f"({value} in {json.dumps(values)} ? {_NOTHING} : {path.followed_by('')})"
         case Only():
             return None
         case Urls(depth=levels):
-            return _in_options(value, path, levels) if kind is Kind.SERVERS else None
+            return _in_options(value, path, levels) if kind is MentionKind.SERVERS else None
     inside = _inside(kind, node, value, path, depth)
     wrong = _NOTHING
-    if kind is Kind.POD_TEMPLATE_FIELDS and path.begin and path.followed_by("") != "t.at":
+    if kind is MentionKind.POD_TEMPLATE_FIELDS and path.begin and path.followed_by("") != "t.at":
         wrong = path.followed_by("")
     elif inside is None:
         return None
     return f"(type({value}) == {_type(node)} ? {inside or _NOTHING} : {wrong})"
 
 
-def _inside(kind: Kind, node: Node, value: str, path: _Path, depth: int) -> str | None:
+def _inside(kind: MentionKind, node: Node, value: str, path: _Path, depth: int) -> str | None:
     """The same, of a value that has the node's type."""
     match node:
         case Named(separator="") if node.kind is kind:
             return f"{path.followed_by(' ')} + {value}"
         case Named(separator=separator) if node.kind is kind:
             return f'{value}.split("{separator}").map(x, {path.followed_by(" ")} + x).join("\\n")'
-        case Place() if kind is Kind.CLAIMS:
+        case StorageUri() if kind is MentionKind.CLAIMS:
             return f'({value}.startsWith("pvc://") ? {path.followed_by(" ")} + {value}.split("/")[2] : {_NOTHING})'
-        case Place() if kind is Kind.SERVERS:
+        case StorageUri() if kind is MentionKind.SERVERS:
             far = (
                 f'{value}.contains("://") && !{value}.startsWith("pvc://") && !{value}.startsWith("file://")'
             )
@@ -227,7 +227,7 @@ def _inside(kind: Kind, node: Node, value: str, path: _Path, depth: int) -> str 
     return None
 
 
-def _in_fields(kind: Kind, node: Fields, value: str, path: _Path, depth: int) -> str | None:
+def _in_fields(kind: MentionKind, node: Fields, value: str, path: _Path, depth: int) -> str | None:
     parts: list[str] = []
     for fields, inner in _alike(kind, node.fields):
         if len(fields) > 1 and node.template:
@@ -249,19 +249,21 @@ def _in_fields(kind: Kind, node: Fields, value: str, path: _Path, depth: int) ->
                 absent = path.field(field).followed_by(f" {inner.absent}")
             if text:
                 parts.append(f"({there} ? {text} : {absent})")
-    if node.template and kind is Kind.POD_TEMPLATE_FIELDS:
+    if node.template and kind is MentionKind.POD_TEMPLATE_FIELDS:
         known = json.dumps(list(node.fields))
         parts.append(f'{value}.filter(x, !(x in {known})).map(x, {path.followed_by(".")} + x).join("\\n")')
     return _lines(parts) if parts else None
 
 
-def _alike(kind: Kind, fields: Mapping[str, Node]) -> list[tuple[list[str], Node]]:
+def _alike(kind: MentionKind, fields: Mapping[str, Node]) -> list[tuple[list[str], Node]]:
     """Fields with the same node together; for the kind of fields themselves, all strings are the same."""
     found: list[tuple[list[str], Node]] = []
     for field, node in fields.items():
         for names, other in found:
             strings = (
-                kind is Kind.POD_TEMPLATE_FIELDS and isinstance(node, Named) and isinstance(other, Named)
+                kind is MentionKind.POD_TEMPLATE_FIELDS
+                and isinstance(node, Named)
+                and isinstance(other, Named)
             )
             if node == other or strings:
                 names.append(field)

@@ -13,11 +13,11 @@ from rljob_operator.decisions.named_fields import (
     Free,
     Items,
     Keys,
-    Kind,
+    MentionKind,
     Named,
     Node,
     Only,
-    Place,
+    StorageUri,
     Urls,
 )
 
@@ -28,15 +28,15 @@ class Mention:
 
     Attributes:
         path: the field, lists left out: `spec.rollout.pools.template.spec.volumes.secret.secretName`.
-        name: what it names; of `Kind.POD_TEMPLATE_FIELDS`, the field's path below the template.
+        name: what it names; of `MentionKind.POD_TEMPLATE_FIELDS`, the field's path below the template.
     """
 
-    kind: Kind
+    kind: MentionKind
     path: str
     name: str
 
     def __str__(self) -> str:
-        return self.path if self.kind is Kind.POD_TEMPLATE_FIELDS else f"{self.path} {self.name}"
+        return self.path if self.kind is MentionKind.POD_TEMPLATE_FIELDS else f"{self.path} {self.name}"
 
 
 def mentions(spec: Mapping[str, Any]) -> Iterator[Mention]:
@@ -54,7 +54,7 @@ def _of(node: Node, value: Any, path: str, below: str) -> Iterator[Mention]:
         case Named(kind=kind, separator=separator) if isinstance(value, str):
             for name in value.split(separator) if separator else [value]:
                 yield Mention(kind, path, name)
-        case Place() if isinstance(value, str):
+        case StorageUri() if isinstance(value, str):
             yield from _of_place(value, path)
         case Urls():
             yield from _of_options(value, path, node.depth)
@@ -71,7 +71,7 @@ def _of(node: Node, value: Any, path: str, below: str) -> Iterator[Mention]:
         case Free():
             pass
         case _ if below:
-            yield Mention(Kind.POD_TEMPLATE_FIELDS, path, below)
+            yield Mention(MentionKind.POD_TEMPLATE_FIELDS, path, below)
 
 
 def _of_fields(node: Fields, value: Mapping[str, Any], path: str, below: str) -> Iterator[Mention]:
@@ -83,7 +83,7 @@ def _of_fields(node: Fields, value: Mapping[str, Any], path: str, below: str) ->
             yield Mention(inner.kind, where, inner.absent)
     if node.template:
         for field in value.keys() - node.fields.keys():
-            yield Mention(Kind.POD_TEMPLATE_FIELDS, f"{path}.{field}", _joined(below, field))
+            yield Mention(MentionKind.POD_TEMPLATE_FIELDS, f"{path}.{field}", _joined(below, field))
 
 
 def _joined(below: str, field: str) -> str:
@@ -93,18 +93,18 @@ def _joined(below: str, field: str) -> str:
 def _of_place(uri: str, path: str) -> Iterator[Mention]:
     scheme, found, rest = uri.partition("://")
     if found and scheme == "pvc":
-        yield Mention(Kind.CLAIMS, path, rest.partition("/")[0])
+        yield Mention(MentionKind.CLAIMS, path, rest.partition("/")[0])
     elif found and scheme != "file":
-        yield Mention(Kind.SERVERS, path, uri)
+        yield Mention(MentionKind.SERVERS, path, uri)
 
 
 def _of_options(value: Any, path: str, depth: int) -> Iterator[Mention]:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
-        yield Mention(Kind.SERVERS, path, value)
+        yield Mention(MentionKind.SERVERS, path, value)
     elif isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         if depth == 0:
-            yield Mention(Kind.SERVERS, path, TOO_DEEP)
+            yield Mention(MentionKind.SERVERS, path, TOO_DEEP)
         else:
             for part in parts:
                 yield from _of_options(part, path, depth - 1)

@@ -1,9 +1,9 @@
 """What an RLJob names, and where: the one table that the operator's refusal and the admission policy are made from.
 
 Of a pod template, `POD_TEMPLATE` lists the fields that name something and those that are harmless. All others count as
-names themselves (`Kind.POD_TEMPLATE_FIELDS`): host paths, the host's network, whatever Kubernetes may add one day; and
-so do values that the table does not list, and nulls, which would remove what the operator or the platform has set. So
-what nobody has thought of needs the platform's permission, too.
+names themselves (`MentionKind.POD_TEMPLATE_FIELDS`): host paths, the host's network, whatever Kubernetes may add one
+day; and so do values that the table does not list, and nulls, which would remove what the operator or the platform has
+set. So what nobody has thought of needs the platform's permission, too.
 `job_mentions` reads a job by this table; `crd.job_policy` writes it as expressions of a ValidatingAdmissionPolicy.
 """
 
@@ -15,19 +15,19 @@ from rljob_operator.decisions.named_fields import (
     FREE,
     Items,
     Keys,
-    Kind,
+    MentionKind,
     Named,
     Node,
     Only,
-    Place,
+    StorageUri,
     Urls,
     fields,
     template,
 )
 
 _OFF, _ON = Only((False,)), Only((True,))
-_SECRET = template("key", "optional", "items", "defaultMode", name=Named(Kind.SECRETS))
-_CONFIG_MAP = template("key", "optional", "items", "defaultMode", name=Named(Kind.CONFIG_MAPS))
+_SECRET = template("key", "optional", "items", "defaultMode", name=Named(MentionKind.SECRETS))
+_CONFIG_MAP = template("key", "optional", "items", "defaultMode", name=Named(MentionKind.CONFIG_MAPS))
 _HANDLERS: Mapping[str, Node] = {
     "exec": FREE,
     "grpc": FREE,
@@ -45,7 +45,7 @@ _SECCOMP = template(type=Only(("RuntimeDefault",)))
 _CONTAINER = template(
     "name", "command", "args", "workingDir", "volumeMounts", "volumeDevices", "imagePullPolicy", "restartPolicy",
     "resizePolicy", "terminationMessagePath", "terminationMessagePolicy", "stdin", "stdinOnce", "tty",
-    image=Named(Kind.IMAGES),
+    image=Named(MentionKind.IMAGES),
     env=Items(
         template(
             "name", "value",
@@ -73,34 +73,36 @@ _CONTAINER = template(
 _VOLUME = template(
     "name", "emptyDir", "downwardAPI",
     configMap=_CONFIG_MAP,
-    secret=template("items", "defaultMode", "optional", secretName=Named(Kind.SECRETS)),
-    persistentVolumeClaim=template("readOnly", claimName=Named(Kind.CLAIMS)),
+    secret=template("items", "defaultMode", "optional", secretName=Named(MentionKind.SECRETS)),
+    persistentVolumeClaim=template("readOnly", claimName=Named(MentionKind.CLAIMS)),
     projected=template(
         "defaultMode",
         sources=Items(template("downwardAPI", secret=_SECRET, configMap=_CONFIG_MAP)),
     ),
 )  # fmt: skip
-_NODE_TERM = template(matchExpressions=Items(template("operator", "values", key=Named(Kind.NODE_LABELS))))
+_NODE_TERM = template(
+    matchExpressions=Items(template("operator", "values", key=Named(MentionKind.NODE_LABELS)))
+)
 _POD_TERM = template("labelSelector", "topologyKey", "matchLabelKeys", "mismatchLabelKeys")
 _NEAR_PODS = template(
     requiredDuringSchedulingIgnoredDuringExecution=Items(_POD_TERM),
     preferredDuringSchedulingIgnoredDuringExecution=Items(template("weight", podAffinityTerm=_POD_TERM)),
 )
 POD_TEMPLATE = template(
-    metadata=template(labels=Keys(Kind.POD_METADATA), annotations=Keys(Kind.POD_METADATA)),
+    metadata=template(labels=Keys(MentionKind.POD_METADATA), annotations=Keys(MentionKind.POD_METADATA)),
     spec=template(
         "topologySpreadConstraints", "terminationGracePeriodSeconds", "activeDeadlineSeconds", "hostAliases",
         "enableServiceLinks", "restartPolicy", "hostname", "subdomain",
         containers=Items(_CONTAINER),
         initContainers=Items(_CONTAINER),
         volumes=Items(_VOLUME),
-        imagePullSecrets=Items(template(name=Named(Kind.SECRETS))),
-        serviceAccountName=Named(Kind.SERVICE_ACCOUNTS),
-        serviceAccount=Named(Kind.SERVICE_ACCOUNTS),
+        imagePullSecrets=Items(template(name=Named(MentionKind.SECRETS))),
+        serviceAccountName=Named(MentionKind.SERVICE_ACCOUNTS),
+        serviceAccount=Named(MentionKind.SERVICE_ACCOUNTS),
         automountServiceAccountToken=_OFF,
-        priorityClassName=Named(Kind.PRIORITY_CLASSES),
-        runtimeClassName=Named(Kind.RUNTIME_CLASSES),
-        nodeSelector=Keys(Kind.NODE_LABELS),
+        priorityClassName=Named(MentionKind.PRIORITY_CLASSES),
+        runtimeClassName=Named(MentionKind.RUNTIME_CLASSES),
+        nodeSelector=Keys(MentionKind.NODE_LABELS),
         affinity=template(
             nodeAffinity=template(
                 requiredDuringSchedulingIgnoredDuringExecution=template(nodeSelectorTerms=Items(_NODE_TERM)),
@@ -112,7 +114,7 @@ POD_TEMPLATE = template(
         tolerations=Items(
             template(
                 "operator", "value", "effect", "tolerationSeconds",
-                key=Named(Kind.TAINTS, absent="(every taint)"),
+                key=Named(MentionKind.TAINTS, absent="(every taint)"),
             )
         ),
         hostNetwork=_OFF,
@@ -130,12 +132,12 @@ POD_TEMPLATE = template(
     ),
 )  # fmt: skip
 
-_DATA = fields("source", "options", "promptTemplate", dataset=Place())
+_DATA = fields("source", "options", "promptTemplate", dataset=StorageUri())
 SPEC = fields(
     "managedBy",  # who else reconciles the job, with rights of its own
-    image=Named(Kind.IMAGES),
-    imagePullSecrets=Items(Named(Kind.SECRETS)),
-    model=fields(uri=Place(), credentialsSecret=Named(Kind.SECRETS)),
+    image=Named(MentionKind.IMAGES),
+    imagePullSecrets=Items(Named(MentionKind.SECRETS)),
+    model=fields(uri=StorageUri(), credentialsSecret=Named(MentionKind.SECRETS)),
     data=_DATA,
     evaluation=fields(data=_DATA),
     # Functions, losses, engines, environments and backends are code of the image, and run in the job's own pods.
@@ -149,11 +151,13 @@ SPEC = fields(
             fields("name", "datacenter", "costPerHour", engine=fields(options=Urls()), template=POD_TEMPLATE)
         ),
     ),
-    trainer=fields("backend", "options", checkpoint=fields(uri=Place()), template=POD_TEMPLATE),
+    trainer=fields("backend", "options", checkpoint=fields(uri=StorageUri()), template=POD_TEMPLATE),
     coordinator=fields(template=POD_TEMPLATE),
-    weights=fields(uri=Place()),
+    weights=fields(uri=StorageUri()),
     trackers=Items(FREE),
-    nats=fields(url=Named(Kind.SERVERS, separator=","), credentialsSecret=Named(Kind.SECRETS)),
-    networking=fields(egress=Items(fields(cidr=Named(Kind.SERVERS), namespace=Named(Kind.SERVERS)))),
+    nats=fields(url=Named(MentionKind.SERVERS, separator=","), credentialsSecret=Named(MentionKind.SECRETS)),
+    networking=fields(
+        egress=Items(fields(cidr=Named(MentionKind.SERVERS), namespace=Named(MentionKind.SERVERS)))
+    ),
 )
 """The spec of an RLJob: every string and every free-form map of its schema. Numbers and enumerations name nothing."""

@@ -21,22 +21,22 @@ from typing import Any
 
 from rljob_core.spec import RLJob
 from rljob_operator.decisions.job_mentions import Mention, mentions
-from rljob_operator.decisions.named_fields import Kind
+from rljob_operator.decisions.named_fields import MentionKind
 
 CONFIG_MAP = "rljob-job-rules"
-WORDS: Mapping[Kind, str] = {
-    Kind.IMAGES: "name these images",
-    Kind.SECRETS: "name these Secrets",
-    Kind.CONFIG_MAPS: "name these ConfigMaps",
-    Kind.CLAIMS: "name these PersistentVolumeClaims",
-    Kind.SERVICE_ACCOUNTS: "name these ServiceAccounts",
-    Kind.PRIORITY_CLASSES: "name these PriorityClasses",
-    Kind.RUNTIME_CLASSES: "name these RuntimeClasses",
-    Kind.NODE_LABELS: "choose nodes by these labels",
-    Kind.TAINTS: "tolerate these taints",
-    Kind.SERVERS: "name these servers and networks",
-    Kind.POD_METADATA: "set these labels and annotations of pods",
-    Kind.POD_TEMPLATE_FIELDS: "set these fields of pod templates so",
+WORDS: Mapping[MentionKind, str] = {
+    MentionKind.IMAGES: "name these images",
+    MentionKind.SECRETS: "name these Secrets",
+    MentionKind.CONFIG_MAPS: "name these ConfigMaps",
+    MentionKind.CLAIMS: "name these PersistentVolumeClaims",
+    MentionKind.SERVICE_ACCOUNTS: "name these ServiceAccounts",
+    MentionKind.PRIORITY_CLASSES: "name these PriorityClasses",
+    MentionKind.RUNTIME_CLASSES: "name these RuntimeClasses",
+    MentionKind.NODE_LABELS: "choose nodes by these labels",
+    MentionKind.TAINTS: "tolerate these taints",
+    MentionKind.SERVERS: "name these servers and networks",
+    MentionKind.POD_METADATA: "set these labels and annotations of pods",
+    MentionKind.POD_TEMPLATE_FIELDS: "set these fields of pod templates so",
 }
 """What a job may not do, in the middle of a sentence."""
 SHOWN = 10
@@ -49,7 +49,7 @@ class NotAllowed(Exception):
     """The rules forbid what a job names; the message says which fields, what is allowed, and who decides."""
 
 
-class Mode(StrEnum):
+class RulesMode(StrEnum):
     """What becomes of a job that does not keep to the rules."""
 
     OFF = "Off"
@@ -64,12 +64,12 @@ class JobRules:
     data: Mapping[str, str]
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> RulesMode:
         """What becomes of a job that does not keep to them; a value that is none of the known ones enforces."""
         if not self.data:
-            return Mode.OFF
+            return RulesMode.OFF
         text = self.data.get("mode", "").strip()
-        return Mode(text) if text in set(Mode) else Mode.ENFORCE
+        return RulesMode(text) if text in set(RulesMode) else RulesMode.ENFORCE
 
     def refusal(self, namespace: str, spec: Mapping[str, Any]) -> str:
         """Why a job may not run: its fields, what they name, what may be named, and who decides; empty if it may.
@@ -77,12 +77,12 @@ class JobRules:
         Args:
             spec: the job's spec as JSON values, with the field names of the API.
         """
-        if self.mode is Mode.OFF:
+        if self.mode is RulesMode.OFF:
             return ""
         found = list(mentions(spec))
         return "; ".join(
             text
-            for kind in Kind
+            for kind in MentionKind
             if (text := self._refusal(kind, namespace, [m for m in found if m.kind is kind]))
         )
 
@@ -92,28 +92,28 @@ class JobRules:
         Raises:
             NotAllowed: it does not.
         """
-        if self.mode is Mode.ENFORCE and (refusal := self._refusal_of(job)):
+        if self.mode is RulesMode.ENFORCE and (refusal := self._refusal_of(job)):
             raise NotAllowed(refusal)
 
     def allows(self, job: RLJob) -> bool:
         """Whether `check` would not refuse a job."""
-        return self.mode is not Mode.ENFORCE or not self._refusal_of(job)
+        return self.mode is not RulesMode.ENFORCE or not self._refusal_of(job)
 
     def warning(self, job: RLJob) -> str:
         """Why the job would be refused if the rules were enforced; empty if they are, or allow it."""
-        return self._refusal_of(job) if self.mode is Mode.WARN else ""
+        return self._refusal_of(job) if self.mode is RulesMode.WARN else ""
 
     def _refusal_of(self, job: RLJob) -> str:
         return self.refusal(job.metadata.namespace, job.spec.model_dump(mode="json", by_alias=True))
 
-    def _refusal(self, kind: Kind, namespace: str, found: Sequence[Mention]) -> str:
+    def _refusal(self, kind: MentionKind, namespace: str, found: Sequence[Mention]) -> str:
         allowed = self._allowed(kind, namespace)
         refused = list(
             dict.fromkeys(str(mention) for mention in found if not _matches(mention.name, allowed))
         )
         return _message(kind, namespace, refused, allowed) if refused else ""
 
-    def _allowed(self, kind: Kind, namespace: str) -> list[str]:
+    def _allowed(self, kind: MentionKind, namespace: str) -> list[str]:
         text = self.data.get(f"{namespace}.{kind}", self.data.get(kind, ""))
         lines = (line.strip() for line in text.split("\n"))
         return [line for line in lines if line and not line.startswith("#")]
@@ -123,7 +123,7 @@ def _matches(name: str, allowed: Sequence[str]) -> bool:
     return any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in allowed)
 
 
-def _message(kind: Kind, namespace: str, refused: Sequence[str], allowed: Sequence[str]) -> str:
+def _message(kind: MentionKind, namespace: str, refused: Sequence[str], allowed: Sequence[str]) -> str:
     return (
         f"RLJobs in namespace {namespace} may not {WORDS[kind]}: {_some(refused)} (allowed: "
         f"{_some(allowed) or 'none'}; ask who runs rljob here, or add a line to {kind} of ConfigMap {CONFIG_MAP})"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class MentionKind(StrEnum):
     """What is named; the value is the key of the rules that lists what may be."""
 
     IMAGES = "images"
@@ -41,13 +41,13 @@ class Named:
         absent: what it means that the field is missing; empty if that names nothing.
     """
 
-    kind: Kind
+    kind: MentionKind
     separator: str = ""
     absent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageUri:
     """A URI: of a claim (`pvc://claim/folder`), of a server, or a path or name that names nothing."""
 
 
@@ -69,7 +69,7 @@ TOO_DEEP = "(nested too deep)"
 class Keys:
     """A map whose keys are names."""
 
-    kind: Kind
+    kind: MentionKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ class Fields:
 
     Attributes:
         template: whether it is of a pod template, where the API server checks nothing: all other fields, nulls and
-            values of another type count as `Kind.POD_TEMPLATE_FIELDS`.
+            values of another type count as `MentionKind.POD_TEMPLATE_FIELDS`.
     """
 
     fields: Mapping[str, Node]
     template: bool = False
 
 
-Node = Free | Named | Place | Urls | Keys | Only | Items | Fields
+Node = Free | Named | StorageUri | Urls | Keys | Only | Items | Fields
 
 FREE = Free()
 

@@ -58,13 +58,13 @@ class Annotate:
     reason: str
 
 
-Action = Apply | Delete | ForceDelete | Annotate
+ClusterAction = Apply | Delete | ForceDelete | Annotate
 
 # Kubernetes rewrites quantities (1000m → 1), so changes of these fields are found by the digest of the manifest alone.
 _QUANTITIES = {"limits", "requests", "sizeLimit"}
 
 
-def plan(observed: Observed, desired: Sequence[Manifest]) -> tuple[Action, ...]:
+def plan(observed: Observed, desired: Sequence[Manifest]) -> tuple[ClusterAction, ...]:
     """The next actions."""
     wanted = {Ref.of(manifest): manifest for manifest in desired}
     return (

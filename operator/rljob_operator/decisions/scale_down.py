@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from rljob_operator import names
 from rljob_operator.cluster.port import Ref
 from rljob_operator.decisions.observe import Observed
-from rljob_operator.decisions.plan import Action, Annotate, Apply
+from rljob_operator.decisions.plan import Annotate, Apply, ClusterAction
 from rljob_operator.names import Role
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
-def shrinking(observed: Observed, actions: Sequence[Action]) -> set[str]:
+def shrinking(observed: Observed, actions: Sequence[ClusterAction]) -> set[str]:
     """Names of the pools whose Deployment gets fewer replicas by these actions."""
     found = set()
     for action in actions:
@@ -33,8 +33,8 @@ def shrinking(observed: Observed, actions: Sequence[Action]) -> set[str]:
 
 
 def with_costs(
-    observed: Observed, actions: Sequence[Action], pools: set[str], loads: Mapping[str, int]
-) -> tuple[Action, ...]:
+    observed: Observed, actions: Sequence[ClusterAction], pools: set[str], loads: Mapping[str, int]
+) -> tuple[ClusterAction, ...]:
     """The actions, preceded by annotations with the deletion costs of the pools' pods.
 
     Args:

@@ -21,7 +21,7 @@ from rljob_operator.nats.credentials import (
     system_signing_seed,
 )
 from rljob_operator.nats.job_accounts import UNLIMITED, account_token
-from rljob_operator.nats.jwt import Kind, checked_seed, public_key, seed_of, token
+from rljob_operator.nats.jwt import NkeyKind, checked_seed, public_key, seed_of, token
 from rljob_operator.nats.permissions import REPORTS
 
 SEEDS_SECRET = "rljob-nats-seeds"  # noqa: S105 a name
@@ -71,7 +71,7 @@ class Seeds:
         """
         seeds = {}
         for name in cls.__slots__:
-            kind = Kind.OPERATOR if name in {"operator", "signing"} else Kind.ACCOUNT
+            kind = NkeyKind.OPERATOR if name in {"operator", "signing"} else NkeyKind.ACCOUNT
             seeds[name] = checked_seed(kind, known[name]) if name in known else seed_of(kind, random(32))
         return cls(**seeds)
 

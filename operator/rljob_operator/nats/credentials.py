@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from rljob_core.errors import SpecError
 from rljob_operator.nats.certificates import CLIENTS, authority
-from rljob_operator.nats.jwt import Kind, credentials_file, derived_seed, public_key, token
+from rljob_operator.nats.jwt import NkeyKind, credentials_file, derived_seed, public_key, token
 from rljob_operator.nats.permissions import JOB_OPERATOR, OPERATOR, Holder, Permissions
 
 CREDENTIALS_FILE = "user.creds"
@@ -102,15 +102,15 @@ class JobKeys:
 
     def account(self, name: str) -> str:
         """Public key of the account `streams` or `roles`."""
-        return public_key(derived_seed(Kind.ACCOUNT, self.issuer.accounts_seed, self._label(name)))
+        return public_key(derived_seed(NkeyKind.ACCOUNT, self.issuer.accounts_seed, self._label(name)))
 
     def signing(self, holder: str) -> str:
         """Seed of the key that signs the tokens of a role, or of the operator in the account `streams`."""
-        return derived_seed(Kind.ACCOUNT, self.issuer.signing_seed, self._credentials_label(holder))
+        return derived_seed(NkeyKind.ACCOUNT, self.issuer.signing_seed, self._credentials_label(holder))
 
     def user(self, holder: str) -> str:
         """Seed of a role's user, or the operator's in the account `streams`."""
-        return derived_seed(Kind.USER, self.issuer.signing_seed, self._credentials_label(holder))
+        return derived_seed(NkeyKind.USER, self.issuer.signing_seed, self._credentials_label(holder))
 
     def _credentials_label(self, holder: str) -> str:
         # The operator's own stay: it connects by them before it gives the server the accounts of a new generation.
@@ -157,7 +157,7 @@ def operator_credentials(issuer: Issuer) -> str:
     """The credentials file with which the operator creates and deletes accounts, and receives the jobs' metrics."""
     return _user(
         name="operator",
-        seed=derived_seed(Kind.USER, issuer.signing_seed, "operator"),
+        seed=derived_seed(NkeyKind.USER, issuer.signing_seed, "operator"),
         signing=system_signing_seed(issuer.signing_seed),
         account=issuer.system_account,
         granted=OPERATOR,
@@ -166,7 +166,7 @@ def operator_credentials(issuer: Issuer) -> str:
 
 def system_signing_seed(signing_seed: str) -> str:
     """Seed of the key that signs the tokens of the system account's users."""
-    return derived_seed(Kind.ACCOUNT, signing_seed, "system")
+    return derived_seed(NkeyKind.ACCOUNT, signing_seed, "system")
 
 
 def user_limits(granted: Permissions) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _ISSUED_AT = 1_767_225_600
 
 
-class Kind(IntEnum):
+class NkeyKind(IntEnum):
     """What a key identifies; the value is the byte that makes a public key begin with `O`, `A` or `U`."""
 
     OPERATOR = nkeys.PREFIX_BYTE_OPERATOR
@@ -29,13 +29,13 @@ class Kind(IntEnum):
     USER = nkeys.PREFIX_BYTE_USER
 
 
-def seed_of(kind: Kind, raw: bytes) -> str:
+def seed_of(kind: NkeyKind, raw: bytes) -> str:
     """The seed (`SO…`, `SA…`, `SU…`) of the key with these 32 bytes."""
     seed: bytes = nkeys.encode_seed(raw, kind)
     return seed.decode()
 
 
-def checked_seed(kind: Kind, seed: str) -> str:
+def checked_seed(kind: NkeyKind, seed: str) -> str:
     """Return the seed if it is a seed of that kind.
 
     Raises:
@@ -51,7 +51,7 @@ def checked_seed(kind: Kind, seed: str) -> str:
     return seed
 
 
-def derived_seed(kind: Kind, parent: str, label: str) -> str:
+def derived_seed(kind: NkeyKind, parent: str, label: str) -> str:
     """A seed derived from another seed and a label by keyed BLAKE2b, which cannot be inverted."""
     _, raw = nkeys.decode_seed(parent.encode())
     digest = hashlib.blake2b(label.encode(), digest_size=32, key=bytes(raw), person=b"rljob-nats-key")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from rljob_operator.decisions.job_rules import JobRules, Mode
+from rljob_operator.decisions.job_rules import JobRules, RulesMode
 
 log = logging.getLogger(__name__)
 
-_NOTHING = JobRules({"mode": Mode.ENFORCE})
+_NOTHING = JobRules({"mode": RulesMode.ENFORCE})
 """Allows nothing: what holds until rules that exist have been read once."""
 
 

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Sequence
 
 from rljob_operator.cluster.port import Cluster, Refused
-from rljob_operator.decisions.plan import Action, Annotate, Apply, Delete, ForceDelete
+from rljob_operator.decisions.plan import Annotate, Apply, ClusterAction, Delete, ForceDelete
 
 log = logging.getLogger(__name__)
 
 _MAKE_PODS = frozenset({"Deployment", "Job"})
 
 
-async def perform(cluster: Cluster, actions: Sequence[Action], *, concurrent: bool) -> None:
+async def perform(cluster: Cluster, actions: Sequence[ClusterAction], *, concurrent: bool) -> None:
     """Perform all actions.
 
     Args:
@@ -41,7 +41,7 @@ async def perform(cluster: Cluster, actions: Sequence[Action], *, concurrent: bo
                 raise result
 
 
-async def _do(cluster: Cluster, action: Action) -> None:
+async def _do(cluster: Cluster, action: ClusterAction) -> None:
     match action:
         case Apply():
             await cluster.apply(action.manifest)

@@ -36,7 +36,7 @@ from rljob_operator.decisions.job_events import events, field_warnings, rules_wa
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
 from rljob_operator.decisions.observe import JobMetrics, Observed, may_be_restored, summarize
-from rljob_operator.decisions.plan import Action, Apply, plan
+from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
@@ -235,8 +235,8 @@ class Reconciler:
         return not observed.children and not observed.pods
 
     async def _with_costs(
-        self, job: RLJob, observed: Observed, actions: Sequence[Action]
-    ) -> Sequence[Action]:
+        self, job: RLJob, observed: Observed, actions: Sequence[ClusterAction]
+    ) -> Sequence[ClusterAction]:
         pools = shrinking(observed, actions)
         if not pools or self._loads is None:
             return actions

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from rljob_core.errors import ProtocolViolation
-from rljob_runtime.model.tensor_files import Layout, TensorStream, layout_of, write_model, write_tensors
+from rljob_runtime.model.tensor_files import TensorLayout, TensorStream, layout_of, write_model, write_tensors
 from rljob_runtime.weights.create import open_store
 
 TENSORS = {
@@ -66,7 +66,7 @@ def test_a_large_model_becomes_several_files_and_an_index(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("spoil", ["other", "fewer"])
 def test_what_was_not_announced_is_not_written(tmp_path: Path, spoil: str) -> None:
-    layouts = [*LAYOUTS[:1], Layout("more", "F32", (2,))]
+    layouts = [*LAYOUTS[:1], TensorLayout("more", "F32", (2,))]
     coming = iter(list(TENSORS.items())[: 1 if spoil == "fewer" else 2])
     with pytest.raises(RuntimeError, match="more"):
         write_tensors(tmp_path / "x", layouts, coming, metadata={})

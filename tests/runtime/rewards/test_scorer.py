@@ -30,7 +30,7 @@ from rljob_runtime.rewards.messages import (
     read_frame,
     setup_reply,
 )
-from rljob_runtime.rewards.places import Child, Connection, Container, scoring_environment
+from rljob_runtime.rewards.places import Child, Container, ScoringConnection, scoring_environment
 from rljob_runtime.rewards.scorer import Scorer
 
 #: A user's reward function: what it does is what the answer says.
@@ -292,7 +292,7 @@ class LyingPlace:
         self._honest = Child(os.environ)
         self._server: asyncio.Server | None = None
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> ScoringConnection:
         self.connections += 1
         if self.lie is None:
             return await self._honest.connect()

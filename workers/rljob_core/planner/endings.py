@@ -8,7 +8,7 @@ from rljob_core.actions import PublishMetrics, SendToEngine, SendToTrainer
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Cancel, Finish
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.message_refcounts import Key
+from rljob_core.planner.message_refcounts import AttemptKey
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import GroupAborted, JobFinished, SiblingReset
 from rljob_core.trajectory import State, group_of, prompt_of_group
@@ -107,7 +107,7 @@ def abort_all_groups(context: PlannerContext) -> None:
         abort_group(context, group, "JobFinished")
 
 
-def cancel(context: PlannerContext, engine: str, keys: Sequence[Key]) -> None:
+def cancel(context: PlannerContext, engine: str, keys: Sequence[AttemptKey]) -> None:
     """Have an engine stop generating these attempts."""
     if keys:
         trajectories, attempts = zip(*keys, strict=True)

@@ -14,7 +14,7 @@ from rljob_core.planner import conviction, dispatch, endings, migration, prime_s
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.evaluation import prompt_of
-from rljob_core.planner.message_refcounts import Key
+from rljob_core.planner.message_refcounts import AttemptKey
 from rljob_core.records import JobFinished
 from rljob_core.trajectory import State, group_of, is_evaluation
 from rljob_core.words import is_word
@@ -212,7 +212,7 @@ def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool
     return True
 
 
-def _retire(context: PlannerContext, engine: str, had: list[Key]) -> None:
+def _retire(context: PlannerContext, engine: str, had: list[AttemptKey]) -> None:
     if context.liveness.forget(engine) or had:
         context.liveness.removed[engine] = had
         context.metrics.engine_gone(engine)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_core.planner.engine_choice import EngineView
-from rljob_core.planner.message_refcounts import Key
+from rljob_core.planner.message_refcounts import AttemptKey
 
 LEASE_HEARTBEATS = 10
 """Own heartbeats (one a second) without a signal after which an engine is declared lost."""
@@ -39,7 +39,7 @@ class Liveness:
     heartbeats: int = 0
     rejected_heartbeats: int = 0
     leaving: dict[str, int] = field(default_factory=dict)
-    removed: dict[str, list[Key]] = field(default_factory=dict)
+    removed: dict[str, list[AttemptKey]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
 
     def renew(self, engine: str) -> None:

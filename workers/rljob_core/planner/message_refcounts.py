@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-Key = tuple[str, int]
+AttemptKey = tuple[str, int]
 """Trajectory id and attempt."""
 
 
@@ -19,14 +19,14 @@ class MessageRefcounts:
     def __init__(self) -> None:
         self.newest = 0
         self.idle_bytes = 0
-        self._holders: dict[int, dict[Key, int]] = {}
+        self._holders: dict[int, dict[AttemptKey, int]] = {}
         self._idle: dict[int, int] = {}
-        self._messages: dict[Key, int] = {}
+        self._messages: dict[AttemptKey, int] = {}
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def add(self, sequence: int, keys: Sequence[Key], sizes: Sequence[int] = ()) -> None:
+    def add(self, sequence: int, keys: Sequence[AttemptKey], sizes: Sequence[int] = ()) -> None:
         """Count a message that was read, and the attempts in it.
 
         Args:
@@ -42,14 +42,14 @@ class MessageRefcounts:
             if self._messages.setdefault(key, sequence) != sequence:
                 self._end(sequence, key)
 
-    def release(self, keys: Iterable[Key]) -> None:
+    def release(self, keys: Iterable[AttemptKey]) -> None:
         """These attempts need their messages no longer."""
         for key in keys:
             sequence = self._messages.pop(key, None)
             if sequence is not None:
                 self._end(sequence, key)
 
-    def _end(self, sequence: int, key: Key) -> None:
+    def _end(self, sequence: int, key: AttemptKey) -> None:
         holders = self._holders[sequence]
         size = holders.pop(key, 0)
         if holders:

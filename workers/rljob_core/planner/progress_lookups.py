@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rljob_core.actions import ProgressFound, StoredProgress
 from rljob_core.job_state import Sibling
-from rljob_core.planner.message_refcounts import Key
+from rljob_core.planner.message_refcounts import AttemptKey
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class ProgressLookups:
 
     interrupted: list[str] = field(default_factory=list)
     pending: dict[str, int] = field(default_factory=dict)
-    found: dict[Key, StoredProgress] = field(default_factory=dict)
+    found: dict[AttemptKey, StoredProgress] = field(default_factory=dict)
     listed_version: int = -1
 
     def pop_interrupted(self) -> list[str]:

@@ -18,7 +18,7 @@ from rljob_core.planner.context import PlannerContext
 from rljob_core.records import EPOCH_STRIDE, StepCommitted, StepRestored
 from rljob_core.trajectory import prompt_of_group
 
-Charge = tuple[int, int]
+GangOrder = tuple[int, int]
 """Count of the writer epoch, and the trainer's attempt: the newer gang has the greater pair."""
 
 
@@ -28,7 +28,7 @@ def restore(context: PlannerContext, found: StoresRead) -> None:
         return
     proven = {found.announced, *(p.parent for p in found.proposals)}
     while candidates := [p for p in found.proposals if _follows(context.state, p, proven)]:
-        commit = max(candidates, key=lambda p: (p.manifest in proven, _fence(p), p.key))
+        commit = max(candidates, key=lambda p: (p.manifest in proven, _gang_order(p), p.key))
         context.emit(_restored(context.state, commit))
 
 
@@ -49,10 +49,10 @@ def _may_be_next(state: JobState, proposal: StepCommitted) -> bool:
         assigned = state.assigned()
         return proposal.micro_batches[: len(assigned)] == assigned
     in_charge = (state.trainer.epoch // EPOCH_STRIDE, state.trainer.attempt)
-    return _fence(proposal) > in_charge
+    return _gang_order(proposal) > in_charge
 
 
-def _fence(proposal: StepCommitted) -> Charge:
+def _gang_order(proposal: StepCommitted) -> GangOrder:
     return proposal.epoch // EPOCH_STRIDE, proposal.attempt
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rljob_core.planner.message_refcounts import Key
+from rljob_core.planner.message_refcounts import AttemptKey
 
 SCORE_HEARTBEATS = 10
 """Own heartbeats for which a payload may wait for its score before the planner asks whether the score is lost."""
@@ -26,11 +26,11 @@ class ScoreChecks:
         number: of the newest check, the first being 1. Answers to earlier checks are ignored.
     """
 
-    waiting: dict[Key, int] = field(default_factory=dict)
-    asked: tuple[Key, ...] = ()
+    waiting: dict[AttemptKey, int] = field(default_factory=dict)
+    asked: tuple[AttemptKey, ...] = ()
     number: int = 0
 
-    def heartbeat(self, unscored: Sequence[Key]) -> int | None:
+    def heartbeat(self, unscored: Sequence[AttemptKey]) -> int | None:
         """Count one own heartbeat.
 
         Args:
@@ -47,7 +47,7 @@ class ScoreChecks:
         self.number += 1
         return self.number
 
-    def answered(self, number: int) -> tuple[Key, ...]:
+    def answered(self, number: int) -> tuple[AttemptKey, ...]:
         """Everything that was waiting when check `number` began; nothing if a newer check was made since."""
         if number != self.number:
             return ()

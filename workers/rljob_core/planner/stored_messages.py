@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_core.messages import RewardResult
-from rljob_core.planner.message_refcounts import Key, MessageRefcounts
+from rljob_core.planner.message_refcounts import AttemptKey, MessageRefcounts
 
 
 @dataclass(slots=True)
@@ -23,9 +23,9 @@ class StoredMessages:
 
     payloads: MessageRefcounts = field(default_factory=MessageRefcounts)
     rewards: MessageRefcounts = field(default_factory=MessageRefcounts)
-    early_rewards: dict[Key, dict[str, RewardResult]] = field(default_factory=dict)
+    early_rewards: dict[AttemptKey, dict[str, RewardResult]] = field(default_factory=dict)
 
-    def release(self, key: Key) -> None:
+    def release(self, key: AttemptKey) -> None:
         """Give up everything stored of an attempt: it has ended, or another attempt holds the sibling."""
         self.payloads.release([key])
         self.rewards.release([key])
@@ -36,6 +36,6 @@ class StoredMessages:
         key = (result.trajectory, result.attempt)
         self.early_rewards.setdefault(key, {})[result.payload_digest] = result
 
-    def pop_early(self, key: Key, digest: str) -> RewardResult | None:
+    def pop_early(self, key: AttemptKey, digest: str) -> RewardResult | None:
         """The result that was read before this payload, if any; results for other payloads of the attempt go too."""
         return self.early_rewards.pop(key, {}).get(digest)

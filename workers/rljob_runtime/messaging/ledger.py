@@ -44,7 +44,7 @@ _PARTS = "Rljob-Parts"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LedgerPosition:
     """The position of a message in the ledger: sequence, message id and chain digest; (0, "", "") before the first."""
 
     sequence: int = 0
@@ -65,7 +65,7 @@ class Ledger:
         self._store = store
         self._job = job
         self._instance = instance
-        self._end = Place()
+        self._end = LedgerPosition()
         self._appended = 0
         self._since_snapshot = 0
 
@@ -108,7 +108,7 @@ class Ledger:
             raise Fenced(f"the ledger was cut before message {last.sequence} was read") from error
         owner.check(self._job)
         # A coordinator that was replaced may have appended since; the claim then fails, as it must.
-        self._end = _place(last)
+        self._end = _position(last)
         return state
 
     async def append(self, writer: Writer, records: Sequence[Record]) -> None:
@@ -135,7 +135,7 @@ class Ledger:
         await self._publish(CLAIM, encode_batch(batch), {}, compare=False)
         if replayed.sequence:
             (before,) = await self._store.get(Channel.LEDGER, [replayed.sequence])
-            if before is None or _place(before) != replayed:
+            if before is None or _position(before) != replayed:
                 raise Fenced("the ledger was cut and written again while it was read")
 
     async def snapshot_if_due(self, state: JobState) -> None:
@@ -167,7 +167,7 @@ class Ledger:
             expected_sequence=self._end.sequence,
             expected_id=self._end.id if compare and self._end.id else None,
         )
-        self._end = Place(sequence, identity, digest)
+        self._end = LedgerPosition(sequence, identity, digest)
 
     async def _newest_snapshot(self) -> tuple[JobState, int]:
         """The state at which reading starts, and the first sequence to read."""
@@ -298,6 +298,6 @@ def _encoded(writer: Writer, records: Sequence[Record]) -> list[bytes]:
     return [*_encoded(writer, records[:middle]), *_encoded(writer, records[middle:])]
 
 
-def _place(message: Message) -> Place:
+def _position(message: Message) -> LedgerPosition:
     headers = message.headers
-    return Place(message.sequence, headers.get(MESSAGE_ID, ""), headers.get(CHAIN_DIGEST, ""))
+    return LedgerPosition(message.sequence, headers.get(MESSAGE_ID, ""), headers.get(CHAIN_DIGEST, ""))

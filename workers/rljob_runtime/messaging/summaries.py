@@ -13,7 +13,7 @@ from rljob_core.messages.limits import LONGEST_NAME, MESSAGE_TRAJECTORIES
 from rljob_core.trajectory import FinishReason, VersionSpan
 from rljob_runtime.messaging.wire import Packed
 
-Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+BoundedName = Annotated[str, Field(max_length=LONGEST_NAME)]
 Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """What the coordinator compares and adds up; it finds out itself which of them cannot be true."""
 
@@ -28,16 +28,16 @@ class PayloadSummary:
         digest: of its block (see `digest`).
     """
 
-    trajectory: Name
+    trajectory: BoundedName
     attempt: Number
     prompt: Number
     span: VersionSpan
     tokens: Number
     response_tokens: Number
-    digest: Name
+    digest: BoundedName
     finish: FinishReason
-    sample: Name
-    engine: Name
+    sample: BoundedName
+    engine: BoundedName
 
 
 def summarize(packed: Packed) -> PayloadSummary:

@@ -20,7 +20,7 @@ _FILE_BYTES = 5 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """Name, dtype and shape of a tensor that need not exist yet.
 
     Attributes:
@@ -47,7 +47,7 @@ class TensorStream(Iterator[tuple[str, Any]]):
         tensors: the tensors by name; the consumer drops each before it takes the next.
     """
 
-    def __init__(self, layouts: Sequence[Layout], tensors: Iterator[tuple[str, Any]]) -> None:
+    def __init__(self, layouts: Sequence[TensorLayout], tensors: Iterator[tuple[str, Any]]) -> None:
         self.layouts = layouts
         self._tensors = tensors
 
@@ -56,12 +56,12 @@ class TensorStream(Iterator[tuple[str, Any]]):
         return next(self._tensors)
 
 
-def layout_of(name: str, tensor: Any) -> Layout:
+def layout_of(name: str, tensor: Any) -> TensorLayout:
     """Return a tensor's layout."""
-    return Layout(name, code_of(tensor), tuple(tensor.shape))
+    return TensorLayout(name, code_of(tensor), tuple(tensor.shape))
 
 
-def bytes_in_order(layouts: Sequence[Layout], tensors: Iterable[tuple[str, Any]]) -> Iterator[Bytes]:
+def bytes_in_order(layouts: Sequence[TensorLayout], tensors: Iterable[tuple[str, Any]]) -> Iterator[Bytes]:
     """Yield the bytes of tensors after comparing each with its layout; takes as many tensors as there are layouts.
 
     Raises:
@@ -81,7 +81,11 @@ def bytes_in_order(layouts: Sequence[Layout], tensors: Iterable[tuple[str, Any]]
 
 
 def write_tensors(
-    path: Path, layouts: Sequence[Layout], tensors: Iterable[tuple[str, Any]], *, metadata: dict[str, str]
+    path: Path,
+    layouts: Sequence[TensorLayout],
+    tensors: Iterable[tuple[str, Any]],
+    *,
+    metadata: dict[str, str],
 ) -> None:
     """Write a safetensors file while its tensors are made.
 
@@ -113,7 +117,7 @@ def write_tensors(
 
 def write_model(
     folder: Path,
-    layouts: Sequence[Layout],
+    layouts: Sequence[TensorLayout],
     tensors: Iterable[tuple[str, Any]],
     *,
     stem: str = "model",
@@ -164,8 +168,8 @@ def read_model(folder: Path) -> Iterator[tuple[str, Any]]:
                 yield name, file.get_tensor(name)
 
 
-def _in_files(layouts: Sequence[Layout], file_bytes: int) -> list[list[Layout]]:
-    files: list[list[Layout]] = [[]]
+def _in_files(layouts: Sequence[TensorLayout], file_bytes: int) -> list[list[TensorLayout]]:
+    files: list[list[TensorLayout]] = [[]]
     size = 0
     for layout in layouts:
         if files[-1] and size + layout.size > file_bytes:

@@ -33,7 +33,7 @@ _FDS = Path("/proc/self/fd")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ForkRequest:
     """One process to be made.
 
     Attributes:
@@ -61,13 +61,13 @@ class ForkServer:
         self._requests = requests
         self._modules = modules
         self._received = b""
-        self._waiting: list[Request] = []
+        self._waiting: list[ForkRequest] = []
         #: By the descriptor that says when it ends: the process, and its request.
         self._ends: dict[int, tuple[int, int]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(requests, selectors.EVENT_READ)
 
-    def serve(self) -> Request | None:
+    def serve(self) -> ForkRequest | None:
         """Serve until the socket is closed, and return None; in every forked process, return its request."""
         while True:
             for key, _ in self._selector.select(0 if self._waiting else None):
@@ -87,11 +87,11 @@ class ForkServer:
         with suppress(ConnectionError):
             if data := self._requests.recv(1 << 16):
                 *lines, self._received = (self._received + data).split(b"\n")
-                self._waiting += [Request(**json.loads(line)) for line in lines]
+                self._waiting += [ForkRequest(**json.loads(line)) for line in lines]
                 return True
         return False
 
-    def _next(self) -> tuple[Request, Sequence[str]]:
+    def _next(self) -> tuple[ForkRequest, Sequence[str]]:
         """The request for which least is to be imported: a role that needs no torch does not wait for it."""
         needed = []
         for request in self._waiting:
@@ -108,7 +108,7 @@ class ForkServer:
                 import_module(name)
         return not _has_opened_gpu()
 
-    def _fork(self, request: Request) -> bool:
+    def _fork(self, request: ForkRequest) -> bool:
         """Fork; True in the new process, which is ready to run the role."""
         gc.freeze()  # a collection in the new process would write to, and so copy, each page with an object
         settled, settling = os.pipe()
@@ -129,7 +129,7 @@ class ForkServer:
         self._answer(id=request.id, pid=pid)
         return False
 
-    def _settle(self, request: Request) -> None:
+    def _settle(self, request: ForkRequest) -> None:
         """Leave what is the server's, in the new process."""
         os.setsid()
         self._selector.close()
@@ -173,6 +173,6 @@ def _has_opened_gpu() -> bool:
     return False
 
 
-def serve(modules: Modules) -> Request | None:
+def serve(modules: Modules) -> ForkRequest | None:
     """Answer the requests on standard input; see `ForkServer.serve`."""
     return ForkServer(socket.socket(fileno=0), modules).serve()

@@ -30,7 +30,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ChildEnd:
     """How the child ended.
 
     Attributes:
@@ -85,7 +85,7 @@ def forked_child(work: Callable[[], int]) -> Start:
     return start
 
 
-def watch(start: Start, environment: Mapping[str, str]) -> End:
+def watch(start: Start, environment: Mapping[str, str]) -> ChildEnd:
     """Start a child, pass SIGTERM and SIGINT on to it, and wait for its end.
 
     These signals stay blocked in this process afterwards, so that an end that is asked for does not keep it from
@@ -136,7 +136,7 @@ def watch(start: Start, environment: Mapping[str, str]) -> End:
     crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
     if crashed and not message:
         _terminate(words)
-    return End(code, crashed, words, alive.beginning)
+    return ChildEnd(code, crashed, words, alive.beginning)
 
 
 def _pass_on(reading: int, tail: bytearray) -> None:

@@ -19,7 +19,7 @@ from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing
 
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+ScoringConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 #: Seconds for which a container may be starting, or waiting for its restart.
 _CONTAINER_STARTS = 300.0
@@ -34,10 +34,10 @@ _KEPT = {
 _KEPT_BEGINNINGS = ("CUDA_", "LC_", "MKL_", "OMP_", "PYTHON")
 
 
-class Place(Protocol):
+class ScoringPlace(Protocol):
     """Where a scoring server runs."""
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> ScoringConnection:
         """Open a connection to a server that is not damaged by what an earlier connection asked for.
 
         Raises:
@@ -58,7 +58,7 @@ class Container:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> ScoringConnection:
         """Connect to the server once it listens."""
         try:
             async with asyncio.timeout(_CONTAINER_STARTS):
@@ -89,7 +89,7 @@ class Child:
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> ScoringConnection:
         """Start a server, instead of the last one, which has done something wrong."""
         await self._kill()
         ours, theirs = socket.socketpair()
@@ -121,7 +121,7 @@ class Child:
             self._process = None
 
 
-def scoring_place(config: JobConfig) -> Place:
+def scoring_place(config: JobConfig) -> ScoringPlace:
     """The place of this worker's scoring server."""
     path = os.environ.get(worker_protocol.SCORING_SOCKET)
     if path:

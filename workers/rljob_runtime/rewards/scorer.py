@@ -36,7 +36,7 @@ from rljob_runtime.rewards.messages import (
     pickled,
     read_frame,
 )
-from rljob_runtime.rewards.places import Connection, Place, scoring_place
+from rljob_runtime.rewards.places import ScoringConnection, ScoringPlace, scoring_place
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,9 @@ class Scorer:
         place: where the scoring server runs; by default as this process's environment says.
     """
 
-    def __init__(self, config: JobConfig, *, workers: int | None = None, place: Place | None = None) -> None:
+    def __init__(
+        self, config: JobConfig, *, workers: int | None = None, place: ScoringPlace | None = None
+    ) -> None:
         self._config = config
         self._workers = workers
         self._place = place or scoring_place(config)
@@ -139,7 +141,7 @@ class Scorer:
 
     # ------------------------------------------------------------------------------------------- connections
 
-    async def _connected(self, *, first: bool) -> Connection:
+    async def _connected(self, *, first: bool) -> ScoringConnection:
         """A connection to a server that is ready to score.
 
         Raises:
@@ -176,7 +178,7 @@ class Scorer:
         if reply.state != "ready":  # a spec that was right remains right, whatever a server says
             raise RewardFailed(reply.message)
 
-    async def _keep_talking(self, connection: Connection) -> None:
+    async def _keep_talking(self, connection: ScoringConnection) -> None:
         """Have answers scored over one connection after the other, until cancelled or no server stays alive."""
         try:
             while True:

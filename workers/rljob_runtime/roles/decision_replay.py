@@ -25,7 +25,7 @@ _ADDED = re.compile(r',"survivor":(?:true|false)')
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ReplayDifference:
     """The first decision whose replay differs.
 
     Attributes:
@@ -63,7 +63,7 @@ class Replayed:
     seconds: float
     ended: str = ""
     cut: bool = False
-    difference: Difference | None = None
+    difference: ReplayDifference | None = None
 
 
 def replay(path: Path) -> Replayed:
@@ -94,7 +94,7 @@ def replay(path: Path) -> Replayed:
             raise SpecError(f"{path}, line {number}", str(error)) from error
         if (found := _compare(planner, decided)) is not None:
             what, logged, replayed = found
-            difference = Difference(number - 1, decided.now - begun.now, what, logged, replayed)
+            difference = ReplayDifference(number - 1, decided.now - begun.now, what, logged, replayed)
             break
         decisions += 1
         observations += len(decided.observations)

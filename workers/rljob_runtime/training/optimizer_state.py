@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rljob_core.errors import JobFailed
-from rljob_runtime.model.tensor_files import Layout, layout_of, write_tensors
+from rljob_runtime.model.tensor_files import TensorLayout, layout_of, write_tensors
 
 MASTER = "master"
 RANDOM = "random"
@@ -82,7 +82,7 @@ def write_state(
                 yield f"{kind}:{part.first}:{part.name}", values.detach()
         yield RANDOM, random
 
-    layouts: list[Layout] = [layout_of(name, values) for name, values in named()]
+    layouts: list[TensorLayout] = [layout_of(name, values) for name, values in named()]
     write_tensors(
         folder / f"optimizer-{rank:05d}.safetensors",
         layouts,

@@ -19,7 +19,7 @@ from rljob_runtime.engines.vllm.names import DRAWN, SEED
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StepRequests:
     """The requests of a step, by row.
 
     Attributes:
@@ -47,7 +47,7 @@ class Sampler(torch.nn.Module):  # type: ignore[misc]
         # Not as submodules: the runner holds this one.
         self.__dict__["_runner"] = runner
         self.__dict__["_own"] = runner.sampler
-        self._batch: Batch | None = None
+        self._batch: StepRequests | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else the runner asks of a sampler."""
@@ -69,7 +69,7 @@ class Sampler(torch.nn.Module):  # type: ignore[misc]
         )
         return internals.sampler_output(tokens, logprobs)
 
-    def _current(self, ids: tuple[str, ...]) -> Batch | None:
+    def _current(self, ids: tuple[str, ...]) -> StepRequests | None:
         """The step's requests; None if vLLM's sampler has to serve one of them."""
         if self._batch is not None and self._batch.ids == ids:
             return self._batch
@@ -77,7 +77,7 @@ class Sampler(torch.nn.Module):  # type: ignore[misc]
         params = [internals.sampling_params(self._runner, name) for name in ids]
         if not all(map(_ours, params)):
             return None
-        self._batch = Batch(
+        self._batch = StepRequests(
             ids=ids,
             streams=np.array([_stream(p.extra_args) for p in params], np.uint64),
             temperature=np.array([p.temperature for p in params], np.float32),

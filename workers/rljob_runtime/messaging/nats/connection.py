@@ -47,7 +47,7 @@ _FORBIDDEN = re.compile(r'permissions violation for publish to "(?P<subject>[^"]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DirectGetBatch:
     """Stored messages with which JetStream answers one request.
 
     Attributes:
@@ -234,7 +234,7 @@ class Connection:
                     answers.append(await self.retried(partial(self.request, subject, body)))
         return answers
 
-    def batch(self, subject: str, body: Mapping[str, Any], *, seconds: float) -> Batch:
+    def batch(self, subject: str, body: Mapping[str, Any], *, seconds: float) -> DirectGetBatch:
         """Ask JetStream for stored messages.
 
         Args:
@@ -245,7 +245,7 @@ class Connection:
         messages: list[Received] = []
         data = json.dumps(body).encode()
         end = self._requests.add(f"$JS.API.{subject}", data, batch=messages, seconds=seconds)
-        return Batch(messages, end)
+        return DirectGetBatch(messages, end)
 
     def _ask(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, repeated: bool = False

@@ -10,7 +10,7 @@ from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, pa
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import get_from_leader
-from rljob_runtime.messaging.nats.streams import JobStreams
+from rljob_runtime.messaging.nats.streams import ConfiguredStreams
 from rljob_runtime.messaging.nats.window import Window
 
 _EXPECTED_ID = "Nats-Expected-Last-Msg-Id"
@@ -31,7 +31,7 @@ class Publisher:
         window: bounds what is in flight.
     """
 
-    def __init__(self, connection: Connection, streams: JobStreams, window: Window) -> None:
+    def __init__(self, connection: Connection, streams: ConfiguredStreams, window: Window) -> None:
         self._connection = connection
         self._streams = streams
         self._window = window

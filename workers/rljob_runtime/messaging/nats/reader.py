@@ -20,7 +20,7 @@ from rljob_core.stream_names import stored_subject
 from rljob_runtime.messaging.nats.announced import Announced
 from rljob_runtime.messaging.nats.answers import Interrupted, end_of_batch
 from rljob_runtime.messaging.nats.client import Received
-from rljob_runtime.messaging.nats.connection import Batch, Connection
+from rljob_runtime.messaging.nats.connection import Connection, DirectGetBatch
 from rljob_runtime.messaging.nats.pull import NANOSECONDS, PULL_BYTES, get_from_leader, message_of
 
 _BATCH_MESSAGES = 1024
@@ -127,7 +127,7 @@ class OrderedReader:
         self._announced = Announced(_HEADER_BYTES if headers_only else 0)
         self._announced_before = 0
         """Its newest sequence at the last question."""
-        self._question: Batch | None = None
+        self._question: DirectGetBatch | None = None
         """That was asked for the messages from `_next` on, and is not read yet."""
 
     def hear(self, message: Received) -> None:
@@ -194,7 +194,7 @@ class OrderedReader:
             self._question = self._ask()
         return found
 
-    def _ask(self) -> Batch:
+    def _ask(self) -> DirectGetBatch:
         self._announced_before, self._asked_at = self._announced.last, asyncio.get_running_loop().time()
         body = {
             "seq": self._next,

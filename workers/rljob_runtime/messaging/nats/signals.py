@@ -11,7 +11,7 @@ from rljob_core.ports import MESSAGE_ID
 from rljob_runtime.messaging.nats.answers import parsed
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.reader import read_in_order
-from rljob_runtime.messaging.nats.streams import JobStreams
+from rljob_runtime.messaging.nats.streams import ConfiguredStreams
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _OPERATION = "KV-Operation"
 class SignalBucket:
     """Writes and watches the signal bucket of one job."""
 
-    def __init__(self, connection: Connection, streams: JobStreams) -> None:
+    def __init__(self, connection: Connection, streams: ConfiguredStreams) -> None:
         self._connection = connection
         self._streams = streams
 

@@ -21,7 +21,7 @@ from rljob_runtime.messaging.nats.pull import get_from_leader, message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.signals import SignalBucket
-from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, JobStreams
+from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, ConfiguredStreams
 from rljob_runtime.messaging.nats.window import Window
 
 #: Limits of the server, of the account, and of one stream of an account.
@@ -72,7 +72,9 @@ class NatsStore:
         create: bool = True,
         connect: float | None = None,
     ) -> None:
-        self._streams = JobStreams(subject, stream_prefix, trajectory_bytes, replicas, duplicate_window)
+        self._streams = ConfiguredStreams(
+            subject, stream_prefix, trajectory_bytes, replicas, duplicate_window
+        )
         self._connection = Connection(
             url, patience=patience, attempt=attempt, credentials=credentials, inbox=inbox, connect=connect
         )

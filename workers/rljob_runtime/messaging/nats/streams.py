@@ -12,7 +12,7 @@ TRAJECTORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class JobStreams(StreamNames):
+class ConfiguredStreams(StreamNames):
     """Names and definitions of one job's streams.
 
     Args:

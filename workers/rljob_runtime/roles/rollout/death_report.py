@@ -13,13 +13,13 @@ from rljob_core.messages import EngineDied
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.connect import message_store
-from rljob_runtime.process.watcher import End
+from rljob_runtime.process.watcher import ChildEnd
 
 #: Seconds for the whole report, and for connecting; later the coordinator learns of the death as the lease expires.
 _SECONDS, _CONNECT_SECONDS = 10.0, 7.0
 
 
-def report_death(nonce: str, end: End) -> None:
+def report_death(nonce: str, end: ChildEnd) -> None:
     """Publish the death of an engine instance; a failure to do so is printed, because the lease reports it, too.
 
     Args:

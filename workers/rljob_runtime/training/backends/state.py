@@ -23,7 +23,7 @@ from rljob_runtime.model.identity import WeightsCheck, tied_names
 from rljob_runtime.model.lora import add_adapters, write_adapter_config
 from rljob_runtime.model.lora_weights import initial_adapter, published_name
 from rljob_runtime.model.tensor_bytes import code_of
-from rljob_runtime.model.tensor_files import Layout, TensorStream, write_model
+from rljob_runtime.model.tensor_files import TensorLayout, TensorStream, write_model
 from rljob_runtime.training.broadcast import broadcast_tensors
 from rljob_runtime.training.forward import precision
 from rljob_runtime.training.optimizer_state import Elements, SavedState, write_state
@@ -182,9 +182,9 @@ class BackendState(ABC):
                 self._put(self._named[name], torch.as_tensor(value))
         check.finish()
 
-    def layout(self) -> list[Layout]:
+    def layout(self) -> list[TensorLayout]:
         """What `tensors` gives, before it does: names, dtypes and shapes in the same order."""
-        return [Layout(n, code_of(self._empty(t)), self._shape(t)) for n, t in self._published.items()]
+        return [TensorLayout(n, code_of(self._empty(t)), self._shape(t)) for n, t in self._published.items()]
 
     def tensors(self) -> TensorStream:
         """The weights (with adapters: these only) as CPU tensors under their published names, each storage once.
@@ -258,7 +258,7 @@ class BackendState(ABC):
             write_settings(self._model_path, path, dtype=self._dtype)
             write_model(path, coming.layouts, coming)
             return
-        named = [Layout(f"base_model.model.{e.name}", e.dtype, e.shape) for e in coming.layouts]
+        named = [TensorLayout(f"base_model.model.{e.name}", e.dtype, e.shape) for e in coming.layouts]
         renamed = ((f"base_model.model.{name}", tensor) for name, tensor in coming)
         write_model(path, named, renamed, stem="adapter_model")
         names = [layout.name for layout in coming.layouts]

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from rljob_cli.run.progress import RunProgress
+from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, StepMetrics

@@ -11,10 +11,10 @@ from rljob_core.messages import EngineSignal, StepMetrics
 
 _RATE_SECONDS = 10.0
 
-Kind = Literal["commit", "evaluation", "end", "other"]
+LineKind = Literal["commit", "evaluation", "end", "other"]
 
 
-def kind_of(line: StepMetrics) -> Kind:
+def kind_of(line: StepMetrics) -> LineKind:
     """Return whether a metrics line reports a commit, an evaluation or the end of the job."""
     if line.finished:
         return "end"
@@ -74,7 +74,7 @@ class RunProgress:
         self.optimizer_resets: list[str] = []
         self.engines: dict[str, EngineSignal] = {}
         self.rollout = Rate()
-        self._seen: set[tuple[Kind, int]] = set()
+        self._seen: set[tuple[LineKind, int]] = set()
         self._generated: dict[int, int] = {}
 
     def add(self, line: StepMetrics) -> bool:
