@@ -15,12 +15,12 @@ from rljob_cli.audit.read import read_configured
 from rljob_cli.backup.place import FolderPlace
 from rljob_cli.backup.restore_on_cluster import restore_configured
 from rljob_cli.backup.sources import back_up_configured, back_up_run
-from rljob_cli.cluster_job import job_store
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.errors import BackupDamaged, CorruptLedger, SpecError
 from rljob_core.spec import RLJobSpec
+from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.model.identity import model_identity
@@ -107,7 +107,7 @@ async def test_a_restore_that_breaks_off_leaves_a_ledger_that_no_coordinator_tak
             await restore_configured(place, config(), environment)
         with pytest.raises(SpecError, match=r"Delete the RLJob"):
             await restore_configured(place, config(), environment)
-        store = job_store(config(), environment, "coordinator")()
+        store = role_store(config(), "coordinator", environment=environment)
         await store.open()
         with pytest.raises(CorruptLedger, match="is of the job 0123, not of 4567"):
             await Ledger(store, job="4567", instance="one").replay()

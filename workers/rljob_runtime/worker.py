@@ -197,14 +197,14 @@ async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
 
 async def run_role(name: str, config: JobConfig) -> None:
     """Connect to the job's streams and run one role until it ends or SIGTERM."""
-    from rljob_runtime.messaging.connect import message_store
+    from rljob_runtime.messaging.connect import role_store
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     create = not os.environ.get(worker_protocol.NATS_CREDENTIALS) or name == "streams"
-    store = message_store(config, name, create=create, connect=_CONNECT_SECONDS)
+    store = role_store(config, name, create=create, connect=_CONNECT_SECONDS)
     await store.open()
     try:
         await ROLES[name](config, store, stop, _ready)

@@ -21,17 +21,15 @@ from pydantic import TypeAdapter, ValidationError
 from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.reports_read import add_reports
 from rljob_cli.audit.streams import ledger_messages, metrics_lines, payloads_left, reward_results, stored
-from rljob_cli.cluster_job import job_store
 from rljob_cli.run_folder.folder import RunFolder
-from rljob_cli.run_folder.streams import served_streams
+from rljob_cli.run_folder.streams import served_streams, store_of
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.messages import VERSION_ANNOUNCED
 from rljob_core.ports import Channel, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
-from rljob_core.stream_names import StreamNames
 from rljob_runtime.locations import local_path
-from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.weights.create import open_transport
 from rljob_runtime.weights.transport import Transport
 
@@ -50,17 +48,9 @@ async def read_folder(folder: RunFolder) -> Evidence:
     identity = folder.identity()
     if identity is None:
         raise SpecError(str(folder.path), "is no output folder of rljob run: it has no job.json")
-    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
     weights = identity.manifest["spec"]["weights"]
     async with served_streams(folder, identity) as url:
-        connect = partial(
-            NatsStore,
-            url,
-            subject=names.subject,
-            stream_prefix=names.prefix,
-            create=False,
-            patience=PATIENCE_SECONDS,
-        )
+        connect = partial(store_of, identity, url, patience=PATIENCE_SECONDS)
         transport = open_transport(
             weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
         )
@@ -79,7 +69,7 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
         SpecError: the environment names no server.
         StoreUnavailable: the job's streams cannot be read.
     """
-    connect = job_store(config, environment, "reader")
+    connect = partial(role_store, config, "reader", environment=environment)
     transport = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     evidence = await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
     spec = config.spec.model_dump(mode="json", by_alias=True)

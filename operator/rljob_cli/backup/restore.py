@@ -29,7 +29,7 @@ from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.local.replace_text import replace_text
-from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.connect import job_store
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
 from rljob_runtime.weights.create import open_transport
 
@@ -107,7 +107,7 @@ async def _fill(index: Index, place: BackupPlace, job: RLJob, folder: RunFolder)
             for channel in sorted(index.streams, key=lambda one: one is Channel.LEDGER):
                 await store.grow(channel, index.streams[channel].limit)
                 await fill_stream(index, place, store, channel)
-            connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
+            connect = partial(job_store, config, url)
             transport, uri = config.spec.weights.transport, config.weights_uri
             with closing(open_transport(transport, uri=uri, connect=connect)) as weights:
                 await fill_folders(index, place, config, weights)

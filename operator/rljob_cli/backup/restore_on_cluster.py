@@ -14,13 +14,14 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 from rljob_cli.backup.contents import fill_folders, fill_stream, identity_in, required_index, used_streams
 from rljob_cli.backup.index import Index
 from rljob_cli.backup.place import BackupPlace
-from rljob_cli.cluster_job import job_store, manifest_of
+from rljob_cli.cluster_job import manifest_of
 from rljob_cli.manifest.differences import fixed_differences
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
@@ -29,6 +30,7 @@ from rljob_core.job_state.versioned import VersionedState
 from rljob_core.ports import Channel
 from rljob_core.records import EpochClaimed
 from rljob_runtime.locations import model_folder
+from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.identity import model_identity
@@ -72,7 +74,7 @@ async def restore_configured(
     own = config.spec.nats.credentials_secret is not None or not environment.get(
         worker_protocol.NATS_CREDENTIALS
     )
-    connect = job_store(config, environment, _ROLE, create=own)
+    connect = partial(role_store, config, _ROLE, environment=environment, create=own)
     store = connect()
     await store.open()
     try:

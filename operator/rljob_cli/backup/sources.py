@@ -14,14 +14,15 @@ from typing import Any
 from rljob_cli.backup.files import JobFiles
 from rljob_cli.backup.place import BackupPlace
 from rljob_cli.backup.take import BackedUpJob, Taken, take
-from rljob_cli.cluster_job import job_store, manifest_of
+from rljob_cli.cluster_job import manifest_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
-from rljob_cli.run_folder.streams import served_streams
+from rljob_cli.run_folder.streams import served_streams, store_of
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path, model_folder
+from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.training.checkpoints import CheckpointStore
@@ -41,10 +42,7 @@ async def back_up_run(folder: RunFolder, place: BackupPlace) -> Taken:
     job = BackedUpJob(identity.namespace, identity.name, identity.uid, partial(_described, folder, over=over))
     async with served_streams(folder, identity) as url:
         config = resolve_job(identity.stamp(stored_job(identity)), folder.defaults(url)).config
-        connect = partial(
-            NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix, create=False
-        )
-        return await _take(job, config, connect, place)
+        return await _take(job, config, partial(store_of, identity, url), place)
 
 
 async def back_up_configured(
@@ -60,7 +58,7 @@ async def back_up_configured(
     Raises:
         SpecError: the environment names no server, or the model is not there; or see `take`, as for other errors.
     """
-    connect = job_store(config, environment, "reader")
+    connect = partial(role_store, config, "reader", environment=environment)
     # What `rljob run` would have written: the backup may be restored into an output folder.
     manifest = manifest_of(config).model_dump(mode="json", by_alias=True)
     model = model_identity(model_folder(config))

@@ -15,11 +15,11 @@ from dataclasses import replace
 from rljob_cli.patch.change import Change, patch, restarts
 from rljob_cli.run_folder.embedded_nats import running_url
 from rljob_cli.run_folder.folder import Identity, RunFolder
+from rljob_cli.run_folder.streams import store_of
 from rljob_core.errors import RLJobError, StoreUnavailable
 from rljob_core.planner.pipeline_change import pipeline_set
 from rljob_core.ports import Channel
 from rljob_core.records import PipelineSet, decode_batch
-from rljob_core.stream_names import StreamNames
 from rljob_operator.cluster.local.files import LocalFiles
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -107,10 +107,7 @@ async def _store(folder: RunFolder, identity: Identity) -> AsyncIterator[NatsSto
     url = identity.nats_url or running_url(folder.nats)
     if url is None:
         raise StoreUnavailable("the nats-server has not started")
-    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
-    store = NatsStore(
-        url, subject=names.subject, stream_prefix=names.prefix, create=False, connect=2.0, patience=5.0
-    )
+    store = store_of(identity, url, connect=2.0, patience=5.0)
     await store.open()
     try:
         yield store

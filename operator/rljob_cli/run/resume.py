@@ -16,7 +16,7 @@ from rljob_core.ports import MessageStore, WeightStore
 from rljob_core.spec import RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
-from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.connect import job_store
 from rljob_runtime.roles.rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_store
@@ -63,7 +63,7 @@ async def reopen_failed(config: JobConfig, url: str, store: MessageStore) -> Reo
 
 
 def _weights(config: JobConfig, url: str) -> WeightStore:
-    connect = partial(NatsStore, url, subject=config.subject, stream_prefix=config.stream_prefix)
+    connect = partial(job_store, config, url)
     return open_store(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
 
 

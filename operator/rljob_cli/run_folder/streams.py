@@ -10,7 +10,8 @@ from rljob_cli.run_folder.embedded_nats import running_url, streams_at_rest
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_core.streams_budget import trajectory_stream_bytes
+from rljob_core.stream_names import StreamNames
+from rljob_runtime.messaging.connect import job_store
 from rljob_runtime.messaging.nats.store import NatsStore
 
 
@@ -43,15 +44,33 @@ async def served_streams(folder: RunFolder, identity: Identity) -> AsyncIterator
 @asynccontextmanager
 async def opened_store(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
     """Open the message store of a job on the NATS server at `url`, and close it at the end."""
-    store = NatsStore(
-        url,
-        subject=config.subject,
-        stream_prefix=config.stream_prefix,
-        trajectory_bytes=trajectory_stream_bytes(config.spec),
-        replicas=config.replicas,
-    )
+    store = job_store(config, url)
     await store.open()
     try:
         yield store
     finally:
         await store.close()
+
+
+def store_of(
+    identity: Identity, url: str, *, patience: float = 60.0, connect: float | None = None
+) -> NatsStore:
+    """A store, not yet open, on the streams of the job that a folder belongs to: it creates none of them.
+
+    The job's manifest is not read: it may be damaged, or newer than its streams.
+
+    Args:
+        identity: of the job.
+        url: of the NATS server.
+        patience: see `NatsStore`.
+        connect: see `NatsStore`.
+    """
+    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
+    return NatsStore(
+        url,
+        subject=names.subject,
+        stream_prefix=names.prefix,
+        create=False,
+        patience=patience,
+        connect=connect,
+    )

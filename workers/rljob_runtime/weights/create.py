@@ -10,7 +10,7 @@ from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
 from rljob_runtime.locations import model_folder
-from rljob_runtime.messaging.connect import message_store
+from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.weights.merged import MergedWeights
 from rljob_runtime.weights.store import StoredWeights
 from rljob_runtime.weights.transport import JobStorage, Transport
@@ -66,7 +66,7 @@ def create_weights(config: JobConfig, role: str) -> StoredWeights:
         SpecError: see `open_transport`.
     """
     weights, lora = config.spec.weights, config.spec.model.lora
-    connect = partial(message_store, config, role, attempt=_ATTEMPT_SECONDS)
+    connect = partial(role_store, config, role, attempt=_ATTEMPT_SECONDS)
     transport = open_transport(weights.transport, uri=config.weights_uri, connect=connect)
     if role == "rollout" and lora is not None:
         folder = model_folder(config)

@@ -12,7 +12,7 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import EngineDied
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
-from rljob_runtime.messaging.connect import message_store
+from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.process.watcher import ChildEnd
 
 #: Seconds for the whole report, and for connecting; later the coordinator learns of the death as the lease expires.
@@ -38,7 +38,7 @@ def report_death(nonce: str, end: ChildEnd) -> None:
 
 
 async def _publish(died: EngineDied, config: JobConfig) -> None:
-    store = message_store(config, "rollout", connect=_CONNECT_SECONDS)
+    store = role_store(config, "rollout", connect=_CONNECT_SECONDS)
     async with asyncio.timeout(_SECONDS):
         await store.open()
         try:
