@@ -1,1 +1,1 @@
-"""The job's processes: one module per role (coordinator, rollout, reward, trainer) and per adapter."""
+"""The worker processes of a job: four roles, and the engines, backends, stores and transports that they work with."""

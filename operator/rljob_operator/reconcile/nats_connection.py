@@ -1,4 +1,10 @@
-"""The operator's connection to NATS: it reconnects without end, and says when the server has been away for too long."""
+"""The operator's connection to NATS: it reconnects without end, and says when the server has been away for too long.
+
+It uses nats-py by its public interface, and relies on one behaviour that is not part of it: nats-py reads TLS through
+asyncio's `StreamReaderProtocol` as it is for plain sockets, for which asyncio logs a warning at the end of each
+connection. A filter drops that warning. `tests/runtime/messaging/test_nats_private_parts.py` fails when a release of
+nats-py no longer needs it; the workers' client has a protocol of its own (`rljob_runtime.messaging.nats.client`).
+"""
 
 from __future__ import annotations
 
@@ -84,7 +90,7 @@ class NatsConnection:
 
     async def run(self) -> None:
         """Connect, subscribe, and stay connected until cancelled."""
-        logging.getLogger("asyncio").addFilter(_is_no_mistake_of_nats_py)
+        logging.getLogger("asyncio").addFilter(is_no_warning_about_half_closed_tls)
         client = Client()
         self._client = client
         try:
@@ -136,7 +142,7 @@ def _callback(handle: Callable[[str, bytes], None]) -> Callable[[Msg], Awaitable
     return call
 
 
-def _is_no_mistake_of_nats_py(record: logging.LogRecord) -> bool:
+def is_no_warning_about_half_closed_tls(record: logging.LogRecord) -> bool:
     """Drops a warning at the end of each TLS connection: nats-py's protocol would leave half of it open, and cannot."""
     return "eof_received" not in str(record.msg)
 

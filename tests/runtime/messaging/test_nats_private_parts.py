@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import tomllib
+from asyncio import sslproto
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +18,7 @@ from nats.aio.transport import TcpTransport
 from nats.protocol.parser import Parser
 from packaging.requirements import Requirement
 
+from rljob_operator.reconcile.nats_connection import is_no_warning_about_half_closed_tls
 from rljob_runtime.messaging.nats.client import EagerClient
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 
@@ -87,6 +90,19 @@ async def test_a_connection_keeps_our_transport_and_parser(nats_server: Embedded
         assert client.server_id, lacks("Client._server_info['server_id']", "it is empty once connected")
     finally:
         await client.close()
+
+
+def test_the_operators_filter_drops_the_warning_that_nats_pys_protocol_causes() -> None:
+    assert "asyncio.StreamReaderProtocol(reader)" in inspect.getsource(TcpTransport.connect_tls), (
+        f"{RELEASE} reads TLS through another protocol: is_no_warning_about_half_closed_tls may be superfluous"
+    )
+    (warning,) = [
+        node.value
+        for node in ast.walk(ast.parse(inspect.getsource(sslproto)))
+        if isinstance(node, ast.Constant) and "returning true from eof_received()" in str(node.value)
+    ]
+    assert not is_no_warning_about_half_closed_tls(logging.makeLogRecord({"msg": warning}))
+    assert is_no_warning_about_half_closed_tls(logging.makeLogRecord({"msg": "Task was destroyed"}))
 
 
 def test_only_a_release_that_was_tested_is_admitted() -> None:

@@ -13,8 +13,8 @@ from rljob_core.planner.payload_checks import LONGEST_DIGEST
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.words import is_word
 
-RAISED, OUT_OF_RANGE, INVALID = "RewardRaised", "RewardOutOfRange", "RewardInvalid"
-"""Reasons: a function raised; a number that no score may be; a result that no reward worker of this job writes."""
+OUT_OF_RANGE, INVALID = "RewardOutOfRange", "RewardInvalid"
+"""Reasons: a number that no score may be; a result that no reward worker of this job writes."""
 
 
 def failure_of(result: RewardResult, *, functions: Collection[str]) -> tuple[str, str] | None:

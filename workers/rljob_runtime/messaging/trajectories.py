@@ -124,11 +124,6 @@ class TrajectoryStore:
         self._chunks: dict[str, dict[int, int]] = {}
         """Of each trajectory, the attempt of every chunk, by the chunk's sequence."""
 
-    @property
-    def dead_letters(self) -> int:
-        """Messages that did not decode, or whose chunks were gone, since this object was created."""
-        return self._refusals.counts.total()
-
     async def put(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories in as few messages as the payload limit allows; all are acknowledged on return.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -14,8 +14,6 @@ _Seconds = Annotated[float, Field(ge=0, strict=False)]
 class LengthOptions(EngineOptions):
     """How long emulated responses are: log-normal, with a factor that siblings share."""
 
-    distribution: Literal["lognormal"] = "lognormal"
-    """Shape of the distribution of the lengths."""
     median: Annotated[float, Field(gt=0, strict=False)] = 220.0
     """Median length in tokens."""
     sigma: Annotated[float, Field(ge=0, strict=False)] = 0.8

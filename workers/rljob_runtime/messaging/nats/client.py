@@ -20,6 +20,8 @@ The private parts, each with its use, and what the public way would cost:
 - `Client._server_info`: its `server_id` tells one server process from another, its `cluster` whether the server is in
   one. There is no public way.
 
+The operator's client relies on one more behaviour, which `rljob_operator.reconcile.nats_connection` describes.
+
 `tests/runtime/messaging/test_nats_private_parts.py` names the part that a new release of nats-py lacks, and
 `pyproject.toml` admits no release that has not passed it. The contract suite of the message store runs on this client,
 through killed servers.
