@@ -35,6 +35,7 @@ from rljob_core.actions import (
     PipelineChanged,
     ProgressFound,
     ProgressListed,
+    RetireEngine,
     RewardsComplete,
     RewardsSeen,
     SendToEngine,
@@ -47,7 +48,16 @@ from rljob_core.actions import (
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState
-from rljob_core.messages import EngineDied, EngineGone, Fence, Finish, RewardResult, TrainerReady, TrainerWork
+from rljob_core.messages import (
+    EngineDied,
+    EngineGone,
+    Fence,
+    Finish,
+    MicroBatch,
+    RewardResult,
+    TrainerReady,
+    TrainerWork,
+)
 from rljob_core.planner import Planner, prime_suspect
 from rljob_core.planner.engines import RESEND_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
@@ -108,6 +118,8 @@ class Model:
         self.innocent_deaths = deaths
         self.lossy = losses > 0
         self.ledger: list[RecordBatch] = []
+        self.digests: list[str] = []
+        """Of each batch in the ledger, unique: a batch that takes the place of a lost one has another."""
         self.void: set[int] = set()
         """Indices of the batches in the ledger that a replaced coordinator appended."""
         self.truth = Truth()
@@ -133,7 +145,7 @@ class Model:
         self.events: list[Observation] = []
         self.late: list[tuple[int, Action]] = []
         """Actions, with their epoch, of a replaced coordinator that has not executed them yet."""
-        self.sequence = 0
+        self.sequence = self.appended = 0
         self.instances = 0
         self.replaced: Planner | None = None
         """The planner of a coordinator that does not know yet that it was replaced."""
@@ -346,16 +358,32 @@ class Model:
     def _perform(self, decision: Any, *, dies: bool = False) -> None:
         records = decision.records[: self.stored] if dies else decision.records
         if records:
-            self.ledger.append(RecordBatch(self.planner.state.writer, records))
+            self._append(RecordBatch(self.planner.state.writer, records))
             for record in records:
                 self.truth.observe(record)
+                if isinstance(record, StepCommitted):
+                    require(
+                        record.ledger in self.digests, f"[ledger] version {record.version} names a lost one"
+                    )
         if dies and len(records) < len(decision.records):
             return  # the coordinator dies after storing a part of them
+        actions = [self._with_digest(action) for action in decision.actions]
         if dies:
-            self.late = [*self.late, *((self.planner.epoch, action) for action in decision.actions)]
+            self.late = [*self.late, *((self.planner.epoch, action) for action in actions)]
             return
-        for action in decision.actions:
+        for action in actions:
             self._act(action, self.planner.epoch)
+
+    def _append(self, batch: RecordBatch) -> None:
+        self.ledger.append(batch)
+        self.appended += 1
+        self.digests.append(str(self.appended))
+
+    def _with_digest(self, action: Action) -> Action:
+        """An action as the coordinator performs it: a micro-batch names the ledger's end."""
+        if isinstance(action, SendToTrainer) and isinstance(action.message, MicroBatch):
+            return replace(action, message=replace(action.message, ledger=self.digests[-1]))
+        return action
 
     def _act(self, action: Action, epoch: int) -> None:
         match action:
@@ -382,6 +410,8 @@ class Model:
             case DropProgress():
                 for trajectory in action.trajectories:
                     self.progress.pop(trajectory, None)
+            case RetireEngine():
+                self.planner.context.liveness.retired.discard(action.engine)  # it reads of that at once
             case CheckRewards():
                 self.sequence += 1
                 self.rewards[self.sequence] = RewardsComplete(action.number, self.sequence)
@@ -507,12 +537,12 @@ class Model:
                 assert self.replaced is not None
                 decision = self.replaced.decide([EngineGone(name) for name in self.engines], 0.0)
                 self.void.add(len(self.ledger))
-                self.ledger.append(RecordBatch(self.replaced.state.writer, decision.records))
+                self._append(RecordBatch(self.replaced.state.writer, decision.records))
                 self.replaced = None
 
     def _cut(self, messages: int) -> None:
         """The ledger's server dies and loses its last messages; a new coordinator starts."""
-        del self.ledger[-messages:]
+        del self.ledger[-messages:], self.digests[-messages:]
         self.void = {place for place in self.void if place < len(self.ledger)}
         self.truth.account = LedgerAccount()
         for place, batch in enumerate(self.ledger):

@@ -10,6 +10,7 @@ from rljob_core.records import (
     GroupAborted,
     GroupReserved,
     StepCommitted,
+    StepRestored,
 )
 from rljob_core.trajectory import group_of
 
@@ -32,11 +33,13 @@ def check_history(world) -> None:
                 spans[record.trajectory] = record.span
             case GroupAborted():
                 aborted[record.group] += 1
-            case StepCommitted():
-                for part in record.micro_batches:
-                    for trajectory in part:
-                        consumed[trajectory] += 1
-                        assert record.version - 1 - spans[trajectory].min <= stamps[record.version - 1]
+            case (
+                StepCommitted(version=version, micro_batches=parts)
+                | StepRestored(commit=StepCommitted(version=version, micro_batches=parts))
+            ):
+                for trajectory in (t for part in parts for t in part):
+                    consumed[trajectory] += 1
+                    assert version - 1 - spans[trajectory].min <= stamps[version - 1]
     assert all(n == 1 for n in consumed.values())
     done = Counter(group_of(t) for t in consumed)
     for group, siblings in planned.items():

@@ -236,6 +236,7 @@ class ModelTrainer:
             "",
             digest,
             digest,
+            ledger=message.ledger,
         )
         durable(self.proposal, dict(self.read))
         self.version, self.manifest, self.fed, self.read = version, digest, [], {}

@@ -19,6 +19,7 @@ class Mutant:
         slow: whether that walk delays one trajectory.
         poison: whether one of its groups kills engines.
         store: whether a store that is small for the job detects the mutant.
+        seed: of a simulated job that detects the mutant, tried first; one that few of them detect.
     """
 
     module: str
@@ -29,6 +30,7 @@ class Mutant:
     slow: bool = False
     poison: bool = False
     store: bool = False
+    seed: int | None = None
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -287,6 +289,25 @@ MUTANTS: dict[str, Mutant] = {
         "        except (JobFailed, MemoryError) as error:\n",
         "        except JobFailed as error:\n",
         by=("simulation",),
+    ),
+    "a step is proposed before the log is durable": Mutant(
+        "rljob_runtime.roles.trainer.trainer",
+        "            await asyncio.to_thread(self._consumed_log.sync)\n",
+        "            asyncio.get_running_loop().call_later(5.0, self._consumed_log.sync)\n",
+        by=("simulation",),
+    ),
+    "a line that a power cut has cut off is continued": Mutant(
+        "rljob_runtime.roles.trainer.micro_batches",
+        "        self._cut_incomplete_line()\n",
+        "",
+        by=("simulation",),
+    ),
+    "the removal of a key by the coordinator counts as the engine's death": Mutant(
+        "rljob_core.planner.liveness",
+        "        if engine not in self.retired:\n",
+        "        if True:\n",
+        by=("simulation",),
+        seed=384,
     ),
     "rollouts start below the minVersion": Mutant(
         "rljob_runtime.roles.rollout.assignments",

@@ -97,14 +97,14 @@ def caught_by_model(mutant: Mutant) -> str:
     return ""
 
 
-def caught_by_simulation(_: Mutant) -> str:
+def caught_by_simulation(mutant: Mutant) -> str:
     """Simulate whole jobs with the imported protocol; return the first error, or "" if there is none."""
     import logging
 
     from simulation import outcome
 
     logging.disable()
-    for seed in range(SEEDS):
+    for seed in (*(() if mutant.seed is None else (mutant.seed,)), *range(SEEDS)):
         error = outcome(seed)[1]
         if error:
             return f"seed {seed}: {error.splitlines()[0]}"

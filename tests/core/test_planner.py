@@ -36,6 +36,7 @@ from rljob_core.messages import (
 )
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.engines import REJECTED_HEARTBEATS
+from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import (
     BufferOpened,
@@ -52,6 +53,7 @@ from rljob_core.records import (
     Rewarded,
     SiblingReset,
     StepCommitted,
+    StepRestored,
     TrainerAttempt,
     Writer,
     decode_batch,
@@ -378,9 +380,23 @@ def test_a_proposal_survives_the_coordinator_that_should_have_committed_it():
     world.restart_coordinator("c2")
     world.trainer_version, world.manifest = 1, "m1"
     decision = world.planner.decide([TrainerReady(1, world.planner.epoch, 1, proposal)], 0.0)
-    assert decision.records[0] == proposal
+    # The ledger that its manifest names may be lost.
+    assert decision.records[0] == StepRestored(proposal, moved={}, dropped=())
     assert isinstance(decision.records[1], TrainerAttempt)
     assert world.planner.state.version == 1
+
+
+def test_the_removal_of_a_key_by_the_coordinator_itself_is_no_other_loss_of_the_engine():
+    world = World(job_config(steps=2), engines=1, slots=4)
+    world.start()
+    (engine,) = world.engines.values()
+    world.beat(LEASE_HEARTBEATS + 1, heard=False)  # then it signals, and lives
+    lost = len([r for r in records(world) if isinstance(r, SiblingReset)])
+    assert lost > 0
+    world.observe(SignalSeen(engine.name, None))
+    assert len([r for r in records(world) if isinstance(r, SiblingReset)]) == lost
+    world.observe(SignalSeen(engine.name, None))  # this one is another's
+    assert len([r for r in records(world) if isinstance(r, SiblingReset)]) > lost
 
 
 def test_a_lost_payload_aborts_its_group_and_the_step_takes_another():

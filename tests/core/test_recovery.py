@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from exploration import small_job
+from interleavings import Model
 from world import World, job_config
 
 from rljob_core.actions import StoresRead
+from rljob_core.messages import MicroBatch
 from rljob_core.planner import Planner
 from rljob_core.records import RecordBatch, StepCommitted, StepRestored
 
@@ -142,3 +146,30 @@ def test_the_other_groups_of_the_buffer_continue_elsewhere(world: World) -> None
     for buffer in planner.state.buffers.buffers.values():
         assert len(buffer.entries) <= buffer.capacity
         assert all(buffer.admits(entry.base) for entry in buffer.entries.values())
+
+
+def test_a_step_that_names_a_lost_part_of_the_ledger_is_restored() -> None:
+    """Its micro-batch was sent again, and the ledger lost what it had got between the two messages."""
+    model = Model(small_job(pipeline={"maxStaleness": 2}), losses=2, restless=True)
+
+    def go_on(until: Callable[[], object], *, without: str = "train") -> None:
+        while not until():
+            choices = [c for c in model.choices() if c[0] not in {"beat", "report", without}]
+            model.do(min(choices, key=lambda choice: choice[0] == "finish"))
+
+    def is_assigned() -> bool:
+        return any(isinstance(message, MicroBatch) for message in model.trainer.inbox)
+
+    go_on(is_assigned, without="")
+    model.do(("lose training", ""))
+    length = len(model.ledger)
+    go_on(lambda: len(model.ledger) > length)
+    model.do(("report", ""))
+    go_on(is_assigned)
+    model.do(("cut", str(len(model.ledger) - length)))
+    assert model.planner.state.micro_batches
+    go_on(lambda: model.planner.state.version, without="")
+    written = [record for batch in model.ledger for record in batch.records]
+    (restored,) = [record for record in written if isinstance(record, StepRestored)]
+    assert restored.commit.ledger not in model.digests
+    go_on(lambda: model.finished, without="")

@@ -192,7 +192,8 @@ def _chain(job: Job, state: JobState) -> list[WeightManifest]:
 
 def _fed(job: Job) -> Iterator[FedMicroBatch]:
     for path in sorted((job.folder / "trainer").glob("attempt-*.jsonl")):
-        yield from map(FED.validate_json, path.read_bytes().splitlines())
+        whole, _, _ = path.read_bytes().rpartition(b"\n")  # a line that a power cut has cut off was never fed
+        yield from map(FED.validate_json, whole.splitlines())
 
 
 def _check_consumed(job: Job, chain: list[WeightManifest], fed: list[FedMicroBatch]) -> None:

@@ -21,6 +21,7 @@ import virtual_time
 from faulty_store import Faults, FaultyStore
 from mislabelling import GarblingEngine, MislabellingStore
 from poison import Poison, PoisonedEngine, any_poison
+from power import Disk
 from proof import prove, require
 from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
@@ -86,6 +87,7 @@ class Mishaps:
         freezes: how often a role is stopped for longer than every timeout, and then continues.
         drains: how often an engine is asked to stop and hands over its work.
         cuts: how often the server's machine dies and loses the ends of its streams.
+        power_cuts: how often the machine dies that everything runs on, and the trainer's log loses its end, too.
         change: new pipeline settings that the user sets once; None for no change.
         poison: what kills each engine that generates it, or cannot be scored; None for nothing.
         unlearnable: what no trainer can learn from; None for nothing.
@@ -99,6 +101,7 @@ class Mishaps:
     freezes: int = 0
     drains: int = 0
     cuts: int = 0
+    power_cuts: int = 0
     change: PipelineSpec | None = None
     poison: Poison | None = None
     unlearnable: Unlearnable | None = None
@@ -128,6 +131,7 @@ class Job:
         self.server = MemoryServer() if server is None else server
         self.render = render
         self.stored = MemoryTransport()
+        self.disk = Disk(folder / "trainer")
         self.store = MemoryStore(self.server, subject=config.subject)
         self.tasks: dict[str, asyncio.Task[Any]] = {}
         self.lines: dict[str, FaultyStore] = {}
@@ -145,6 +149,7 @@ class Job:
         self.cut_after_end = False
         """Whether the ledger had the job's end at a cut, so that the trainer may have been asked to finish."""
         self.poisoning = random.Random(str(mishaps.poison))
+        self.powering = random.Random(f"power {chance.getstate()}")
         self.reports: list[asyncio.Task[None]] = []
         """Reports of deaths that are on their way."""
         self.suspects: set[str] = set()
@@ -153,7 +158,7 @@ class Job:
     @property
     def calm(self) -> bool:
         """Whether the network and the server never lose heartbeats."""
-        return not self.mishaps.faults.cut_off and not self.mishaps.cuts
+        return not (self.mishaps.faults.cut_off or self.mishaps.cuts or self.mishaps.power_cuts)
 
     # ------------------------------------------------------------------------------------------ roles
 
@@ -309,6 +314,16 @@ class Job:
             await asyncio.sleep(self.chance.expovariate(1 / 4.0))
             what()
 
+    async def _lose_power(self) -> None:
+        """Power cuts, spread over the first minutes: most in a step whose log is not synced."""
+        for _ in range(self.mishaps.power_cuts):
+            await asyncio.sleep(self.powering.expovariate(1 / 8.0))
+            patience = self.powering.choice([0, 200, 200])
+            while patience and self.disk.is_synced():
+                await asyncio.sleep(0.1)
+                patience -= 1
+            self._cut_power()
+
     def _die(self) -> None:
         role = self.chance.choice(sorted(self.tasks))
         self.happened[f"death {role.partition('-')[0]}"] += 1
@@ -368,6 +383,19 @@ class Job:
         for store in self.lines.values():
             store.line.cut_off(self.chance.uniform(0.5, 5.0))
 
+    def _cut_power(self) -> None:
+        """All processes die, and streams and the trainer's log lose what was not synced."""
+        self.happened["power cut"] += 1
+        self._cut()
+        for role in sorted(self.tasks):
+            self._suspect(role)
+            self.tasks[role].cancel()
+        for zombie in self.zombies:
+            zombie.cancel()
+        self.happened["bytes of the log lost"] += self.disk.cut_power(self.powering)
+        # A newest status that was lost with it gives the next gang the number of one that died.
+        self.instances["trainer"] -= self.powering.choice([0, 0, 1])
+
     def _change(self) -> None:
         self.happened["change"] += 1
         spec = self.config.spec.model_copy(update={"pipeline": self.mishaps.change})
@@ -384,17 +412,20 @@ class Job:
         """
         for role in ("coordinator", "reward", "trainer", *(f"rollout-{n}" for n in range(self.engines))):
             self.start(role)
-        wrong = asyncio.create_task(self._go_wrong(), name="mishaps")
+        wrong = [asyncio.create_task(self._go_wrong(), name="mishaps")]
+        if self.mishaps.power_cuts:
+            wrong.append(asyncio.create_task(self._lose_power(), name="power cuts"))
         try:
             await self.done.wait()
         finally:
             self.stop.set()
-            everything = [wrong, *self.tasks.values(), *self.zombies, *self.reports]
+            everything = [*wrong, *self.tasks.values(), *self.zombies, *self.reports]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
-        if wrong.done() and not wrong.cancelled() and (error := wrong.exception()) is not None:
-            raise error
+        for task in wrong:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
         if self.failure is not None:
             raise self.failure
 
@@ -479,6 +510,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         unlearnable=any_unlearnable(rare, prompts=steps * data["promptsPerStep"]),
         mislabelled=f"g{rare.randrange(3)}" if rare.random() < 0.1 else "",
         garbled=f"g{rare.randrange(3)}" if rare.random() < 0.1 else "",
+        power_cuts=rare.choice([0, 0, 0, 0, 1, 2]),
         faults=faults,
     )
     return config, mishaps, chance.randint(1, 3)
@@ -500,7 +532,8 @@ def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | Non
         async def whole() -> Job:
             job = Job(chance, config, mishaps, engines=engines, folder=Path(folder))
             other = None if beside is None else asyncio.create_task(beside(job))
-            await job.run()
+            with job.disk.watched():
+                await job.run()
             if other is not None:
                 other.cancel()
                 await asyncio.gather(other, return_exceptions=True)

@@ -14,11 +14,18 @@ CHUNK = 50
 # Every commit runs these 200, so that two commits can be compared, and others in tests/search. `make nightly` runs the
 # first 2,000 here, and the first 20,000 by `make soak`.
 SEEDS = range(0, 2000 if run_all() else 200, CHUNK)
+FOUND = (384,)
+"""Seeds beyond the first 200 that have found errors."""
 
 
 @pytest.mark.parametrize("first", SEEDS)
 def test_whatever_happens_to_a_job_it_ends_and_the_proof_holds(first: int) -> None:
     check_outcomes(range(first, first + CHUNK))
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_has_found_errors_finds_none(seed: int) -> None:
+    check_outcomes([seed])
 
 
 def test_a_seed_is_one_run() -> None:
@@ -39,4 +46,6 @@ def test_the_seeds_cover_what_can_go_wrong() -> None:
     for what in ("refused: its", "refused: engine", "unlearnable named"):
         assert happened[what] > 0
     for what in ("twin trainer", "freeze coordinator", "freeze rollout", "cut", "coordinator Fenced"):
+        assert happened[what] > 0
+    for what in ("power cut", "bytes of the log lost"):
         assert happened[what] > 0

@@ -14,8 +14,8 @@ def unaltered(case: Case) -> Refuted:
     """Check that each message has the digest of itself and all before it, and that the manifests' digests are of these.
 
     A manifest has the digest that the ledger had when its step's last micro-batch was sent. The ledger must have had
-    it between the record of that micro-batch and the commit, unless the commit was restored because the ledger had lost
-    its end. An earlier digest would leave what follows it open to be rewritten.
+    it between the record of that micro-batch and the commit, unless the commit was restored: the ledger may have lost
+    that digest. An earlier digest would leave what follows it open to be rewritten.
     """
     found: list[Violation] = []
     seen: dict[str, int] = {}

@@ -15,6 +15,7 @@ from rljob_core.records import (
     GroupReserved,
     MicroBatchAssigned,
     StepCommitted,
+    StepRestored,
     decode_batch,
 )
 from rljob_core.spec import RLJobSpec
@@ -72,7 +73,8 @@ async def ledger(store: MemoryStore) -> list:
 
 async def check(roles: Roles) -> None:
     records = await ledger(roles.store)
-    commits = [r for r in records if isinstance(r, StepCommitted)]
+    steps = [r for r in records if isinstance(r, StepCommitted | StepRestored)]
+    commits = [r.commit if isinstance(r, StepRestored) else r for r in steps]
     assert [c.version for c in commits] == list(range(1, 7))
     consumed = Counter(t for c in commits for part in c.micro_batches for t in part)
     assert set(consumed.values()) == {1}
@@ -92,10 +94,7 @@ async def check(roles: Roles) -> None:
 
 
 async def check_testimony(store: MemoryStore, weights: WeightStore) -> None:
-    """Each manifest names the ledger as it was between its step's last assignment and its commit.
-
-    That may be before the claim of the coordinator that commits: it takes on a proposal that its predecessor left.
-    """
+    """Each manifest names the ledger as it was between its step's last assignment and its commit, unless restored."""
     last, seen, assigned = await store.last_sequence(Channel.LEDGER), {}, 0
     for message in await store.get(Channel.LEDGER, range(1, last + 1)):
         assert message is not None

@@ -37,6 +37,8 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     """An engine's heartbeat, or the removal of its key."""
     signal, liveness = seen.signal, context.liveness
     if signal is None:
+        if liveness.is_echo(seen.engine):
+            return
         if seen.engine not in liveness.leaving:
             lose_engine(context, seen.engine, "its signal was removed")
         return
@@ -44,7 +46,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     if view is None:
         if _is_superseded(context, signal):
             # Its last signal came late. Left in the bucket, the key would be read again and again.
-            context.act(RetireEngine(signal.engine))
+            _remove_signal(context, signal.engine)
             return
         view = _register(context, signal)
     liveness.renew(signal.engine)
@@ -216,7 +218,12 @@ def _retire(context: PlannerContext, engine: str, had: list[AttemptKey]) -> None
     if context.liveness.forget(engine) or had:
         context.liveness.removed[engine] = had
         context.metrics.engine_gone(engine)
-        context.act(RetireEngine(engine))
+        _remove_signal(context, engine)
+
+
+def _remove_signal(context: PlannerContext, engine: str) -> None:
+    context.liveness.retired.add(engine)
+    context.act(RetireEngine(engine))
 
 
 def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None:

@@ -32,6 +32,7 @@ class Liveness:
         removed: engines that were declared lost, with the (trajectory, attempt) pairs that they had. If one of them
             signals again, these are cancelled there.
         dead: engines whose process is known to have ended: a signal of theirs was sent before that.
+        retired: engines whose keys this coordinator has removed, and has not read of the removal.
     """
 
     engines: dict[str, EngineView] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Liveness:
     leaving: dict[str, int] = field(default_factory=dict)
     removed: dict[str, list[AttemptKey]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
 
     def renew(self, engine: str) -> None:
         """Restart the engine's lease, because the engine has sent a heartbeat."""
@@ -53,6 +55,18 @@ class Liveness:
         # of its pod has one, is dead.
         replaced = engine not in self.engines and self.of_pod(engine)
         return self.leases[engine] > (REPLACED_HEARTBEATS if replaced else LEASE_HEARTBEATS)
+
+    def is_echo(self, engine: str) -> bool:
+        """Whether the removal of an engine's key is this coordinator's own, which says nothing of the engine.
+
+        An engine that was declared lost and is alive may have signalled meanwhile. If it counted as lost once more, its
+        key would be removed once more, and so on, and each time would count as a death of what it generates. Should
+        this coordinator never read of its own removal, and take another's for it, the lease ends instead.
+        """
+        if engine not in self.retired:
+            return False
+        self.retired.remove(engine)
+        return True
 
     def forget(self, engine: str) -> bool:
         """Remove an engine and its lease; True if it had signalled."""

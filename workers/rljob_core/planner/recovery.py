@@ -29,7 +29,7 @@ def restore(context: PlannerContext, found: StoresRead) -> None:
     proven = {found.announced, *(p.parent for p in found.proposals)}
     while candidates := [p for p in found.proposals if _follows(context.state, p, proven)]:
         commit = max(candidates, key=lambda p: (p.manifest in proven, _gang_order(p), p.key))
-        context.emit(_restored(context.state, commit))
+        context.emit(restored(context.state, commit))
 
 
 def _follows(state: JobState, proposal: StepCommitted, proven: set[str]) -> bool:
@@ -61,7 +61,7 @@ def _has_ended(state: JobState, group: str) -> bool:
     return group not in state.groups and (prompt < state.next_prompt or prompt in state.restored)
 
 
-def _restored(state: JobState, commit: StepCommitted) -> StepRestored:
+def restored(state: JobState, commit: StepCommitted) -> StepRestored:
     """The record of a restored commit; other groups in its step's buffer move to the first buffer that admits them."""
     groups = commit.siblings
     room: Counter[int] = Counter()

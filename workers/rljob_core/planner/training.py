@@ -23,7 +23,7 @@ from rljob_core.messages import (
     TrainerReady,
     TrainingItem,
 )
-from rljob_core.planner import endings
+from rljob_core.planner import endings, recovery
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import CheckpointSaved, MicroBatchAssigned, StepCommitted, TrainerAttempt
@@ -115,7 +115,12 @@ def on_step_proposed(context: PlannerContext, event: StepProposed) -> None:
 
 
 def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
-    """Commit a step if it is exactly what the gang in charge was assigned; whether it was."""
+    """Commit a step if it is exactly what the gang in charge was assigned; whether it was.
+
+    A gang that has not heard of this coordinator follows an earlier one, and the server may have lost what that one
+    wrote last: newer attempts of the same trajectories, perhaps, and the part of the ledger that the manifest names.
+    Such a step is restored, like those that are found by their manifests when a coordinator takes charge.
+    """
     state, trainer = context.state, context.state.trainer
     if (
         trainer is None
@@ -130,7 +135,7 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
         return False
     siblings = [s for g in state.in_training() for s in state.groups[g].siblings]
     context.metrics.consumed(siblings, step=state.version)
-    context.emit(proposal)
+    context.emit(proposal if proposal.epoch == context.epoch else recovery.restored(state, proposal))
     for sibling in siblings:
         context.release(sibling)
     announce(context)

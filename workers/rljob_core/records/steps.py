@@ -73,7 +73,7 @@ class StepCommitted:
 
 @dataclass(frozen=True, slots=True)
 class StepRestored:
-    """A commit that the ledger has lost is restored from the version's manifest.
+    """A commit is restored that the ledger has lost, or of which it may have lost the records that led to it.
 
     Attributes:
         commit: the record that the manifest embeds.
