@@ -181,7 +181,8 @@ def _finished(folder: RunFolder, job: RLJob) -> bool:
 def _run(
     job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
 ) -> int:
-    from rljob_cli.run.run import Run, RunEnd, RunExit
+    from rljob_cli.run.run import Run
+    from rljob_cli.run.run_end import RunEnd, RunExit
     from rljob_cli.run.view import open_view
 
     job = identity.stamp(job)

@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
 from rljob_cli import faults
-from rljob_cli.faults import Fault, fault_of_words
 from rljob_cli.job_checks.job import check_pods
 from rljob_cli.job_checks.output_folder import LEAST_FREE_BYTES
 from rljob_cli.run import result_files
 from rljob_cli.run.memory_use import resident_bytes
 from rljob_cli.run.resume import reopen_failed
+from rljob_cli.run.run_end import RunEnd, RunExit
 from rljob_cli.run.run_progress import RunProgress
+from rljob_cli.run.stop_signals import StopSignals
 from rljob_cli.run.stream_follower import StreamFollower
 from rljob_cli.run.view import View
 from rljob_cli.run_folder.embedded_nats import start_nats
@@ -56,46 +54,8 @@ _STOP_SECONDS = 8.0
 """Seconds in which all processes end, so that this process ends within 10 s of the signal."""
 
 
-class RunExit(StrEnum):
-    """How a run ended, as written to `summary.json`."""
-
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    INTERRUPTED = "Interrupted"
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """How a run ended, a message about it, and what was at fault if it failed."""
-
-    exit: RunExit
-    message: str = ""
-    fault: Fault | None = None
-
-    @classmethod
-    def failed(cls, message: str, fault: Fault | None = None) -> RunEnd:
-        """A failure; if the fault is not given, it is what the message says."""
-        return cls(RunExit.FAILED, message, fault or fault_of_words(message))
-
-
 class _OutputLost(Exception):
     """The output folder can no longer be written."""
-
-
-class Signals:
-    """The first SIGINT, SIGTERM or SIGHUP requests an orderly stop, the second cancels the task at once."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self._task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._take)
-
-    def _take(self) -> None:
-        if self.asked.is_set() and self._task is not None:
-            self._task.cancel()
-        self.asked.set()
 
 
 class Run:
@@ -129,7 +89,7 @@ class Run:
 
     async def run(self) -> RunEnd:
         """Run until the job is finished, a signal comes or the folder is lost, and end all processes."""
-        signals = Signals()
+        signals = StopSignals()
         cluster = LocalCluster(self._folder.path, self._environment, on_event=self._event)
         end = RunEnd(RunExit.INTERRUPTED)
         self._view.note(f"starting; what each process says goes to {self._folder.path / 'logs'}")
@@ -146,7 +106,7 @@ class Run:
             self._metrics.close()
         return self._finish(end)
 
-    async def _work(self, cluster: LocalCluster, signals: Signals) -> RunEnd:
+    async def _work(self, cluster: LocalCluster, signals: StopSignals) -> RunEnd:
         """Run the job until it ends or a signal comes."""
         work = asyncio.create_task(self._until_finished(cluster))
         asked = asyncio.create_task(signals.asked.wait())

@@ -74,3 +74,13 @@ def end_of_batch(status: Received) -> tuple[int, int]:
             raise Interrupted("no server has the stream now")
         case code:
             raise JetStreamError({"code": code or 0, "description": headers.get("Description", "")})
+
+
+def status_of(answer: Received) -> str:
+    """The server's status in place of an answer; empty for an answer.
+
+    A stored message has the server's header with its sequence. Its other headers are its writer's, who may have named
+    one "Status".
+    """
+    headers = answer.headers or {}
+    return "" if answer.data or "Nats-Sequence" in headers else headers.get("Status", "")

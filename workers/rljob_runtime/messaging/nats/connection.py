@@ -11,21 +11,20 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import nats.errors
-from nats.aio.client import RawCredentials
 from nats.aio.subscription import Subscription
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.nats_trust import tls_options
-from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed
+from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed, status_of
 from rljob_runtime.messaging.nats.client import EagerClient, Received
-from rljob_runtime.messaging.nats.requests import PendingRequests
+from rljob_runtime.messaging.nats.connecting import credentials_of, text_of, within
+from rljob_runtime.messaging.nats.connection_state import ConnectionState
+from rljob_runtime.messaging.nats.requests import DirectGetBatch, PendingRequests
 
 T = TypeVar("T")
 
@@ -36,37 +35,18 @@ _RETRY_WAIT = 0.05
 #: A server that leaves two pings unanswered is given up at the third: of a cluster, another one answers. That is before
 #: a cluster elects another leader (4 s).
 _PING_SECONDS = 1.5
-#: Seconds after which a cancellation that had no effect is repeated.
-_CANCEL_AGAIN = 0.5
 _NO_RESPONDERS = "503"
-_CREDENTIALS = "-----BEGIN"
 #: The server's error for credentials that it does not accept, in lower case.
 _REFUSED = "authorization violation"
 #: The server's error for a subject that the credentials do not allow, in lower case.
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(?P<subject>[^"]*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class DirectGetBatch:
-    """Stored messages with which JetStream answers one request.
-
-    Attributes:
-        messages: those that have arrived.
-        end: the status after the last message. Raises `Interrupted` if nothing arrived in time, and `JetStreamError` if
-            the server does not let this user ask.
-    """
-
-    messages: Sequence[Received]
-    end: asyncio.Future[Received]
-
-    def drop(self) -> None:
-        """Stop waiting for the answer."""
-        if not self.end.cancel() and not self.end.cancelled():
-            self.end.exception()  # else asyncio logs it as never retrieved
-
-
 class Connection:
     """A connection that is restored after every loss.
+
+    Attributes:
+        state: whether it exists now, and for how long its users wait for it.
 
     Args:
         url: of the server.
@@ -88,21 +68,13 @@ class Connection:
         connect: float | None = None,
     ) -> None:
         self.url = url
-        raw = credentials is not None and credentials.startswith(_CREDENTIALS)
-        self._credentials = RawCredentials(credentials) if raw else credentials
+        self._credentials = credentials_of(credentials)
         self._inbox_prefix = inbox
-        self.patience = patience
         self._connect_seconds = patience if connect is None else connect
         self._requests = PendingRequests(attempt, self._post)
         self._client = EagerClient()
-        self._connected = asyncio.Event()
-        self._closing = False
-        self._lost_at = 0.0
-        self._last_error: Exception | None = None
         self._inbox = ""
-        self._listeners: set[Callable[[], None]] = set()
-        #: Number of connections so far: a server may have dropped the state of an older one.
-        self.generation = 0
+        self.state = ConnectionState(url, patience=patience, client_closed=lambda: self._client.is_closed)
 
     async def open(self) -> None:
         """Connect.
@@ -110,12 +82,12 @@ class Connection:
         Raises:
             StoreUnavailable: the server could not be reached in time.
         """
-        self._lost_at = asyncio.get_running_loop().time()
+        self.state.begin()
         try:
             await self._connect_within(self._connect_seconds)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
-            reason = self._last_error or error
+            reason = self.state.error or error
             raise StoreUnavailable(f"no nats-server answers at {self.url}: {reason!r}") from error
         except asyncio.CancelledError:
             await self._abandon()
@@ -125,56 +97,33 @@ class Connection:
         await self._on_connected()
 
     async def _connect_within(self, seconds: float) -> None:
-        """Connect, or raise what the last try raised, or TimeoutError.
-
-        nats-py tries for ever and waits by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that
-        comes in the same turn of the event loop as an error. Therefore the attempt is cancelled until it ends.
-        """
-        connecting = asyncio.create_task(
-            self._client.connect(
-                self.url,
-                user_credentials=self._credentials,
-                **tls_options(self.url, self._credentials_text()),
-                inbox_prefix=self._inbox_prefix,
-                error_cb=self._on_error,
-                disconnected_cb=self._on_lost,
-                reconnected_cb=self._on_connected,
-                closed_cb=self._on_closed,
-                connect_timeout=2,
-                reconnect_time_wait=_RECONNECT_WAIT,  # type: ignore[arg-type]
-                max_reconnect_attempts=-1,
-                ping_interval=_PING_SECONDS,  # type: ignore[arg-type]
-            )
+        connecting = self._client.connect(
+            self.url,
+            user_credentials=self._credentials,
+            **tls_options(self.url, text_of(self._credentials)),
+            inbox_prefix=self._inbox_prefix,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_lost,
+            reconnected_cb=self._on_connected,
+            closed_cb=self._on_closed,
+            connect_timeout=2,
+            reconnect_time_wait=_RECONNECT_WAIT,  # type: ignore[arg-type]
+            max_reconnect_attempts=-1,
+            ping_interval=_PING_SECONDS,  # type: ignore[arg-type]
         )
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.shield(connecting)
-        finally:
-            while not connecting.done():
-                connecting.cancel()
-                await asyncio.wait({connecting}, timeout=_CANCEL_AGAIN)
-            if not connecting.cancelled():
-                connecting.exception()  # else asyncio logs it as never retrieved
-
-    def _credentials_text(self) -> str:
-        """What the credentials file holds; empty if it cannot be read, which connecting then reports."""
-        if isinstance(self._credentials, RawCredentials):
-            return str(self._credentials)
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return Path(self._credentials).read_text(encoding="utf-8") if self._credentials else ""
-        return ""
+        await within(seconds, connecting)
 
     async def close(self) -> None:
         """Flush what was sent and disconnect; waits two seconds at most for a server that does not answer."""
-        self._closing = True
-        if self._connected.is_set():
+        self.state.closing = True
+        if self.state.connected:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
                 self._client.write()
                 await self._client.flush(timeout=2)
         await self._abandon()
 
     async def _abandon(self) -> None:
-        self._closing = True
+        self.state.closing = True
         with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
             async with asyncio.timeout(2):
                 await self._client.close()
@@ -188,11 +137,10 @@ class Connection:
         Raises:
             StoreUnavailable: it still raises `Interrupted` after `patience` seconds, or the server refuses.
         """
-        deadline = asyncio.get_running_loop().time() + self.patience
+        deadline = asyncio.get_running_loop().time() + self.state.patience
         while True:
             try:
-                if not self._connected.is_set():
-                    await self.until_connected(deadline)
+                await self.state.until_connected(deadline)
                 return await attempt()
             except (Interrupted, nats.errors.Error) as error:
                 if self._client.is_closed or asyncio.get_running_loop().time() > deadline:
@@ -210,7 +158,7 @@ class Connection:
             Interrupted: no answer arrived.
         """
         answer = await self._ask(subject, data, headers, repeated=repeated)
-        if _status(answer) == _NO_RESPONDERS:
+        if status_of(answer) == _NO_RESPONDERS:
             raise Interrupted(f"nobody listens on {subject}")
         return answer
 
@@ -227,7 +175,7 @@ class Connection:
                 *(self._ask(subject, body, None) for body in some), return_exceptions=True
             )
             for body, answer in zip(some, asked, strict=True):
-                if isinstance(answer, Received) and not _status(answer):
+                if isinstance(answer, Received) and not status_of(answer):
                     answers.append(answer)
                 else:
                     # Rare: an error, an empty answer, or no answer.
@@ -302,11 +250,6 @@ class Connection:
             await self._client.forget(subscription)
 
     @property
-    def connected(self) -> bool:
-        """Whether there is a connection now."""
-        return self._connected.is_set()
-
-    @property
     def server(self) -> str:
         """Id of the server process: the files of another process may lack what this one has acknowledged."""
         return self._client.server_id
@@ -321,42 +264,6 @@ class Connection:
         """Bytes of a message, headers included."""
         return self._client.max_payload
 
-    # ------------------------------------------------------------------------------------ its state
-
-    async def until_connected(self, deadline: float) -> None:
-        """Return once connected.
-
-        Raises:
-            Interrupted: it is not connected by `deadline` (event loop time).
-            StoreUnavailable: closed.
-        """
-        if self._connected.is_set():
-            return
-        if self._closing or self._client.is_closed:
-            raise StoreUnavailable(f"the connection to {self.url} is closed: {self._last_error!r}")
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._connected.wait()
-        except TimeoutError as error:
-            raise Interrupted(f"not connected: {self._last_error!r}") from error
-
-    def check_patience(self) -> None:
-        """Raise `StoreUnavailable` if the connection is closed, or was lost more than `patience` seconds ago."""
-        if self._closing or self._client.is_closed:
-            raise StoreUnavailable(f"the connection to {self.url} is closed: {self._last_error!r}")
-        if not self._connected.is_set():
-            away = asyncio.get_running_loop().time() - self._lost_at
-            if away > self.patience:
-                raise StoreUnavailable(f"no nats-server at {self.url} for {away:.0f} s: {self._last_error!r}")
-
-    def bounded(self, seconds: float) -> float:
-        """`seconds`; while the connection is lost, no more than what remains of `patience`."""
-        if self._connected.is_set():
-            return seconds
-        return min(
-            seconds, max(self._lost_at + self.patience - asyncio.get_running_loop().time(), 0.0) + 0.01
-        )
-
     @contextlib.asynccontextmanager
     async def hearing(self, subject: str, handler: Callable[[Received], None]) -> AsyncIterator[None]:
         """See `hear`."""
@@ -367,53 +274,30 @@ class Connection:
             if subscription is not None:
                 await self.unsubscribe(subscription)
 
-    @contextlib.contextmanager
-    def listening(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` whenever the connection is lost, back or closed."""
-        self._listeners.add(wake)
-        try:
-            yield
-        finally:
-            self._listeners.discard(wake)
+    # ------------------------------------------------------------------------------------ its state
 
     def _interrupt(self) -> None:
-        self._connected.clear()
         self._requests.interrupt()
-        for wake in list(self._listeners):
-            wake()
+        self.state.interrupted()
 
     def _on_answer(self, message: Received) -> None:
         self._requests.answer(message.subject[len(self._inbox) :], message)
 
     async def _on_error(self, error: Exception) -> None:
         # A server that refuses credentials closes the connection while we still write.
-        if not (isinstance(error, OSError) and _REFUSED in str(self._last_error).lower()):
-            self._last_error = error
+        if not (isinstance(error, OSError) and _REFUSED in str(self.state.error).lower()):
+            self.state.error = error
         if "permissions violation" in str(error).lower():
             log.warning("%s", error)
         if denied := _FORBIDDEN.search(str(error).lower()):
             self._requests.forbid(denied["subject"], str(error))
 
     async def _on_lost(self) -> None:
-        self._lost_at = asyncio.get_running_loop().time()
-        self._interrupt()
+        self._requests.interrupt()
+        self.state.lost()
 
     async def _on_connected(self) -> None:
-        self._last_error = None
-        self.generation += 1
-        self._connected.set()
-        for wake in list(self._listeners):
-            wake()
+        self.state.restored()
 
     async def _on_closed(self) -> None:
         self._interrupt()
-
-
-def _status(answer: Received) -> str:
-    """The server's status in place of an answer; empty for an answer.
-
-    A stored message has the server's header with its sequence. Its other headers are its writer's, who may have named
-    one "Status".
-    """
-    headers = answer.headers or {}
-    return "" if answer.data or "Nats-Sequence" in headers else headers.get("Status", "")

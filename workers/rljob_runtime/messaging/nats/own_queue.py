@@ -76,7 +76,7 @@ class OwnQueue:
         self._waiting: deque[OwnDelivery] = deque()
         self._settled = RecentKeys(_REMEMBERED)
         self._one_at_a_time = asyncio.Lock()
-        self._generation = connection.generation
+        self._generation = connection.state.generation
         self._reader = self._new_reader()
 
     def _new_reader(self) -> OrderedReader:
@@ -86,7 +86,7 @@ class OwnQueue:
         """Read everything that is stored, as if nothing had been delivered."""
         self._waiting.clear()
         self._reader.close()
-        self._generation = self._connection.generation
+        self._generation = self._connection.state.generation
         self._reader = self._new_reader()
 
     async def open(self) -> None:
@@ -97,13 +97,13 @@ class OwnQueue:
         """At least one message as soon as there is one; none after `timeout` seconds."""
         deadline = asyncio.get_running_loop().time() + timeout
         async with self._one_at_a_time:
-            with self._connection.listening(self._wake):
+            with self._connection.state.listening(self._wake):
                 try:
                     async with asyncio.timeout_at(deadline):
                         while not self._waiting:
                             await self._read()
                 except TimeoutError:
-                    self._connection.check_patience()
+                    self._connection.state.check_patience()
             return self._take(messages, max_bytes)
 
     def add(self, delivery: OwnDelivery) -> None:
@@ -120,7 +120,7 @@ class OwnQueue:
             self._connection.send(f"$JS.API.STREAM.MSG.DELETE.{self._stream}", body)
 
     async def _read(self) -> None:
-        if self._generation != self._connection.generation:
+        if self._generation != self._connection.state.generation:
             self._begin_again()
         server = self._connection.server
         try:
@@ -128,7 +128,7 @@ class OwnQueue:
         except StreamCut:
             self._begin_again()
             return
-        if self._generation != self._connection.generation:
+        if self._generation != self._connection.state.generation:
             return
         for received, sequence in found:
             suffix = self._suffix_of((received.headers or {})["Nats-Subject"])

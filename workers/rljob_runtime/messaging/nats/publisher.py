@@ -110,13 +110,13 @@ class Publisher:
         and on one connection the sequence is enough. In a cluster, two servers would have to come back with older files
         between the two requests.
         """
-        generation = self._connection.generation
+        generation = self._connection.state.generation
         newest = await self._newest(channel)
         identity = None if newest is None else (newest[0].headers or {}).get(MESSAGE_ID)
         if newest is None or identity != head[_EXPECTED_ID]:
             words = f"the newest message is {identity}, not {head[_EXPECTED_ID]}"
             raise JetStreamError({"code": 400, "err_code": _WRONG_ID, "description": words})
-        if generation != self._connection.generation:
+        if generation != self._connection.state.generation:
             raise Interrupted("the connection was lost")
         conditions = {"Nats-Expected-Last-Sequence": str(newest[1]), **head}
         del conditions[_EXPECTED_ID]

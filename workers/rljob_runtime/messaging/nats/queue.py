@@ -111,7 +111,7 @@ class NatsQueue:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with self._one_at_a_time:
-            with self._connection.listening(self._arrivals.changed.set):
+            with self._connection.state.listening(self._arrivals.changed.set):
                 limit = min(max_bytes, PULL_BYTES)
                 while True:
                     # Messages that arrived too late for the previous fetch.
@@ -119,7 +119,7 @@ class NatsQueue:
                         return self._take(messages)
                     left = deadline - loop.time()
                     if left <= 0:
-                        self._connection.check_patience()
+                        self._connection.state.check_patience()
                         return []
                     status = await self._pull(messages, limit, deadline)
                     if status is None:
@@ -134,10 +134,10 @@ class NatsQueue:
         """Pull until the batch is full or a status ends it, which is returned."""
         loop = asyncio.get_running_loop()
         try:
-            await self._connection.until_connected(deadline)
+            await self._connection.state.until_connected(deadline)
         except Interrupted:
             return None
-        generation = self._connection.generation
+        generation = self._connection.state.generation
         wanted = messages if max_bytes else 1
         self._pulls += 1
         # With `no_wait` and `expires` the server answers with what it has, or waits for the first message.
@@ -176,11 +176,11 @@ class NatsQueue:
             patience = (
                 _QUIET_SECONDS if self._arrivals.messages else min(late - loop.time(), _SILENCE_SECONDS)
             )
-            if generation != self._connection.generation or not await self._arrivals.wait(
-                self._connection.bounded(patience)
+            if generation != self._connection.state.generation or not await self._arrivals.wait(
+                self._connection.state.bounded(patience)
             ):
                 break
-            self._connection.check_patience()
+            self._connection.state.check_patience()
         return None
 
     def _take(self, messages: int) -> list[NatsDelivery]:

@@ -20,8 +20,9 @@ from rljob_core.stream_names import stored_subject
 from rljob_runtime.messaging.nats.announced import Announced
 from rljob_runtime.messaging.nats.answers import Interrupted, end_of_batch
 from rljob_runtime.messaging.nats.client import Received
-from rljob_runtime.messaging.nats.connection import Connection, DirectGetBatch
+from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import NANOSECONDS, PULL_BYTES, get_from_leader, message_of
+from rljob_runtime.messaging.nats.requests import DirectGetBatch
 
 _BATCH_MESSAGES = 1024
 #: The server that was asked may be another one than that of the connection, and die while the connection lives on.
@@ -68,7 +69,7 @@ async def read_in_order(
         connection, stream, subject, start=start, all_subjects=all_subjects, headers_only=headers_only
     )
     async with connection.hearing(stored_subject(subject), reader.hear):
-        with connection.listening(reader.changed.set), closing(reader):
+        with connection.state.listening(reader.changed.set), closing(reader):
             while True:
                 if found := await reader.next():
                     yield [
@@ -146,8 +147,8 @@ class OrderedReader:
     def _is_sure(self) -> bool:
         """Whether no message that was read can have been lost since the last look."""
         return (
-            self._connection.connected
-            and self._generation == self._connection.generation
+            self._connection.state.connected
+            and self._generation == self._connection.state.generation
             and asyncio.get_running_loop().time() < self._look_at
         )
 
@@ -171,7 +172,7 @@ class OrderedReader:
             pause = _LONGEST_PAUSE if announced.last and not more else self._pause
             left = self._asked_at + pause - asyncio.get_running_loop().time()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._connection.bounded(left)):
+                async with asyncio.timeout(self._connection.state.bounded(left)):
                     await self.changed.wait()
         if not announced.has(self._next):
             await asyncio.sleep(self._asked_at + _FIRST_PAUSE - asyncio.get_running_loop().time())
@@ -242,7 +243,7 @@ class OrderedReader:
 
     async def _look_for_cut(self) -> None:
         """Raise `StreamCut` if the stream ends before the last message read, or stored a message at its place later."""
-        generation = self._connection.generation
+        generation = self._connection.state.generation
         seen = self._seen
         if seen:
             last = await self._last_sequence(seen.sequence if self._connection.clustered else 0)

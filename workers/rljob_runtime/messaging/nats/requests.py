@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import nats.errors
@@ -35,6 +35,25 @@ class _Request:
     def fail(self, error: Exception) -> None:
         if not self.answer.done():  # its caller may have given up
             self.answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectGetBatch:
+    """Stored messages with which JetStream answers one request.
+
+    Attributes:
+        messages: those that have arrived.
+        end: the status after the last message. Raises `Interrupted` if nothing arrived in time, and `JetStreamError` if
+            the server does not let this user ask.
+    """
+
+    messages: Sequence[Received]
+    end: asyncio.Future[Received]
+
+    def drop(self) -> None:
+        """Stop waiting for the answer."""
+        if not self.end.cancel() and not self.end.cancelled():
+            self.end.exception()  # else asyncio logs it as never retrieved
 
 
 class PendingRequests:

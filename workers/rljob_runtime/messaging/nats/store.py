@@ -8,26 +8,23 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from rljob_core.errors import StoreFull, StoreUnavailable
+from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import SINGLE_READER, Channel, Message, first_sequence
 from rljob_core.queue_definitions import SharedQueue
 from rljob_core.stream_definitions import DUPLICATE_WINDOW
-from rljob_runtime.messaging.nats.answers import NO_CONSUMER, JetStreamError
+from rljob_runtime.messaging.nats.answers import NO_CONSUMER
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.own_queue import OwnQueue
-from rljob_runtime.messaging.nats.publisher import NO_STORAGE, Publisher
+from rljob_runtime.messaging.nats.publisher import Publisher
 from rljob_runtime.messaging.nats.pull import get_from_leader, message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.signals import SignalBucket
+from rljob_runtime.messaging.nats.stream_changes import create_stream, enlarge_stream
 from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, ConfiguredStreams
 from rljob_runtime.messaging.nats.window import Window
 
-#: Limits of the server, of the account, and of one stream of an account.
-_NO_ROOM = (*NO_STORAGE, 10028, 10122)
-_STREAM_EXISTS = 10058
-_NO_CLUSTER = 10074
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
 
@@ -89,32 +86,7 @@ class NatsStore:
         """Connect, and create the job's streams and bucket where they do not exist."""
         await self._connection.open()
         for definition in self._streams.definitions() if self._create else []:
-            await self._connection.retried(partial(self._create_stream, definition["name"], definition))
-
-    async def _create_stream(self, name: str, config: Mapping[str, Any]) -> None:
-        try:
-            info = await self._connection.call(f"STREAM.CREATE.{name}", config)
-        except JetStreamError as error:
-            if error.err_code == _NO_CLUSTER:
-                raise StoreUnavailable(
-                    f"the stream {name} cannot have {config['num_replicas']} replicas: the server at "
-                    f"{self._connection.url} is in no cluster: leave spec.nats.replicas out, or name a cluster's URL"
-                ) from error
-            if error.err_code != _STREAM_EXISTS:
-                raise
-            await self._announce(name, config)
-            return
-        if info.get("did_create"):
-            # A server that starts passes over a stream whose description a power cut has damaged. Created again, the
-            # stream has its messages, but only an update writes the whole description again.
-            await self._connection.call(f"STREAM.UPDATE.{name}", info["config"])
-
-    async def _announce(self, name: str, config: Mapping[str, Any]) -> None:
-        """Let the server say what is stored in a stream that an earlier release has created."""
-        held = (await self._connection.call(f"STREAM.INFO.{name}", {}))["config"]
-        if "republish" in config and "republish" not in held:
-            changed = {**held, "republish": config["republish"]}
-            await self._connection.call(f"STREAM.UPDATE.{name}", changed)
+            await self._connection.retried(partial(create_stream, self._connection, definition))
 
     async def close(self) -> None:
         """Flush and disconnect."""
@@ -159,22 +131,8 @@ class NatsStore:
             StoreFull: the server does not have the storage, or the stream is too small and this role may not change it.
         """
         stream = self._streams.stream(channel)
-
-        async def attempt() -> None:
-            info = await self._connection.call(f"STREAM.INFO.{stream}", {})
-            held = info["config"]["max_bytes"]
-            if not 0 < held < size:
-                return
-            if not self._create:
-                raise StoreFull(f"{stream} holds {held >> 20} MB so far")
-            try:
-                await self._connection.call(f"STREAM.UPDATE.{stream}", {**info["config"], "max_bytes": size})
-            except JetStreamError as error:
-                if error.err_code in _NO_ROOM:
-                    raise StoreFull(error.description) from error
-                raise
-
-        await self._connection.retried(attempt)
+        change = partial(enlarge_stream, self._connection, stream, size, allowed=self._create)
+        await self._connection.retried(change)
 
     async def limit(self, channel: Channel) -> int:
         """How many bytes a channel may hold; 0 if it has no limit."""

@@ -1,0 +1,30 @@
+"""How a run of a job ended, and what was at fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rljob_cli.faults import Fault, fault_of_words
+
+
+class RunExit(StrEnum):
+    """How a run ended, as written to `summary.json`."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    INTERRUPTED = "Interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended, a message about it, and what was at fault if it failed."""
+
+    exit: RunExit
+    message: str = ""
+    fault: Fault | None = None
+
+    @classmethod
+    def failed(cls, message: str, fault: Fault | None = None) -> RunEnd:
+        """A failure; if the fault is not given, it is what the message says."""
+        return cls(RunExit.FAILED, message, fault or fault_of_words(message))
