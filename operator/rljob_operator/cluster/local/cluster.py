@@ -20,7 +20,6 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,13 +30,14 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local import reaper
 from rljob_operator.cluster.local.files import LocalFiles
 from rljob_operator.cluster.local.forks import Forks
+from rljob_operator.cluster.local.objects import StoredObjects
 from rljob_operator.cluster.local.pod import Launch, PodPlace, log_file, prepare, write_config_maps
 from rljob_operator.cluster.local.pod_manifest import pod_manifest
 from rljob_operator.cluster.local.ports import LocalPorts
 from rljob_operator.cluster.local.process_group import PodProcess, Termination
 from rljob_operator.cluster.local.workloads import Deployment, Job, Workload
 from rljob_operator.cluster.port import Event, Manifest, Ref
-from rljob_operator.names import LABEL_JOB, LABEL_ROLE, Role
+from rljob_operator.names import Role
 
 SHUTDOWN_SECONDS = 9.0
 """All processes have ended this long after `shutdown` was called."""
@@ -73,7 +73,7 @@ class LocalCluster:
         }
         self._backoff = backoff or Backoff()
         self._on_event = on_event or (lambda _: None)
-        self._objects: dict[Ref, Manifest] = {}
+        self._objects = StoredObjects()
         self._workloads: dict[Ref, Workload] = {}
         self._ports = LocalPorts()
         self._changed = asyncio.Event()
@@ -111,9 +111,7 @@ class LocalCluster:
     async def children(self, job: RLJob) -> Sequence[Manifest]:
         """The objects with this job's label and their pods, with their statuses."""
         found = []
-        for ref, manifest in self._objects.items():
-            if _labels(manifest).get(LABEL_JOB) != job.metadata.name:
-                continue
+        for ref, manifest in self._objects.of_job(job.metadata.name):
             workload = self._workloads.get(ref)
             if workload is None:
                 found.append(manifest)
@@ -124,28 +122,22 @@ class LocalCluster:
 
     async def find(self, ref: Ref) -> Manifest | None:
         """The object of that name; all objects are this run's own."""
-        return self._objects.get(ref)
+        return self._objects.find(ref)
 
     async def apply(self, manifest: Manifest) -> None:
         """Store an object; for a Deployment or Job, start or change its processes."""
         ref = Ref.of(manifest)
-        before = self._objects.get(ref)
-        metadata = {**manifest["metadata"], "uid": str(uuid.uuid4()), "generation": 1}
-        if before is not None:
-            if "deletionTimestamp" in before["metadata"]:
-                return  # it is being deleted; the reconciler applies it again once it is gone
-            same = before.get("spec") == manifest.get("spec")
-            metadata["uid"] = before["metadata"]["uid"]
-            metadata["generation"] = before["metadata"]["generation"] + (0 if same else 1)
-        stored = {**manifest, "metadata": metadata}
-        self._objects[ref] = stored
+        known = self._objects.find(ref) is not None
+        stored = self._objects.apply(manifest)
+        if stored is None:
+            return  # it is being deleted; the reconciler applies it again once it is gone
         if ref in self._workloads:
             self._workloads[ref].update(stored)
         elif ref.kind == "Deployment":
             self._workloads[ref] = Deployment(stored, partial(self._start_pod, ref))
         elif ref.kind == "Job":
             self._workloads[ref] = Job(stored, partial(self._start_pod, ref))
-        elif ref.kind == "ConfigMap" and before is not None:
+        elif ref.kind == "ConfigMap" and known:
             self._refresh_volumes()
         self._step()
 
@@ -155,21 +147,21 @@ class LocalCluster:
     async def apply_status(self, manifest: Manifest) -> None:
         """Store an object's status; a Deployment or Job reports its own."""
         ref = Ref.of(manifest)
-        if ref in self._objects and ref not in self._workloads:
-            self._objects[ref] = {**self._objects[ref], "status": manifest["status"]}
+        if ref not in self._workloads:
+            self._objects.set_status(ref, manifest["status"])
 
     async def delete(self, ref: Ref, uid: str | None = None) -> None:
         """End an object's processes and delete what it owns; it stays visible until its processes have ended."""
-        manifest = self._objects.get(ref)
+        manifest = self._objects.find(ref)
         if manifest is None or uid not in {None, manifest["metadata"]["uid"]}:
             return
         workload = self._workloads.get(ref)
         if workload is None:
-            del self._objects[ref]
+            self._objects.remove(ref)
         else:
-            self._mark_deleted(ref)
+            self._objects.mark_deleted(ref)
             workload.remove()
-        for other in [r for r, m in self._objects.items() if _owned_by(m, ref)]:
+        for other in self._objects.owned_by(ref):
             await self.delete(other)
         self._step()
 
@@ -221,9 +213,9 @@ class LocalCluster:
         deadline = loop.time() + within
         try:
             stages: list[list[Ref]] = [
-                [r for r in self._workloads if self._role(r) == role] for role in order
+                [r for r in self._workloads if self._objects.role(r) == role] for role in order
             ]
-            rest = [r for r in self._workloads if self._role(r) not in order]
+            rest = [r for r in self._workloads if self._objects.role(r) not in order]
             stages = [stage for stage in stages if stage]
             for index, stage in enumerate([*stages, rest]):
                 if stage is rest and roles_ended is not None:
@@ -232,7 +224,7 @@ class LocalCluster:
                 pods = []
                 # A workload that an earlier shutdown was ending may be gone by now.
                 for ref in (r for r in stage if r in self._workloads):
-                    self._mark_deleted(ref)
+                    self._objects.mark_deleted(ref)
                     self._workloads[ref].remove()
                     pods += [slot.pod for slot in self._workloads[ref].slots]
                 for pod in pods:
@@ -263,7 +255,8 @@ class LocalCluster:
                 for ref, workload in list(self._workloads.items()):
                     workload.step()
                     if workload.gone:
-                        del self._workloads[ref], self._objects[ref]
+                        del self._workloads[ref]
+                        self._objects.remove(ref)
                         self._ports.release(ref)
             self._files.write_pids(s for workload in self._workloads.values() for s in workload.slots)
         except Exception as error:  # called by tasks of pods, which nothing awaits; `changed` raises it
@@ -300,8 +293,7 @@ class LocalCluster:
         return pod
 
     def _place(self, pod: str, addresses: Mapping[str, str]) -> PodPlace:
-        maps = {r.name: m["data"] for r, m in self._objects.items() if r.kind == "ConfigMap"}
-        return PodPlace(pod, self.folder, self._environment, maps, addresses)
+        return PodPlace(pod, self.folder, self._environment, self._objects.config_maps(), addresses)
 
     def _refresh_volumes(self) -> None:
         """Update the files that running pods mount from ConfigMaps, as a kubelet does."""
@@ -316,21 +308,3 @@ class LocalCluster:
     def port(self, owner: Ref, port: int) -> int:
         """The local port that all pods of a workload use for a container port; see `LocalPorts`."""
         return self._ports.get(owner, port)
-
-    def _mark_deleted(self, ref: Ref) -> None:
-        manifest = self._objects[ref]
-        deleted = {"deletionTimestamp": datetime.now(UTC).isoformat(), **manifest["metadata"]}
-        self._objects[ref] = {**manifest, "metadata": deleted}
-
-    def _role(self, ref: Ref) -> str:
-        return str(_labels(self._objects[ref]).get(LABEL_ROLE, ""))
-
-
-def _labels(manifest: Manifest) -> Mapping[str, str]:
-    labels: Mapping[str, str] = manifest["metadata"].get("labels", {})
-    return labels
-
-
-def _owned_by(manifest: Manifest, ref: Ref) -> bool:
-    owners = manifest["metadata"].get("ownerReferences", [])
-    return any((owner["kind"], owner["name"]) == (ref.kind, ref.name) for owner in owners)

@@ -32,8 +32,8 @@ def text_of(credentials: str | RawCredentials | None) -> str:
 async def within(seconds: float, connecting: Coroutine[Any, Any, None]) -> None:
     """Connect, or raise what the last try raised, or TimeoutError.
 
-    nats-py tries for ever and waits by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that comes in
-    the same turn of the event loop as an error. Therefore the attempt is cancelled until it ends.
+    nats-py tries for ever and waits by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that comes
+    in the same turn of the event loop as an error. Therefore the attempt is cancelled until it ends.
     """
     attempt = asyncio.create_task(connecting)
     try:
