@@ -1,9 +1,4 @@
-"""The compute thread of the engine `Torch`: it admits and ends sequences, decodes, samples, and swaps weights.
-
-Every few tokens the thread *rebalances* the batch: it gives free rows to waiting requests (with one prefill for all of
-them), closes the remaining gaps, and makes room for further columns. Rebalancing at every token would cost more: each
-new sequence would pay the fixed cost of a prefill, which is higher than the cost of a few idle rows.
-"""
+"""The compute thread of the engine `Torch`: it admits and ends sequences, decodes, samples, and swaps weights."""
 
 from __future__ import annotations
 
@@ -27,14 +22,12 @@ from rljob_runtime.engines.events import unfit
 from rljob_runtime.engines.profile import StepTimes
 from rljob_runtime.engines.random_stream import draw
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
+from rljob_runtime.engines.torch.batch import Batch
 from rljob_runtime.engines.torch.commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engines.torch.model import SlotModel
 from rljob_runtime.engines.torch.options import TorchEngineOptions
-from rljob_runtime.engines.torch.rows import QueuedSequence, Rows
+from rljob_runtime.engines.torch.rows import QueuedSequence
 from rljob_runtime.engines.torch.sampler import sample
-
-_REBALANCE_EVERY = 8
-_FIRST_CAPACITY = 128
 
 
 class Worker:
@@ -76,19 +69,17 @@ class Worker:
         self._waiting: deque[QueuedSequence] = deque()
         self._swaps: deque[Swap] = deque()
         self._events: list[tuple[int, EngineEvent]] = []
-        self._arrivals: list[QueuedSequence] = []  # between the queue and their rows
         self._stale = False  # the cache is of older weights
-        self._rebalance_at = 0
         self._times = StepTimes()
         self._model: SlotModel
-        self._rows = Rows(slots=options.slots, capacity=_FIRST_CAPACITY)
+        self._batch = Batch(slots=options.slots)
         self._stops: StopTable
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     @property
     def running(self) -> int:
         """Sequences in the batch."""
-        return len(self._rows.holder)
+        return self._batch.running
 
     @property
     def profile(self) -> EngineProfile | None:
@@ -107,7 +98,7 @@ class Worker:
         Args:
             least: the number of response tokens by ticket; other tickets are left out.
         """
-        rows = self._rows
+        rows = self._batch.rows
         return [
             Progress(sequence.request.id, *rows.response(row))
             for row, sequence in sorted(rows.holder.items())
@@ -158,9 +149,10 @@ class Worker:
                         self._take(ticket, request)
                 case Withdraw(tickets):
                     self._waiting = deque(s for s in self._waiting if s.ticket not in tickets)
-                    for row in self._rows.live:
-                        if self._rows.holder[row].ticket in tickets:
-                            self._rows.release(row)
+                    rows = self._batch.rows
+                    for row in rows.live:
+                        if rows.holder[row].ticket in tickets:
+                            rows.release(row)
                 case Report(least, answer):
                     answer(self.progress(least))
                 case Swap() as swap:
@@ -175,9 +167,10 @@ class Worker:
             self._swap(self._swaps.popleft())
         try:
             if self._stale:
-                self._recompute()
-            if not self.running or self._rows.column >= self._rebalance_at:
-                self._rebalance()
+                self._batch.recompute(self._model)
+                self._stale = False
+            if self._batch.due:
+                self._admit()
             if self.running:
                 self._step()
         except Exception as error:  # an engine outlives one batch; each of its sequences says why
@@ -207,8 +200,8 @@ class Worker:
         self._events.append((ticket, Stopped(id=request.id, reason=problem, failure=True)))
 
     def _step(self) -> None:
-        began, batch, context = time.perf_counter(), self.running, self._rows.context
-        rows = self._rows
+        rows = self._batch.rows
+        began, batch, context = time.perf_counter(), self.running, rows.context
         used = slice(0, rows.used)
         logits = self._model.decode(
             rows.tokens[used, rows.column], start=rows.start[used], low=rows.low, column=rows.column
@@ -232,7 +225,7 @@ class Worker:
 
     def _look(self, row: int, mark: Mark, *, broken: bool) -> None:
         """End a row's sequence if its newest token ends it."""
-        rows = self._rows
+        rows = self._batch.rows
         sequence = rows.holder[row]
         name = sequence.request.id
         if broken:
@@ -253,65 +246,23 @@ class Worker:
 
     def _stop_all(self, reason: str, *, failure: bool) -> None:
         """Stop all running sequences and empty the cache."""
-        for sequence in [*self._rows.holder.values(), *self._arrivals]:
+        for sequence in [*self._batch.rows.holder.values(), *self._batch.arriving]:
             self._events.append(
                 (sequence.ticket, Stopped(id=sequence.request.id, reason=reason, failure=failure))
             )
         self._begin()
 
     def _begin(self) -> None:
-        self._arrivals = []
         self._stale = False
-        self._rows = Rows(slots=self._options.slots, capacity=_FIRST_CAPACITY)
-        self._model.reset(_FIRST_CAPACITY)
+        self._batch.reset(self._model)
 
     # ------------------------------------------------------------------------------------------ between tokens
 
-    def _rebalance(self) -> None:
-        rows = self._rows
-        free = 0 if self._swaps else self._options.slots - self.running
-        arrivals = self._arrivals = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
-        self._make_room(max((len(arrival.tokens) for arrival in arrivals), default=0))
-        placed = rows.place(arrivals)
-        self._arrivals = []
-        # Arrivals take the first holes, so that closing the others never moves an arrival.
-        self._compact()
-        self._model.prefill([arrival.tokens[:-1] for arrival in arrivals], rows=placed, column=rows.column)
-        self._rebalance_at = rows.column + _REBALANCE_EVERY
-
-    def _make_room(self, prompt: int) -> None:
-        """Ensure that there are columns for a new prompt, and for the steps until the next rebalancing.
-
-        Args:
-            prompt: tokens of the longest new prompt, which must end in the current column.
-        """
-        rows = self._rows
-        if rows.column + _REBALANCE_EVERY < rows.capacity and rows.column + 1 >= prompt:
-            return
-        low = rows.low
-        width = max(rows.column + 1 - low, prompt)
-        capacity = rows.capacity
-        while capacity < 2 * width + _REBALANCE_EVERY:  # half of it free, so that shifting stays rare
-            capacity *= 2
-        by = width - 1 - rows.column
-        self._model.cache.shift(
-            rows=rows.used, low=low, column=rows.column, target=low + by, capacity=capacity
-        )
-        rows.shift(by=by, low=low, capacity=capacity)
-
-    def _compact(self) -> None:
-        source, target = self._rows.compact()
-        if source:
-            low, column = self._rows.low, self._rows.column
-            self._model.cache.move(source=source, target=target, low=low, column=column)
-
-    def _recompute(self) -> None:
-        """Recompute keys and values of running sequences under the weights in use."""
-        self._compact()
-        rows = self._rows
-        prefixes = [rows.tokens[row, rows.start[row] : rows.column] for row in range(rows.used)]
-        self._model.prefill(prefixes, rows=range(rows.used), column=rows.column)
-        self._stale = False
+    def _admit(self) -> None:
+        """Rebalance the batch, with as many waiting sequences as there are rows for; none while a swap waits."""
+        free = 0 if self._swaps else self._batch.free
+        arrivals = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        self._batch.rebalance(self._model, arrivals)
 
     def _swap(self, swap: Swap) -> None:
         """Replace the weights. An error while they are applied leaves a mixture of versions, so it ends the thread."""
