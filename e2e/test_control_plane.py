@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from operators import until
+from operators import until  # type: ignore[import-not-found]  # beside the tests of the operator
 
 from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
