@@ -74,7 +74,7 @@ class Story:
         return Evidence(
             ledger=tuple(self._message(n, e) for n, e in zip(sequences, self.ledger, strict=False)),
             metrics=tuple(self.metrics),
-            summary={"exit": "Running"},
+            summary={"exit": "Succeeded" if self._has_ended() else "Running"},
             payloads=tuple(self.payloads),
             rewards=tuple(self.rewards),
             manifests=tuple(self.manifests),
@@ -82,6 +82,12 @@ class Story:
             unreadable=tuple(self.unreadable),
             job=JOB,
         )
+
+    def _has_ended(self) -> bool:
+        ends = [
+            isinstance(r, JobFinished) for r in self.records() if isinstance(r, JobFinished | VersionsRevoked)
+        ]
+        return bool(ends) and ends[-1]
 
     def _message(self, n: int, entry: Entry) -> LedgerMessage:
         digest = f"c{n}" if any(isinstance(r, SpecInForce) for r in self.records()) else ""

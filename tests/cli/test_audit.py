@@ -73,13 +73,15 @@ def test_finds_nothing_after_a_trainer_a_coordinator_and_a_step_started_over() -
 def test_finds_nothing_in_aborts_resets_and_moves() -> None:
     story = job()
     story.reserve("g7", 3)
-    story.write(GroupAborted("g7", "RewardFailed", {"g7.0": "Timeout"}))
+    for attempt in (2, 3):
+        story.write(SiblingReset("g7.0", attempt, "RewardTimeout", True))
+    story.write(GroupAborted("g7", "PromptExhausted", {"g7.0": "RewardTimeout"}))
     story.open(4)
     story.reserve("g8", 4)
     story.write(SiblingReset("g8.1", 2, "EngineLost", False))
     story.write(GroupMoved("g6", 3, 4))
     assert verdict(story) == {}
-    assert audit(story.evidence()).counts["aborted"] == {"RewardFailed": 1, "Timeout": 1}
+    assert audit(story.evidence()).counts["aborted"] == {"PromptExhausted": 1, "RewardTimeout": 1}
 
 
 def test_finds_nothing_in_a_job_whose_pipeline_was_changed_and_tells_of_it() -> None:
@@ -209,8 +211,8 @@ def test_finds_nothing_after_the_user_went_back_and_follows_the_surviving_chain(
 
 def test_an_ended_job_continues_from_an_earlier_version() -> None:
     story = job()
-    story.write(GroupAborted("g6", "JobFinished"))
     story.finish()
+    story.write(GroupAborted("g6", "JobFinished"))
     story.coordinator(2, "two")
     story.revoke(2)
     story.trainer(2)
@@ -254,12 +256,12 @@ G9_G10 = {*members("g9"), *members("g10")}
 # ---- lost
 
 
-@planted(one_ending={"g0"})
+@planted(one_ending={"g0"}, causes={"g0"})
 def trained_and_aborted(story: Story) -> None:
     story.write(GroupAborted("g0", "TooLong"))
 
 
-@planted(one_ending={"g6"})
+@planted(one_ending={"g6"}, causes={"g6"})
 def aborted_twice(story: Story) -> None:
     story.write(GroupAborted("g6", "TooLong"), GroupAborted("g6", "TooLong"))
 
@@ -635,17 +637,17 @@ def restored_of_what_was_trained_before(story: Story) -> None:
     change_restored(story, 5, micro_batches=(members("g0"), members("g10")))
 
 
-@planted(restored, within_stamps={"g7"})
+@planted(restored, within_stamps={"g7"}, causes={"g7"})
 def restored_and_a_group_left_in_its_buffer(story: Story) -> None:
     story.alter(StepRestored, lambda r: r.commit.version == 4, moved={})
 
 
-@planted(restored, within_stamps={"g7"})
+@planted(restored, within_stamps={"g7"}, causes={"g7"})
 def restored_and_a_group_moved_to_where_no_buffer_is(story: Story) -> None:
     story.alter(StepRestored, lambda r: r.commit.version == 4, moved={"g7": 7})
 
 
-@planted(restored, attempts={"g99"})
+@planted(restored, causes={"g99"})
 def restored_and_an_unknown_group_dropped(story: Story) -> None:
     story.alter(StepRestored, lambda r: r.commit.version == 5, dropped=("g7", "g99"))
 
@@ -724,7 +726,7 @@ def a_damaged_snapshot(story: Story) -> None:
     story.ledger[-1] = replace(story.ledger[-1], snapshot=b"damaged")
 
 
-@planted(snapshots={f"snapshot {len(job().ledger) + 2}"}, one_ending={"g0"})
+@planted(snapshots={f"snapshot {len(job().ledger) + 2}"}, one_ending={"g0"}, causes={"g0"})
 def a_snapshot_after_records_that_contradict_one_another(story: Story) -> None:
     story.snapshot()
     story.ledger.insert(-1, Entry(story.writer, (GroupAborted("g0", "TooLong"),)))

@@ -132,7 +132,7 @@ def test_a_step_without_its_versions_manifest_is_damage() -> None:
     story = cut(2)
     del story.manifests[1:]
     findings = audited(story)
-    assert refuted(findings.checks) == {"sources": {"step 2"}}
+    assert refuted(findings.checks) == {"sources": {"step 2"}, "evaluations": {"version 2", "version 3"}}
     assert findings.verdict is Verdict.DAMAGED
 
 

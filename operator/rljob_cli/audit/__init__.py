@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from rljob_cli.audit import agreement, chain, fates, reports
+from rljob_cli.audit import agreement, chain, fates, rewards
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import AuditCheck, Evidence, Findings
+from rljob_cli.audit.metrics import evaluations
 from rljob_cli.audit.specs import specs
+from rljob_cli.audit.summary import summary
 
 __all__ = ["audit"]
 
@@ -31,6 +33,7 @@ def audit(evidence: Evidence) -> Findings:
 _CLAIMS: dict[Callable[[Case], Refuted], str] = {
     fates.sources: "every source is whole and readable",
     fates.one_ending: "every planned trajectory is consumed, aborted with a reason, or still open",
+    fates.causes: "every group was given up, and the job succeeded, for a cause that the ledger shows",
     fates.prompts: "prompts were planned in the data's order, without a gap, each as one group",
     fates.once_by_ledger: "none was trained twice, by the ledger",
     fates.once_by_trainer: "none was trained twice, by the trainer's own log",
@@ -44,9 +47,9 @@ _CLAIMS: dict[Callable[[Case], Refuted], str] = {
     agreement.digests: "everything trained has a payload digest and a reward digest",
     agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
     agreement.same_rewards: "ledger and what rewards are left name the same scores",
-    reports.trained_rewards: "the trainer was sent the ledger's scores, and the advantages that follow from them",
-    reports.evaluations: "the published metrics have the ledger's rewards, staleness and evaluations",
-    reports.summary: "summary.json tells the end that the ledger tells",
+    rewards.trained_rewards: "the trainer was sent the ledger's scores, and the advantages that follow from them",
+    evaluations: "every evaluation was due, and the published metrics have the ledger's figures and no others",
+    summary: "summary.json tells the end and the figures that the ledger tells",
     agreement.same_batches: "what was committed is what was assigned and what the trainer fed, in order",
     agreement.versions: "versions follow one another, each once, each from the one before",
     agreement.manifests: "every version's manifest is intact and holds the ledger's commit record",

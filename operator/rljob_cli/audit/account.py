@@ -17,9 +17,17 @@ from rljob_core.records import (
 
 @dataclass(slots=True)
 class Member:
-    """A trajectory and the records of its current attempt."""
+    """A trajectory, and the records of its current attempt.
+
+    Attributes:
+        failures: how many of its attempts have failed.
+        deaths: how many engines died that were generating it, since it was generated last, or since a prompt was found
+            to have killed them.
+    """
 
     attempt: int = 1
+    failures: int = 0
+    deaths: int = 0
     min_version: int | None = None
     inherited: Inherited | None = None
     generated: Generated | None = None
@@ -45,6 +53,8 @@ class Planned:
         members: the group's trajectories, by id.
         consumed: steps that trained the group; more than one is a violation.
         aborted: records that aborted the group; more than one is a violation.
+        assigned: whether it was ever assigned to the trainer.
+        has_spec: whether the coordinator that planned it has recorded its spec, as earlier releases did not.
     """
 
     record: GroupReserved
@@ -52,6 +62,8 @@ class Planned:
     members: dict[str, Member]
     consumed: list[int] = field(default_factory=list)
     aborted: list[GroupAborted] = field(default_factory=list)
+    assigned: bool = False
+    has_spec: bool = False
 
     @property
     def ended(self) -> bool:

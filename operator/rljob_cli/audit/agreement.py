@@ -111,7 +111,8 @@ def same_rewards(case: Case) -> Refuted:
 def same_batches(case: Case) -> Refuted:
     """Check that each commit has the micro-batches that were assigned and those that the trainer logged, in order.
 
-    For a restored commit only the trainer's log is compared: the ledger may have lost the assignments.
+    For a restored commit only the trainer's log is compared: the ledger may have lost the assignments. The log must
+    have what revoked commits consumed, since none of it may be trained again.
     """
     found = []
     sizes = {name: len(group.members) for name, group in case.history.groups.items()}
@@ -138,6 +139,11 @@ def same_batches(case: Case) -> Refuted:
             found.append(
                 Violation((f"version {record.version}",), "its micro-batches were assigned out of order")
             )
+    logged = set(case.revoked)
+    for commit in case.history.revoked:
+        if gone := tuple(c.trajectory for c in commit.consumed if (c.step, c.trajectory) not in logged):
+            text = f"were consumed by version {commit.record.version}, which was revoked, but the trainer's own log "
+            found.append(damage(gone, f"{text}has nothing of them"))
     return len(case.history.commits), found
 
 

@@ -90,6 +90,7 @@ class Evidence:
         pipeline_refused: why the newest `spec.pipeline` is not in force; "" if it is.
         worker_specs: (pod, spec) of each worker's configuration.
         growing: the ledger grew while the other sources were read, which may therefore be ahead of it.
+        in_use: a run of the job is at work in the folder, so that its files may be ahead of the ledger, or behind it.
     """
 
     ledger: tuple[LedgerMessage, ...]
@@ -109,6 +110,12 @@ class Evidence:
     pipeline_refused: str = ""
     worker_specs: tuple[tuple[str, dict[str, Any]], ...] = ()
     growing: bool = False
+    in_use: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether other sources may be ahead of the ledger as it was read, because the job runs."""
+        return self.growing or self.in_use
 
 
 class Verdict(StrEnum):

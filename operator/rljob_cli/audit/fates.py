@@ -67,6 +67,11 @@ def one_ending(case: Case) -> Refuted:
     return len(planned), found
 
 
+def causes(case: Case) -> Refuted:
+    """Report what the history found given up, or ended, for no cause that the ledger shows."""
+    return len(case.history.groups), case.history.causes.groundless
+
+
 def prompts(case: Case) -> Refuted:
     """Check that prompts were planned in the data's order, and that what is left names the prompts of its groups."""
     found = list(case.history.disordered)
@@ -78,6 +83,10 @@ def prompts(case: Case) -> Refuted:
         if prompt is not None and group is not None and prompt != group.record.prompt:
             text = f"is of prompt {group.record.prompt}, but {source} answers prompt {prompt}"
             found.append(Violation((trajectory,), text))
+    for _, item in case.fed_items:
+        planned = groups.get(group_of(item.trajectory))
+        if item.prompt is None and planned is not None and planned.has_spec:
+            found.append(damage((item.trajectory,), "its prompt is gone from the trainer's own log"))
     return len(groups), found
 
 

@@ -6,16 +6,17 @@ share its errors, and could not find them.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from rljob_cli.audit.account import Committed, Consumed, Member, Planned
+from rljob_cli.audit.account import Committed, Member, Planned
+from rljob_cli.audit.causes import ENGINE_LOST, Moment
 from rljob_cli.audit.charge import Charge
+from rljob_cli.audit.evaluations import unfounded
 from rljob_cli.audit.evidence import LedgerMessage, Violation, damage
-from rljob_cli.audit.pipelines import Pipelines
-from rljob_cli.audit.plan import Plan
+from rljob_cli.audit.rollbacks import misguided
+from rljob_cli.audit.training import Training
 from rljob_core.records import (
     BufferOpened,
     Dispatched,
@@ -44,38 +45,46 @@ _OF_ROLLBACKS = (StepRestored, VersionsRevoked)
 
 
 @dataclass(slots=True)
-class History(Plan):
-    """A job's history according to the valid records of its ledger; see `Plan` for the groups.
+class History(Training):
+    """A job's history by its ledger's valid records; see `Plan` for the groups, and `Training` for the steps.
 
     Attributes:
         charge: selects the valid records.
-        buffers: the `BufferOpened` record of each step.
-        pipelines: the pipeline settings over time.
-        commits: the commits of the surviving chain, in order.
         revoked: the commits that the user's rollbacks revoked, in order.
-        starts: how often each `(attempt, epoch)` of the trainer started at a version.
-        attempts: the `TrainerAttempt` records, in order.
         finished: the record of the job's end; None if it has not ended.
+        ends: the outcome of each end, those that a rollback took back included.
+        end_writer, end_attempt: how many coordinators and trainer attempts the job had had when it ended last.
         misguided: rollbacks that do not lead to a version of the chain.
         evaluated: the evaluations of the versions that count, by version.
+        evaluators: by version, the number of the coordinator that evaluated it.
+        misjudged: evaluations that cannot have taken place.
+        resets: how often attempts ended without a result, by reason.
+        generated: number of payloads.
         claimed_without_spec: the message of the newest claim if it lacks a spec, as that of a rollback does.
         lost: number of the newest commits that other sources prove and the ledger lacks (`beyond`).
         incomplete: what the ledger lacks.
     """
 
     charge: Charge = field(default_factory=Charge)
-    buffers: dict[int, BufferOpened] = field(default_factory=dict)
-    pipelines: Pipelines = field(default_factory=Pipelines)
-    commits: list[Committed] = field(default_factory=list)
     revoked: list[Committed] = field(default_factory=list)
-    starts: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    attempts: list[TrainerAttempt] = field(default_factory=list)
     finished: JobFinished | None = None
+    ends: list[str] = field(default_factory=list)
+    end_writer: int = 0
+    end_attempt: int = 0
     misguided: list[Violation] = field(default_factory=list)
     evaluated: dict[int, Evaluated] = field(default_factory=dict)
+    evaluators: dict[int, int] = field(default_factory=dict)
+    misjudged: list[Violation] = field(default_factory=list)
+    resets: Counter[str] = field(default_factory=Counter)
+    generated: int = 0
     claimed_without_spec: tuple[str, ...] = ()
     lost: int = 0
     incomplete: list[Violation] = field(default_factory=list)
+
+    @property
+    def writers(self) -> int:
+        """How many coordinators the job has had."""
+        return self.charge.writer.count
 
     @classmethod
     def read(cls, ledger: Iterable[LedgerMessage]) -> History:
@@ -86,11 +95,6 @@ class History(Plan):
             for record in batch.records:
                 history._take(record)
         return history
-
-    @property
-    def version(self) -> int:
-        """The newest version so far."""
-        return self.commits[-1].record.version if self.commits else 0
 
     def _check_specs(self, message: LedgerMessage, records: Sequence[Record]) -> None:
         """Check that each claim has one spec, and nothing else has any: only a new coordinator takes a spec over.
@@ -118,7 +122,7 @@ class History(Plan):
             case SpecInForce():
                 self.specs.append(record.spec)
             case Evaluated():
-                self.evaluated[record.version] = record
+                self._evaluate(record)
             case PipelineSet():
                 self.pipelines.change(record, self.stamps)
             case BufferOpened():
@@ -133,25 +137,24 @@ class History(Plan):
                         self._inherit(trajectory, member, record.inherited.get(trajectory))
             case Generated():
                 member = self._holder(record.trajectory, record.attempt, "has a payload")
+                self.generated += 1
                 if member is not None:
-                    member.generated = record
+                    member.generated, member.deaths = record, 0
             case Rewarded():
                 member = self._holder(record.trajectory, record.attempt, "has a reward")
                 if member is not None:
                     member.rewarded = record
             case SiblingReset():
+                self.resets[record.reason] += 1
                 self._reset(record)
             case GroupMoved():
                 self._move(record)
             case GroupAborted():
-                if (group := self.groups.get(record.group)) is not None:
-                    group.aborted.append(record)
-                else:
-                    self._unknown(record.group, "is aborted")
+                self._abort(record)
             case TrainerAttempt():
                 self._start(record)
             case MicroBatchAssigned():
-                self._assigned.append(record)
+                self._assign(record)
             case StepCommitted():
                 self._commit(record)
             case StepRestored():
@@ -159,71 +162,43 @@ class History(Plan):
             case VersionsRevoked():
                 self._revoke(record)
             case JobFinished():
-                self.finished = record
+                self._finish(record)
 
-    def _open(self, record: BufferOpened) -> None:
-        if record.step in self.buffers:
-            text = f"the buffer of step {record.step} was opened twice: its stamp would change"
-            self.misplaced.append(Violation((str(record.step),), text))
-        self._check_size((f"step {record.step}",), "promptsPerStep", record.capacity)
-        self.pipelines.open(record, committed=len(self.commits))
-        self.buffers.setdefault(record.step, record)
-        self.stamps.setdefault(record.step, record.max_staleness)
+    def _evaluate(self, record: Evaluated) -> None:
+        spec = self.specs[-1] if self.specs else None
+        self.misjudged += unfounded(record, version=self.version, evaluated=self.evaluated, spec=spec)
+        self.evaluated[record.version] = record
+        self.evaluators[record.version] = self.writers
 
-    def _start(self, record: TrainerAttempt) -> None:
-        if self.attempts:
-            last = self.attempts[-1]
-            if (record.attempt, record.epoch) < (last.attempt, last.epoch):
-                text = (
-                    f"trainer attempt {record.attempt} (epoch {record.epoch}) follows {last.attempt} "
-                    f"(epoch {last.epoch})"
-                )
-                self.out_of_order.append(Violation((f"attempt {record.attempt}",), text))
-        if record.version != self.version:
-            text = f"starts from version {record.version}, but the newest is {self.version}"
-            self.out_of_order.append(Violation((f"attempt {record.attempt}",), text))
-        self.attempts.append(record)
-        start = (record.attempt, record.epoch, record.version)
-        self.starts[start] = self.starts.get(start, 0) + 1
-        self._assigned.clear()
+    def _abort(self, record: GroupAborted) -> None:
+        group = self.groups.get(record.group)
+        if group is None:
+            self._unknown(record.group, "is aborted")
+            return
+        self.causes.aborted(record, group, self._moment())
+        group.aborted.append(record)
+        if ENGINE_LOST in record.causes.values():
+            for member in (m for one in self.groups.values() for m in one.members.values()):
+                member.deaths = 0
 
-    def _commit(self, record: StepCommitted) -> None:
-        fence = self.attempts[-1] if self.attempts else None
-        if fence is None or (record.attempt, record.epoch) != (fence.attempt, fence.epoch):
-            text = (
-                f"version {record.version} was committed by attempt {record.attempt}, which was not in charge"
-            )
-            self.out_of_order.append(Violation((f"version {record.version}",), text))
-        assigned = tuple(self._assigned)
-        self._consume(
-            Committed(record, assigned, self._consumed(record), scales=self._scales(self.specs[-1:]))
+    def _finish(self, record: JobFinished) -> None:
+        self.causes.succeeded(record, self._moment())
+        self.finished = record
+        self.ends.append(record.outcome)
+        self.end_writer = self.writers
+        self.end_attempt = self.attempts[-1].attempt if self.attempts else 0
+
+    def _moment(self) -> Moment:
+        """What is in force now."""
+        gangs = [attempt.epoch for attempt in self.attempts[-2:]]
+        return Moment(
+            spec=self.specs[-1] if self.specs else None,
+            pipeline=self.pipelines.settings[-1] if self.pipelines.settings else None,
+            finished=self.finished is not None,
+            version=self.version,
+            evaluated=self.evaluated,
+            fence_is_new=len(set(gangs)) > 1,
         )
-
-    def _consumed(self, record: StepCommitted) -> tuple[Consumed, ...]:
-        consumed = []
-        for trajectory in (t for batch in record.micro_batches for t in batch):
-            member, group = self._member(trajectory) or Member(), self.groups.get(group_of(trajectory))
-            step = group.step if group is not None else None
-            consumed.append(
-                Consumed(
-                    trajectory, record.version - 1, member.attempt, member.generated, member.rewarded, step
-                )
-            )
-        return tuple(consumed)
-
-    def _consume(self, commit: Committed) -> None:
-        step = commit.record.version - 1
-        if commit.restored:
-            # Where its opening was lost, too, another bound may have been in force when it was opened again.
-            self.stamps[step] = commit.record.max_staleness
-        if commit.record.max_staleness != self.stamps.get(step, commit.record.max_staleness):
-            text = f"its commit is under the bound {commit.record.max_staleness}, its buffer under {self.stamps[step]}"
-            self.misplaced.append(Violation((f"version {step + 1}",), text))
-        for name in dict.fromkeys(group_of(c.trajectory) for c in commit.consumed):
-            if name in self.groups:
-                self.groups[name].consumed.append(step)
-        self.commits.append(commit)
-        self._assigned.clear()
 
     # ------------------------------------------------------------------------------------------ lost and revoked
 
@@ -232,7 +207,9 @@ class History(Plan):
         step = record.commit.version - 1
         self._assigned.clear()  # the restore withdraws the micro-batches in training
         for name in record.dropped:
-            self._take(GroupAborted(name, "LedgerLost"))
+            self.causes.dropped(name, self.groups.get(name), step)
+            if name in self.groups:
+                self.groups[name].aborted.append(GroupAborted(name, "LedgerLost"))
         self._take_back(record.commit)
         for name, target in record.moved.items():
             self._place(name, step, target)
@@ -266,16 +243,14 @@ class History(Plan):
         consumed, scales = self._consumed(commit), self._scales(self.specs)
         self._consume(Committed(commit, (), consumed, restored=True, scales=scales))
 
-    @staticmethod
-    def _scales(specs: Iterable[dict[str, Any]]) -> frozenset[bool]:
-        return frozenset(spec["algorithm"]["scaleByStd"] for spec in specs)
-
     def _revoke(self, record: VersionsRevoked) -> None:
         """Apply a rollback by the user: it revokes later versions and aborts every open group."""
         gone = [commit for commit in self.commits if commit.record.version > record.version]
         self.commits = [commit for commit in self.commits if commit.record.version <= record.version]
         self.revoked += gone
-        self._check_rollback(record, sum(len(commit.consumed) for commit in gone))
+        newest = self.commits[-1].record if self.commits else None
+        revoked = sum(len(commit.consumed) for commit in gone)
+        self.misguided += misguided(record, newest, trajectories=revoked)
         steps = {commit.record.version - 1 for commit in gone}
         for name, group in self.groups.items():
             group.consumed = [step for step in group.consumed if step not in steps]
@@ -286,20 +261,5 @@ class History(Plan):
             self.buffers.pop(step, None)
         self.evaluated = {v: e for v, e in self.evaluated.items() if v <= record.version}
         self._assigned.clear()
+        self.causes.step_ended()
         self.finished = None
-
-    def _check_rollback(self, record: VersionsRevoked, trajectories: int) -> None:
-        newest = self.commits[-1].record if self.commits else None
-        name = (f"version {record.version}",)
-        there = (newest.version, newest.key, newest.manifest) if newest is not None else (0, None, "")
-        if (record.version, record.key, record.manifest) != there:
-            text = (
-                f"is gone back to as {record.key or 'the initial model'}, but the chain has {there[1]} there"
-            )
-            self.misguided.append(Violation(name, text))
-        if record.checkpoint_version is not None and record.checkpoint_version > record.version:
-            text = f"is gone back to with the optimizer state of version {record.checkpoint_version}"
-            self.misguided.append(Violation(name, text))
-        if record.trajectories != trajectories:
-            text = f"{trajectories} trajectories are revoked, not {record.trajectories} as the ledger says"
-            self.misguided.append(Violation(name, text))

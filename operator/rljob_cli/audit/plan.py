@@ -47,7 +47,8 @@ class Plan:
         self._check_size((record.group,), "groupSize", record.siblings)
         self._check_prompt(record)
         ids = [trajectory_id(record.group, n) for n in range(record.siblings)]
-        self.groups[record.group] = Planned(record, record.step, {i: Member() for i in ids})
+        members = {i: Member() for i in ids}
+        self.groups[record.group] = Planned(record, record.step, members, has_spec=bool(self.specs))
         self._check_stamp(record.group, record.min_version, record.step, "was reserved into")
 
     def _check_size(self, ids: tuple[str, ...], field: str, size: int) -> None:
@@ -87,7 +88,9 @@ class Plan:
             text = f"goes back from attempt {member.attempt} to {record.attempt}"
             self.out_of_order.append(Violation((record.trajectory,), text))
         group = self.groups[group_of(record.trajectory)]
-        group.members[record.trajectory] = Member(attempt=record.attempt)
+        group.members[record.trajectory] = Member(
+            record.attempt, failures=member.failures + record.failure, deaths=member.deaths + record.died
+        )
 
     def _move(self, record: GroupMoved) -> None:
         self._place(record.group, record.source, record.target)

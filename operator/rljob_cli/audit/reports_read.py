@@ -26,6 +26,7 @@ def add_reports(evidence: Evidence, folder: RunFolder, identity: Identity) -> Ev
         summary=_summary(folder, unreadable),
         user_spec=_spec(identity, unreadable),
         patched=tuple(patched),
+        in_use=folder.in_use(),
         worker_specs=tuple(_workers(folder, unreadable)),
         unreadable=tuple(unreadable),
     )

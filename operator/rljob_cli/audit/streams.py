@@ -114,7 +114,7 @@ def metrics_lines(messages: Sequence[bytes], unreadable: list[str]) -> tuple[Ste
             )
             continue
         if line.gone_back:
-            kept = [one for one in kept if one.version <= line.version]
+            kept = [one for one in kept if one.version <= line.version and not one.finished]
         else:
             kept.append(line)
     return tuple(kept)

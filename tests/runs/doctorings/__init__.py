@@ -4,7 +4,7 @@ The run has 6 steps of 4 groups of 2, maxStaleness 2, and evaluations of version
 """
 
 # Each module registers its own; the order is that of the table in docs/audit.md.
-from doctorings import harmless, ledger_end, fates, gone, spec, prompts, reports  # noqa: F401  # isort: skip
+from doctorings import harmless, ledger_end, fates, aborts, gone, spec, prompts, reports, metrics  # noqa: F401  # isort: skip
 from doctorings.fates import FATES
 from doctorings.harmless import NOTHING
 from doctorings.prompts import PROMPTS

@@ -40,6 +40,29 @@ def the_trainers_log_is_empty(run: DoctoredRun) -> None:
         file.write_text("")
 
 
+@expect(DAMAGED, GONE)
+def the_trainers_log_is_cut(run: DoctoredRun) -> None:
+    run.change_lines("trainer/*.jsonl", lambda lines: lines.pop())
+
+
+@expect(DAMAGED, GONE)
+def the_trainers_log_without_rewards_and_advantages(run: DoctoredRun) -> None:
+    """As those of earlier releases, which had no ledger's digest in their manifests."""
+    for step in range(6):
+        feed(run, step, lambda item: (item.pop("reward"), item.pop("advantage")))
+
+
+@expect(DAMAGED, GONE)
+def the_trainers_log_without_the_advantages_of_a_step(run: DoctoredRun) -> None:
+    feed(run, 3, lambda item: item.pop("advantage"))
+
+
+@expect(DAMAGED, GONE)
+def the_trainers_log_without_prompts(run: DoctoredRun) -> None:
+    for step in range(6):
+        feed(run, step, lambda item: item.pop("prompt"))
+
+
 @expect(VIOLATED, GONE)
 def the_trainers_log_lacks_half_a_step(run: DoctoredRun) -> None:
     feed(run, 5, lambda item: None, keep=lambda item: not item["trajectory"].startswith("g20."))

@@ -6,8 +6,8 @@ from typing import Any
 
 from doctored_run import DoctoredRun, Json
 
-from doctorings.forging import feed, name_digest, set_in
-from doctorings.registry import DOCTORINGS, HOLDS, VIOLATED, Doctoring, expect
+from doctorings.forging import feed, name_digest, name_true_digests, set_in
+from doctorings.registry import DAMAGED, DOCTORINGS, HOLDS, UNFINISHED, VIOLATED, Doctoring, expect
 
 SCORES = "rewards, evaluations and reports"
 
@@ -45,6 +45,47 @@ def a_payload_digest_in_the_ledger(run: DoctoredRun) -> None:
 @expect(VIOLATED, SCORES)
 def an_evaluation_in_the_ledger(run: DoctoredRun) -> None:
     run.change("evaluated", lambda r: r["version"] == 6, sampled=0.9)
+
+
+def evaluate(run: DoctoredRun, version: int, **fields: Any) -> None:
+    """Let the ledger have one more evaluation, at the job's end."""
+    record = next(r for _, r in run.records() if r["kind"] == "evaluated")
+    run.insert(run.place("finished"), {**record, "version": version, **fields})
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_of_a_version_that_does_not_exist(run: DoctoredRun) -> None:
+    evaluate(run, 9)
+    scores = {f"heldout_{name}_after": 0.0 for name in ("reward", "greedy")}
+    run.change_json("summary.json", lambda summary: summary.update(scores))
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_of_a_version_that_was_not_due(run: DoctoredRun) -> None:
+    evaluate(run, 2)
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_that_took_place_twice(run: DoctoredRun) -> None:
+    evaluate(run, 3)
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_before_its_version(run: DoctoredRun) -> None:
+    moved = next(r for _, r in run.records() if (r["kind"], r.get("version")) == ("evaluated", 3))
+    run.change_records(lambda r: None if r == moved else r)
+    run.insert(run.place("committed", version=2) + 1, moved)
+    name_true_digests(run)
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_on_fewer_prompts(run: DoctoredRun) -> None:
+    run.change("evaluated", lambda r: r["version"] == 6, samples=1)
+
+
+@expect(VIOLATED, SCORES)
+def an_evaluation_with_answers_of_versions_that_do_not_exist(run: DoctoredRun) -> None:
+    run.change("evaluated", lambda r: r["version"] == 6, mixed=2, newest=8)
 
 
 @expect(VIOLATED, SCORES)
@@ -105,6 +146,8 @@ def staleness_in_the_metrics_file(run: DoctoredRun) -> None:
 
 for field, value in (
     ("exit", "Failed"),
+    ("exit", "Done"),
+    ("exit", None),
     ("steps", 60),
     ("staleness_max", 0),
     ("mode", "Synchronous"),
@@ -114,9 +157,34 @@ for field, value in (
     ("heldout_greedy_after", 0.9),
     ("trajectories", {"planned": 48, "generated": 48, "consumed": 40, "aborted": {}}),
     ("trajectories", {"planned": 60, "generated": 48, "consumed": 48, "aborted": {}}),
+    ("trajectories", {"planned": 48, "generated": 99, "consumed": 48, "aborted": {}}),
+    ("trajectories", {"planned": 48, "generated": 48, "consumed": 48, "aborted": {"UniformGroup": 2}}),
+    ("coordinator_epochs", 9),
+    ("coordinator_epochs", 0),
+    ("trainer_attempts", 5),
+    ("attempts_failed", {"RewardRaised": 3}),
+    ("heldout_mixed_before", 3),
+    ("heldout_mixed_after", 3),
+    ("staleness_mean", 0.0),
+    ("steps_planned", 60),
 ):
 
     def lie(run: DoctoredRun, field: str = field, value: Any = value) -> None:
         run.change_json("summary.json", lambda summary: summary.update({field: value}))
 
     DOCTORINGS[f"{field} in summary.json: {value}"] = Doctoring(lie, VIOLATED, SCORES)
+
+
+for end in ("Running", "Interrupted"):
+
+    def hide(run: DoctoredRun, end: str = end) -> None:
+        run.change_json("summary.json", lambda summary: summary.update(exit=end))
+
+    DOCTORINGS[f"exit in summary.json: {end}, though the job has ended"] = Doctoring(hide, DAMAGED, SCORES)
+
+
+@expect(UNFINISHED, SCORES)
+def a_summary_of_more_than_an_open_ledger_has(run: DoctoredRun) -> None:
+    run.cut(run.place("finished"))
+    more = {"exit": "Interrupted", "coordinator_epochs": 3, "trainer_attempts": 2}
+    run.change_json("summary.json", lambda summary: summary.update(more))

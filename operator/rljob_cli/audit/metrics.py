@@ -1,0 +1,169 @@
+"""The check that the published metrics, in the job's stream and in metrics.jsonl, tell what the ledger tells.
+
+A line may be missing: it is published after its record, and a power cut may take it. It may not be invented. Lines of
+records that the ledger has lost are honest: those of versions that were begun again, and of evaluations by coordinators
+that were replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isclose
+from statistics import fmean, pstdev
+
+from rljob_cli.audit.account import Committed
+from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.evaluations import is_due
+from rljob_cli.audit.evidence import Verdict, Violation
+from rljob_core.messages import StepMetrics
+from rljob_core.records import EPOCH_STRIDE
+
+_WORDS = {
+    "reward_mean": "mean reward",
+    "reward_std": "deviation of rewards",
+    "response_tokens_mean": "mean length",
+    "staleness_mean": "mean staleness",
+    "staleness_max": "largest staleness",
+    "heldout_sampled": "sampled held-out reward",
+    "heldout_greedy": "greedy held-out reward",
+    "heldout_mixed": "number of answers with tokens of later versions",
+    "heldout_newest": "newest version of any answer",
+}
+_STATS = ("staleness_mean", "staleness_max")
+
+
+def evaluations(case: Case) -> Refuted:
+    """Check the ledger's evaluations, and each line of the metrics stream and of metrics.jsonl."""
+    found = list(case.history.misjudged)
+    commits = {commit.record.version: commit for commit in case.history.commits}
+    committed = frozenset(commit.record.manifest for commit in commits.values())
+    judge = _Judge(case, step_figures(case), commits, committed)
+    stated = {"the metrics stream": case.evidence.metrics, "metrics.jsonl": case.evidence.metrics_file}
+    for source, lines in stated.items():
+        for line in lines:
+            found += judge.contradictions(line, source)
+    return len(case.history.evaluated) + sum(map(len, stated.values())), found
+
+
+def step_figures(case: Case) -> dict[int, dict[str, float]]:
+    """By version, the figures that follow from the ledger; none of a step for which it has lost records."""
+    found = {}
+    for commit in case.history.commits:
+        rewards = [c.rewarded.reward for c in commit.consumed if c.rewarded is not None]
+        payloads = [(c.step, c.generated) for c in commit.consumed if c.generated is not None]
+        if commit.restored or not commit.consumed or len(rewards) + len(payloads) < 2 * len(commit.consumed):
+            continue
+        staleness = [step - payload.span.min for step, payload in payloads]
+        figures = {"reward_mean": fmean(rewards), "staleness_max": float(max(staleness))}
+        if _is_of_this_format(commit):
+            figures |= {
+                "reward_std": pstdev(rewards),
+                "response_tokens_mean": fmean(payload.response_tokens for _, payload in payloads),
+                "staleness_mean": fmean(staleness),
+            }
+        found[commit.record.version] = figures
+    return found
+
+
+def _is_of_this_format(commit: Committed) -> bool:
+    """Whether the coordinator was of a release that recorded its spec; earlier ones may have computed otherwise."""
+    return bool(commit.scales)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Compares lines of metrics with the ledger.
+
+    Attributes:
+        figures: by version, what its step's line must say.
+        commits: the versions.
+        committed: digests of their manifests.
+    """
+
+    case: Case
+    figures: dict[int, dict[str, float]]
+    commits: dict[int, Committed]
+    committed: frozenset[str]
+
+    def contradictions(self, line: StepMetrics, source: str) -> Iterator[Violation]:
+        """What a line says and the ledger does not."""
+        if line.reward_mean is not None:
+            yield from self._of_step(line, source)
+        if line.heldout_sampled is not None:
+            yield from self._of_evaluation(line, source)
+        history = self.case.history
+        if (
+            line.finished
+            and line.finished not in history.ends
+            and not self._may_be_lost(line, history.writers)
+        ):
+            yield from self._unknown("the job", f"has ended as {line.finished}", source)
+
+    def _of_step(self, line: StepMetrics, source: str) -> Iterator[Violation]:
+        version, history = line.version, self.case.history
+        if self._was_made_before(line):
+            return
+        if not 0 < version <= history.version:
+            yield from self._unknown(f"version {version}", "was committed", source)
+            return
+        stats = {name: getattr(line.stats, name) for name in _STATS} if line.stats is not None else {}
+        stated = {name: getattr(line, name, None) for name in self.figures.get(version, {})} | stats
+        yield from self._differences(version, self.figures.get(version, {}), stated, source)
+
+    def _was_made_before(self, line: StepMetrics) -> bool:
+        """Whether it may be of an earlier version of this number, which the ledger has lost or the user revoked."""
+        version = line.version
+        commit = self.commits.get(version)
+        if commit is not None and line.epoch >= commit.record.epoch // EPOCH_STRIDE:
+            return False
+        others = (m for m in self.case.evidence.manifests if m.digest not in self.committed)
+        return self._is_revoked(version) or any(m.version == version for m in others)
+
+    def _is_revoked(self, version: int) -> bool:
+        return any(commit.record.version == version for commit in self.case.history.revoked)
+
+    def _of_evaluation(self, line: StepMetrics, source: str) -> Iterator[Violation]:
+        history, name = self.case.history, f"version {line.version}"
+        record = history.evaluated.get(line.version)
+        if record is None:
+            if history.specs and not any(is_due(line.version, spec) for spec in history.specs):
+                yield Violation((name,), f"was evaluated, by {source}, but no evaluation of it was due")
+            elif not self._may_be_forgotten(line):
+                yield from self._unknown(name, "was evaluated", source)
+            return
+        if self._may_be_lost(line, history.evaluators[line.version]):
+            return
+        known: dict[str, float] = {"heldout_sampled": record.sampled, "heldout_greedy": record.greedy}
+        known |= {"heldout_mixed": record.mixed, "heldout_newest": record.newest}
+        yield from self._differences(line.version, known, {n: getattr(line, n) for n in known}, source)
+
+    def _may_be_forgotten(self, line: StepMetrics) -> bool:
+        """Whether the evaluation may have been recorded, although the ledger has none of this version."""
+        if line.version > self.case.history.version:
+            return self._is_revoked(line.version)
+        return self._may_be_lost(line, self.case.history.writers)
+
+    def _may_be_lost(self, line: StepMetrics, writer: int) -> bool:
+        """Whether a coordinator before this one may have published the line, and the ledger lost its record."""
+        return len(self.case.history.charge.claims) > 1 and line.epoch <= writer
+
+    def _differences(
+        self, version: int, known: dict[str, float], stated: dict[str, float | None], source: str
+    ) -> Iterator[Violation]:
+        for name, right in known.items():
+            said = stated.get(name)
+            if said is not None and not isclose(said, right, rel_tol=1e-9, abs_tol=1e-12):
+                text = f"its {_WORDS[name]} is {right:g} by the ledger, and {said:g} in {source}"
+                yield Violation((f"version {version}",), text)
+
+    def _unknown(self, name: str, what: str, source: str) -> Iterator[Violation]:
+        """What the ledger does not know at all: it may have lost its end."""
+        history = self.case.history
+        if self.case.evidence.live:
+            return
+        if history.finished is None:
+            text = f"{what}, by {source}, but the ledger has lost it: `rljob run --resume` restores or repeats it"
+            yield Violation((name,), text, Verdict.UNFINISHED)
+        else:
+            yield Violation((name,), f"{what}, by {source}, but not by the ledger")

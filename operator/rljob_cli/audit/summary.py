@@ -1,0 +1,155 @@
+"""The check that summary.json tells of the job what the ledger and the published metrics tell.
+
+`rljob run` writes it every few seconds and once more at its end, then from the ledger. What it says of a job that has
+not ended may be older than the ledger, but not ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import isclose
+from statistics import fmean
+from typing import Any
+
+from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.evidence import Verdict, Violation, damage
+from rljob_cli.audit.history import History
+from rljob_cli.audit.metrics import step_figures
+
+_ENDS = ("Succeeded", "Failed")
+_OPEN = ("Running", "Interrupted")
+_NAME = ("summary.json",)
+
+
+def summary(case: Case) -> Refuted:
+    """Check summary.json, if there is one."""
+    history, written = case.history, case.evidence.summary
+    if written is None:
+        return 0, []
+    end = written.get("exit")
+    if end not in (*_ENDS, *_OPEN):
+        return 1, [Violation(_NAME, f"says exit {end}, which is no way in which a run ends")]
+    if case.evidence.in_use and end in _OPEN:
+        return 1, []
+    if history.finished is None:
+        return 1, list(_ahead(written, history))
+    if end in _OPEN:
+        text = f"says exit {end}, but the job has ended as {history.finished.outcome}, as if the run had been killed"
+        return 1, [damage(_NAME, f"{text} before it wrote this: `rljob run --resume` writes it again")]
+    expected = _expected(case, history.finished.outcome)
+    found = [
+        Violation(_NAME, f"says {field} {stated}, the ledger says {_shown(right)}")
+        for field, right in expected.items()
+        if (stated := _at(written, field)) is not None and not _agrees(stated, right)
+    ]
+    return len(expected), found
+
+
+def _ahead(written: dict[str, Any], history: History) -> Iterator[Violation]:
+    """What the summary says of a job that has not ended, by the ledger, and the ledger cannot have had before."""
+    if written["exit"] == "Succeeded":
+        text = "says that the job has succeeded, but the ledger has no end: `rljob run --resume` finishes it"
+        yield Violation(_NAME, text, Verdict.UNFINISHED)
+    if history.revoked:  # it may be older than the rollback
+        return
+    newest = {
+        "steps": history.version,
+        "coordinator_epochs": history.writers,
+        "trainer_attempts": _gangs(history),
+    }
+    for field, most in newest.items():
+        stated = written.get(field)
+        if isinstance(stated, int) and stated > most:
+            text = f"says {field} {stated}, but the ledger has {most}, as if it had lost its end"
+            later = f"{text}: `rljob run --resume` restores what it can"
+            yield Violation(_NAME, later, Verdict.UNFINISHED)
+
+
+def _expected(case: Case, outcome: str) -> dict[str, object]:
+    """What the summary of a job that has ended must say; a range is of what it may say."""
+    history = case.history
+    values: dict[str, object] = {
+        "exit": outcome,
+        "steps": history.version,
+        "trajectories.consumed": sum(len(commit.consumed) for commit in history.commits),
+        "trajectories.generated": history.generated,
+        "attempts_failed": dict(history.resets),
+        # A coordinator or a gang may start once more after the end, and a backup may be restored.
+        "coordinator_epochs": range(history.end_writer, history.writers + 1),
+        "trainer_attempts": range(history.end_attempt, _gangs(history) + 1),
+    }
+    if outcome == "Succeeded" and not case.evidence.patched:
+        values["steps_planned"] = history.version
+    if not history.revoked and not any(commit.restored for commit in history.commits):
+        values["trajectories.planned"] = sum(len(group.members) for group in history.groups.values())
+        values["trajectories.aborted"] = dict(_aborted(history))
+    if history.pipelines.settings:
+        newest = history.pipelines.settings[-1]
+        values |= {"mode": newest.mode, "max_staleness": newest.max_staleness}
+    return values | _evaluated(case) | _staleness(case)
+
+
+def _gangs(history: History) -> int:
+    return max((start.attempt for start in history.attempts), default=0)
+
+
+def _aborted(history: History) -> Counter[str]:
+    """How many trajectories were given up, by cause."""
+    found: Counter[str] = Counter()
+    for group in history.groups.values():
+        for abort in group.aborted[:1]:
+            found.update(abort.causes.get(trajectory, abort.reason) for trajectory in group.members)
+    return found
+
+
+def _evaluated(case: Case) -> dict[str, object]:
+    """Scores of the first and of the last evaluation."""
+    history = case.history
+    values: dict[str, object] = {}
+    for when, choose in (("before", min), ("after", max)):
+        if not history.evaluated:
+            continue
+        record = history.evaluated[choose(history.evaluated)]
+        # A lost evaluation is repeated, with other scores; the summary may have those of the first one.
+        lines = [line for line in case.evidence.metrics if line.version == record.version]
+        if len({line.heldout_sampled for line in lines if line.heldout_sampled is not None}) <= 1:
+            values |= {
+                f"heldout_reward_{when}": record.sampled,
+                f"heldout_greedy_{when}": record.greedy,
+                f"heldout_mixed_{when}": record.mixed,
+            }
+    return values
+
+
+def _staleness(case: Case) -> dict[str, object]:
+    """The largest staleness, and the mean over all steps whose lines `rljob run` has read."""
+    figures, lines = step_figures(case), case.evidence.metrics_file or case.evidence.metrics
+    versions = {line.version for line in lines if line.reward_mean is not None and line.stats is not None}
+    known = [figures[version] for version in versions if version in figures]
+    if not known or len(known) < len(versions):
+        return {}
+    if not case.evidence.metrics_file and len(known) < case.history.version:
+        return {}
+    means = [figure["staleness_mean"] for figure in known if "staleness_mean" in figure]
+    mean = {"staleness_mean": fmean(means)} if len(means) == len(known) else {}
+    return {"staleness_max": max(figure["staleness_max"] for figure in known), **mean}
+
+
+def _at(written: dict[str, Any], path: str) -> object:
+    found: object = written
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _agrees(stated: object, right: object) -> bool:
+    if isinstance(right, range):
+        return stated in right
+    if isinstance(stated, float) and isinstance(right, float):
+        return isclose(stated, right)
+    return stated == right
+
+
+def _shown(right: object) -> object:
+    return right.stop - 1 if isinstance(right, range) else right
