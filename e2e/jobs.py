@@ -12,7 +12,7 @@ from tests.emulated import emulated
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.reader import reader_of
-from e2e.installation import EXAMPLES
+from e2e.installation import EXAMPLES, SYSTEM
 
 T = TypeVar("T")
 
@@ -147,4 +147,11 @@ class Job:
             logs = ("logs", name, "--all-containers", "--tail=20")
             parts.append(f"--- {name}\n" + (self.kubectl(*logs) if self.kubectl.succeeds(*logs) else "none"))
         parts.append(self.kubectl("get", "events", "--sort-by=.lastTimestamp")[-3000:])
+        # Last, as of a long output the end is shown: what is wrong with the job's surroundings.
+        system = self.kubectl.within(SYSTEM)
+        parts.append(system("get", "nodes,pods", "--output=wide"))
+        for name in ("statefulset/nats", "deployment/rljob-operator"):
+            said = ("logs", name, "--tail=20")
+            parts.append(f"--- {name}\n" + (system(*said) if system.succeeds(*said) else "none"))
+        parts.append(system("get", "events", "--all-namespaces", "--field-selector=type=Warning")[-3000:])
         return "\n".join(parts)

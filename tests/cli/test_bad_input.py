@@ -500,7 +500,10 @@ def test_a_nats_server_that_does_not_answer(tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))  # and never listens
         port = unused.getsockname()[1]
         (error,) = refused(write_job(tmp_path, nats={"url": f"nats://127.0.0.1:{port}"}))
+        many = ",".join(f"nats://127.0.0.1:{each}" for each in (port, port))
+        (none_of_them,) = refused(write_job(tmp_path, nats={"url": many}))
     assert error.startswith(f"spec.nats.url: no nats-server answers at 127.0.0.1:{port}")
+    assert none_of_them.count(f"127.0.0.1:{port}") == 2
 
 
 # ------------------------------------------------------------------------------------------------- the folder

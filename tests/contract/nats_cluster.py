@@ -36,6 +36,7 @@ class NatsCluster:
         sync_interval: of JetStream's files.
         proxied: whether routes go through proxies, which `part` needs. A proxy costs throughput.
         accounts: what the configuration says of accounts, by the folder of a server's files.
+        prepare: is called with the folder of each server's files before the server starts, to mount a disk there.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class NatsCluster:
         sync_interval: str = "1s",
         proxied: bool = True,
         accounts: Callable[[Path], str] = lambda _: "",
+        prepare: Callable[[Path], object] = lambda _: None,
     ) -> None:
+        self._prepare = prepare
         self._accounts = accounts
         self._folder = folder
         self._sync_interval = sync_interval
@@ -65,6 +68,7 @@ class NatsCluster:
             await link.open()
             self._links[one, other] = link
         for number in range(SIZE):
+            self._prepare(self.files(number))
             self._configure(number, routes)
             self.start(number)
         return self
@@ -124,18 +128,20 @@ class NatsCluster:
 
     def wipe(self, number: int) -> None:
         """Delete the files of a server that does not run: its disk is a new one."""
-        shutil.rmtree(self.files(number))
+        for found in self.files(number).iterdir():  # the folder itself may be where a disk is mounted
+            shutil.rmtree(found)
 
     def save(self, number: int) -> None:
         """Copy the files of a server as they are now; its machine stands still meanwhile."""
         self.stop(number)
+        shutil.rmtree(self._saved(number), ignore_errors=True)
         shutil.copytree(self.files(number), self._saved(number))
         self.continue_(number)
 
     def put_back(self, number: int) -> None:
         """Give a server that does not run the files that it had when they were saved."""
         self.wipe(number)
-        shutil.copytree(self._saved(number), self.files(number))
+        shutil.copytree(self._saved(number), self.files(number), dirs_exist_ok=True)
 
     def _saved(self, number: int) -> Path:
         return self._folder / f"s{number}.saved"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from gangs import Gangs
 from safetensors import safe_open
 
-from runs import RLJOB, LiveRun, audit
+from runs import LiveRun, audit
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -68,10 +67,7 @@ def test_a_job_continues_with_other_backends_and_numbers_of_ranks(run: Run) -> N
     first = run(steps=500, **settings)
     latest = first.output / "checkpoints" / "latest"
     first.until("a checkpoint of FSDP, of which each rank writes its part", lambda: written_by(latest) == 2)
-    texts = ["trainer.backend=Torch", "trainer.numProcPerNode=1"]
-    patch = [RLJOB, "patch", str(first.output), *(f"--set={text}" for text in texts)]
-    done = subprocess.run(patch, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    first.patch("trainer.backend=Torch", "trainer.numProcPerNode=1")
     first.until("a checkpoint of Torch on one rank", lambda: written_by(latest) == 1)
     first.process.send_signal(signal.SIGINT)
     first.wait()

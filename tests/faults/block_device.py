@@ -13,6 +13,7 @@ import os
 import struct
 import subprocess
 import time
+from functools import cache
 from pathlib import Path
 
 #: Only root can mount. Where all tests are required, one that cannot mount fails.
@@ -71,6 +72,7 @@ class Disk:
                 time.sleep(0.2)
 
 
+@cache
 def _own_mounts() -> None:
     """Give this process mounts of its own, which end with it and its children even if they are killed."""
     libc = ctypes.CDLL(None, use_errno=True)

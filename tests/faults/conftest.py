@@ -47,20 +47,26 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Disk]]:
-    """Mount a disk on which the run of a name, begun later, keeps its whole folder."""
+def disk_at() -> Iterator[Callable[[Path], Disk]]:
+    """Mount a disk as a folder."""
     if not MAY_MOUNT:
         pytest.skip("mounting a file system needs root")
     disks: list[Disk] = []
 
-    def mount(name: str) -> Disk:
-        folder = tmp_path / name.replace(" ", "-")
-        disks.append(Disk(folder.with_suffix(".img"), folder / "run"))
+    def mount(place: Path) -> Disk:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        disks.append(Disk(place.with_name(f"{place.name}.img"), place))
         return disks[-1]
 
     yield mount
     for disk in disks:
         disk.unmount()
+
+
+@pytest.fixture
+def disk_of(tmp_path: Path, disk_at: Callable[[Path], Disk]) -> Callable[[str], Disk]:
+    """Mount a disk on which the run of a name, begun later, keeps its whole folder."""
+    return lambda name: disk_at(tmp_path / name.replace(" ", "-") / "run")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The message store on three replicas, through what may happen to one server of three: what it promises still holds.
+"""The message store on three replicas, through what may happen to its servers: what it promises still holds.
 
 While a fault comes and goes, two writers append to the ledger, each directly after the message that it knows to be the
 newest; others fill the trajectory stream, and a queue and readers take what is stored. Afterwards all that was
@@ -11,11 +11,12 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from cluster_faults import FAULTS, Fault
 from nats_cluster import SIZE, NatsCluster
 from tests.draw import draw
 
@@ -27,10 +28,6 @@ log = logging.getLogger(__name__)
 
 SECONDS = 120
 LEDGER = "RLJOB_j_ledger"
-#: Longer than servers need to elect another leader (4 to 9 s), and than a client waits for an answer.
-HELD = 12.0
-
-Fault = Callable[[NatsCluster, int], Awaitable[None]]
 
 
 @pytest.fixture
@@ -43,96 +40,6 @@ def store_at(url: str, *, create: bool = False) -> NatsStore:
     return NatsStore(
         url, subject="rljob.j", stream_prefix="RLJOB_j", replicas=SIZE, create=create, attempt=2, patience=60
     )
-
-
-# ---------------------------------------------------------------------------------------------- faults
-
-
-def follower(leader: int) -> int:
-    return (leader + 1) % SIZE
-
-
-async def replaced(cluster: NatsCluster, leader: int) -> None:
-    """Wait until the others have another leader, and for some work under it."""
-    async with asyncio.timeout(SECONDS):
-        while await cluster.led_by(follower(leader), LEDGER) in {leader, None}:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    await asyncio.sleep(3)
-
-
-async def leader_killed(cluster: NatsCluster, leader: int) -> None:
-    cluster.kill(leader)
-    await replaced(cluster, leader)
-    cluster.start(leader)
-
-
-async def leader_shut_down(cluster: NatsCluster, leader: int) -> None:
-    await asyncio.to_thread(cluster.shut_down, leader)
-    await asyncio.sleep(2)
-    cluster.start(leader)
-
-
-async def leader_frozen(cluster: NatsCluster, leader: int) -> None:
-    cluster.stop(leader)
-    await replaced(cluster, leader)
-    cluster.continue_(leader)
-
-
-async def follower_frozen(cluster: NatsCluster, leader: int) -> None:
-    cluster.stop(follower(leader))
-    await asyncio.sleep(HELD)
-    cluster.continue_(follower(leader))
-
-
-async def leader_wiped(cluster: NatsCluster, leader: int) -> None:
-    cluster.kill(leader)
-    cluster.wipe(leader)
-    cluster.start(leader)
-    await asyncio.sleep(HELD)
-
-
-async def leader_set_back(cluster: NatsCluster, leader: int) -> None:
-    """It comes back with an older disk."""
-    await asyncio.to_thread(cluster.save, leader)
-    await asyncio.sleep(2)  # of work
-    cluster.kill(leader)
-    cluster.put_back(leader)
-    cluster.start(leader)
-    await asyncio.sleep(HELD)
-
-
-async def leader_parted(cluster: NatsCluster, leader: int) -> None:
-    cluster.part([leader])
-    await replaced(cluster, leader)
-    cluster.mend()
-
-
-async def follower_parted(cluster: NatsCluster, leader: int) -> None:
-    cluster.part([follower(leader)])
-    await asyncio.sleep(HELD)
-    cluster.mend()
-
-
-async def no_majority(cluster: NatsCluster, leader: int) -> None:
-    others = [number for number in range(SIZE) if number != leader]
-    for number in others:
-        cluster.stop(number)
-    await asyncio.sleep(HELD)
-    for number in others:
-        cluster.continue_(number)
-
-
-FAULTS: list[Fault] = [
-    leader_killed,
-    leader_shut_down,
-    leader_frozen,
-    follower_frozen,
-    leader_wiped,
-    leader_set_back,
-    leader_parted,
-    follower_parted,
-    no_majority,
-]
 
 
 # ---------------------------------------------------------------------------------------------- work
@@ -242,7 +149,7 @@ async def test_what_was_acknowledged_is_there_once(
             for store, (channel, found) in zip(stores[2:], seen.items(), strict=True)
         ]
         await until(lambda: all(len(a.acknowledged) > 10 for a in appenders))
-        await fault(cluster, leader)
+        await fault(cluster, LEDGER, leader)
         done = [len(p.acknowledged) for p in producers]
         appended = len(appenders[0].acknowledged) + len(appenders[1].acknowledged)
         await until(lambda: all(len(p.acknowledged) > n + 50 for p, n in zip(producers, done, strict=True)))

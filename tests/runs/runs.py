@@ -123,6 +123,23 @@ class LiveRun:
     def summary(self) -> dict[str, Any]:
         return json.loads((self.output / "summary.json").read_text())
 
+    def patch(self, *texts: str) -> str:
+        """`rljob patch` of fields, each as `path=value`; what it says."""
+        return self._rljob("patch", *(part for text in texts for part in ("--set", text)))
+
+    def check_audit(self) -> None:
+        """`rljob audit` finds nothing."""
+        self._rljob("audit")
+
+    def check_replay(self) -> None:
+        """`rljob replay` decides as all coordinators of the run did."""
+        self._rljob("replay")
+
+    def _rljob(self, command: str, *flags: str) -> str:
+        done = _about(self.output, command, *flags)
+        assert done.returncode == 0, done.stdout + done.stderr + self.said[-3000:] + self.logs()
+        return done.stdout
+
     def stop(self) -> None:
         """End what is left, whatever the test did."""
         family = self.family()
@@ -149,5 +166,10 @@ def still_there(family: Sequence[psutil.Process]) -> list[psutil.Process]:
 
 def audit(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """`rljob audit`."""
-    command = [RLJOB, "audit", str(output), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return _about(output, "audit", *flags)
+
+
+def _about(output: Path, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """A command about a run's folder."""
+    words = [RLJOB, command, str(output), *flags]
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from rljob_contract.tiny_models import tiny_model
-from runs import PATIENCE, RLJOB, LiveRun, audit, write_job
+from runs import LiveRun, audit, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -41,13 +40,6 @@ def run(tmp_path: Path) -> Iterator[LiveRun]:
     run.stop()
 
 
-def patch(run: LiveRun, *texts: str) -> str:
-    command = [RLJOB, "patch", str(run.output), *(part for text in texts for part in ("--set", text))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr + run.said + run.logs()
-    return done.stdout
-
-
 def complete_after(stated: str) -> int:
     (step,) = re.findall(r"complete after step (\d+) at the latest", stated)
     return int(step)
@@ -70,10 +62,10 @@ def history(run: LiveRun) -> list[dict[str, Any]]:
 def test_a_running_job_takes_a_narrower_and_a_wider_bound_and_restarts_nothing(run: LiveRun) -> None:
     run.until("step 8", lambda: run.steps() >= 8)
     pids = run.pids()
-    narrow = complete_after(patch(run, "pipeline.mode=Streaming", "pipeline.maxStaleness=0"))
+    narrow = complete_after(run.patch("pipeline.mode=Streaming", "pipeline.maxStaleness=0"))
     run.until("the narrower bound", lambda: run.steps() >= narrow + 4)
     wide = complete_after(
-        patch(run, "pipeline.mode=BoundedAsync", "pipeline.maxStaleness=2", "pipeline.inflight=Keep")
+        run.patch("pipeline.mode=BoundedAsync", "pipeline.maxStaleness=2", "pipeline.inflight=Keep")
     )
     run.until("the wider bound", lambda: run.steps() >= wide + 4)
     assert run.pids() == pids, "a process was started anew"
@@ -87,7 +79,7 @@ def test_a_running_job_takes_a_narrower_and_a_wider_bound_and_restarts_nothing(r
     status = json.loads((run.output / "status.json").read_text())["status"]
     assert status["observedGeneration"] == 3
 
-    assert "it does not run now" in patch(run, f"steps={run.steps() + 5}")
+    assert "it does not run now" in run.patch(f"steps={run.steps() + 5}")
     again = LiveRun(run.output.parent / "job.yaml", run.output, "--resume")
     try:
         assert again.wait() == 0, again.said + again.logs()

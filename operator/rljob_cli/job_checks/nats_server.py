@@ -32,20 +32,24 @@ def check_nats(job: RLJob, port: int | None) -> None:
         _check_free(port)
 
 
-def _check_answers(url: str) -> None:
-    parsed = urlparse(url)
-    host, port = parsed.hostname or "localhost", parsed.port or _NATS_PORT
-    try:
-        with socket.create_connection((host, port), timeout=3) as connection:
-            # At tls:// the server may wait for the handshake.
-            if parsed.scheme == "nats" and not connection.recv(5).startswith(b"INFO"):
-                raise SpecError("spec.nats.url", f"what answers at {host}:{port} is no nats-server")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SpecError(
-            "spec.nats.url",
-            f"no nats-server answers at {host}:{port} ({reason}): start one, or remove the field",
-        ) from error
+def _check_answers(urls: str) -> None:
+    """One of the servers at these URLs, which commas separate, answers: of a cluster, the others may be away."""
+    silent = []
+    for url in urls.split(","):
+        parsed = urlparse(url)
+        host, port = parsed.hostname or "localhost", parsed.port or _NATS_PORT
+        try:
+            with socket.create_connection((host, port), timeout=3) as connection:
+                # At tls:// the server may wait for the handshake.
+                if parsed.scheme == "nats" and not connection.recv(5).startswith(b"INFO"):
+                    raise SpecError("spec.nats.url", f"what answers at {host}:{port} is no nats-server")
+                return
+        except OSError as error:
+            silent.append(f"{host}:{port} ({error.strerror or error})")
+    raise SpecError(
+        "spec.nats.url",
+        f"no nats-server answers at {' or '.join(silent)}: start one, or remove the field",
+    )
 
 
 def _check_free(port: int) -> None:

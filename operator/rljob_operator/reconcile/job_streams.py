@@ -239,7 +239,7 @@ class JobStreams:
         credentials = RawCredentials(stream_credentials(_keys(job, self._issuer)))
         try:
             await client.connect(
-                self._connection.url,
+                self._connection.url.split(","),
                 user_credentials=credentials,
                 **tls_options(self._connection.url, self._issuer.trusted),
                 allow_reconnect=False,

@@ -33,7 +33,7 @@ class NatsConnection:
     """One connection to the NATS server of all jobs that do not name a server of their own.
 
     Args:
-        url: address of the server.
+        url: address of the server; of a cluster, of several, separated by commas.
         credentials: the operator's own, or the path of a file with them; None if the server does not authenticate
             clients.
         authority: certificates of those who sign the server's (PEM); empty for those that the system trusts.
@@ -108,7 +108,7 @@ class NatsConnection:
         while True:
             with suppress(TimeoutError, OSError, nats.errors.Error):
                 await client.connect(
-                    self.url,
+                    self.url.split(","),
                     user_credentials=self._credentials,
                     **tls_options(self.url, self._authority),
                     error_cb=_log_error,

@@ -101,7 +101,7 @@ class NatsSpec(ApiModel):
         | None,
         Immutable("the job's ledger and trajectories are there"),
     ] = None
-    """Server to use; absent: the operator's (`rljob run` starts its own)."""
+    """Server to use, or several of a cluster with commas between; absent: the operator's, or `rljob run`'s own."""
     credentials_secret: ObjectName | None = None
     """Secret with the server's credentials."""
     replicas: Annotated[int, Field(ge=1, le=5)] | None = None

@@ -49,7 +49,7 @@ class Connection:
         state: whether it exists now, and for how long its users wait for it.
 
     Args:
-        url: of the server.
+        url: of the server; of a cluster, of several, separated by commas.
         patience: seconds for which a call is repeated, and a reader waits, while the server cannot be reached.
         attempt: seconds after which an unanswered request is sent again.
         credentials: a user's JWT and seed, or the path of a file with them, which is read at each connection.
@@ -98,7 +98,7 @@ class Connection:
 
     async def _connect_within(self, seconds: float) -> None:
         connecting = self._client.connect(
-            self.url,
+            self.url.split(","),
             user_credentials=self._credentials,
             **tls_options(self.url, text_of(self._credentials)),
             inbox_prefix=self._inbox_prefix,
