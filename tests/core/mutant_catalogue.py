@@ -13,7 +13,8 @@ class Mutant:
         module: the module whose source is changed.
         guard: text that the source contains exactly once.
         instead: text that replaces it.
-        by: the checks that detect the mutant: the model of `interleavings`, or the simulation of whole jobs.
+        by: the checks that detect the mutant: the model of `interleavings`, the simulation of whole jobs, or tests.
+        tests: the file of these tests.
         walk: seed of a random walk through the model that detects the mutant; it is tried first, because a search takes
             longer.
         slow: whether that walk delays one trajectory.
@@ -31,7 +32,11 @@ class Mutant:
     poison: bool = False
     store: bool = False
     seed: int | None = None
+    tests: str = ""
 
+
+SUSPECTS = "tests/core/test_suspects.py"
+CAREFUL_START = "tests/runtime/roles/test_careful_start.py"
 
 MUTANTS: dict[str, Mutant] = {
     "a displaced group may land past its bound": Mutant(
@@ -264,6 +269,141 @@ MUTANTS: dict[str, Mutant] = {
         "    if span.max > committed:\n",
         "    if False:\n",
         by=("simulation",),
+    ),
+    # Whom a death is laid to: of what is innocent, a random job seldom gives up anything, so tests detect these.
+    "deaths that others explain are a group's own": Mutant(
+        "rljob_core.planner.conviction",
+        "    return sibling.deaths - max((deaths_of(context, rival) for rival in rivals), default=0)\n",
+        "    return sibling.deaths\n",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "deaths count for nothing, whatever explains them": Mutant(
+        "rljob_core.planner.conviction",
+        "    return max(sibling.failures, own_deaths(context, sibling, beside(context, group)))\n",
+        "    return sibling.failures\n",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "siblings explain one another's deaths": Mutant(
+        "rljob_core.planner.conviction",
+        "if group_of(t) != group]",
+        "if t != group]",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what is convicted explains no deaths": Mutant(
+        "rljob_core.job_state.state",
+        "                sibling.deaths = 0\n",
+        "                pass\n",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what is generated stays accused": Mutant(
+        "rljob_core.job_state.state",
+        "sibling.payload, sibling.deaths = record, 0",
+        "sibling.payload = record",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "the prime suspect is given up at once": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "if conviction.own_deaths(context, sibling, prime.rivals) >= context",
+        "if sibling.deaths >= context",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "the prime suspect is given up while it is tried again": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "    if any(s.state is State.GENERATING for s in members(context)):  # it is tried",
+        "    if False:  # it is tried",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "the prime suspect is tried again while others can explain its deaths": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "any(_is_generated(context, t) for t in prime.rivals)",
+        "False",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what was not begun may be the prime suspect": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "    if beginning in map(group_of, held):\n"
+        "        return [beginning] if beginning in context.state.groups else []\n",
+        "",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what has made progress may be the prime suspect": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "    if any((sibling.id, sibling.attempt) in context.lookups.found for sibling in members(context)):\n",
+        "    if False:\n",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "an engine of whose end nothing is known makes prime suspects": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "    if engine not in context.liveness.dead:\n        return []\n",
+        "",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "all that outlived an engine begins at once": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        "        return [w for w in work if not w.survivor or group_of(w.trajectory) == group]\n",
+        "        return list(work)\n",
+        by=("tests",),
+        tests=CAREFUL_START,
+    ),
+    "the next group begins before the last one has a token": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        'group = "" if self._awaited_tokens else next(',
+        "group = next(",
+        by=("tests",),
+        tests=CAREFUL_START,
+    ),
+    "tokens that a request inherits show that it was begun": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        "request.inherited_tokens + 1 for",
+        "request.inherited_tokens for",
+        by=("tests",),
+        tests=CAREFUL_START,
+    ),
+    "what runs no more is waited for": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        "if r in running and r not in begun",
+        "if r not in begun",
+        by=("tests",),
+        tests=CAREFUL_START,
+    ),
+    "one sibling that has begun is enough": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        "            if self._awaited_tokens:\n                await",
+        "            if begun:\n                self._awaited_tokens = {}\n            else:\n                await",
+        by=("tests",),
+        tests=CAREFUL_START,
+    ),
+    "nobody is told which group begins": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        "        self._alive.begin(group_of(careful[0][0].trajectory))\n",
+        "",
+        by=("tests",),
+        tests=CAREFUL_START,
+    ),
+    "a group that has begun is blamed for what comes later": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        '        self._alive.begin("")\n',
+        "",
+        by=("tests",),
+        tests=CAREFUL_START,
+    ),
+    "where nobody reads what begins, it begins carefully": Mutant(
+        "rljob_runtime.roles.rollout.careful_start",
+        "        if not self._alive.is_read:\n            return list(work)\n",
+        "",
+        by=("tests",),
+        tests=CAREFUL_START,
     ),
     # What only the roles' own code guards.
     "a response that cannot be is stored": Mutant(

@@ -242,6 +242,17 @@ def test_what_has_made_progress_is_not_tried_before_it_is_suspected() -> None:
     assert set(two.state.generating["e2.x"]) == {"g0.0", "g1.0"}
 
 
+def test_what_engines_held_that_went_without_a_report_is_not_tried_before_it_is_suspected() -> None:
+    """They may have gone with their machines."""
+    two = TwoPrompts()
+    for engine in ("e0.x", "e1.x"):
+        two.job.lose(engine)
+        two.engines += 1
+        two.start()
+    assert set(two.deaths().values()) == {2}
+    assert set(two.state.generating["e2.x"]) == {"g0.0", "g1.0"}
+
+
 def test_a_death_alone_counts_once_while_another_prompt_explains_the_earlier_ones(
     suspects: TwoPrompts,
 ) -> None:
@@ -254,7 +265,9 @@ def test_a_death_alone_counts_once_while_another_prompt_explains_the_earlier_one
 def test_earlier_deaths_count_once_nothing_else_explains_them(suspects: TwoPrompts) -> None:
     suspects.store("g0.0", 4)
     assert suspects.die() == {"g1.0"}
-    assert suspects.job.last(GroupAborted).group == "g1"
+    abort = suspects.job.last(GroupAborted)
+    assert abort is not None
+    assert abort.group == "g1"
 
 
 def test_what_is_given_up_explains_the_deaths_of_the_others(suspects: TwoPrompts) -> None:
