@@ -173,9 +173,9 @@ class FaultyRun(LiveRun):
         for stale in (self.output / "nats").glob("nats-server_*.ports"):
             stale.unlink()
 
-    def resume(self) -> None:
+    def resume(self, *flags: str) -> None:
         """Begin again where it was."""
-        LiveRun.__init__(self, self.manifest, self.output, "--resume", "--record")
+        LiveRun.__init__(self, self.manifest, self.output, "--resume", "--record", *flags)
 
     def until_back(self, victims: dict[str, int]) -> None:
         """Wait until others run in their places and a step is committed."""
