@@ -86,5 +86,5 @@ def stream_definitions(
 
 
 def _announced(subject: str) -> Definition:
-    """Readers, which are told of no message otherwise, hear of what is stored, and ask for it."""
+    """The server publishes the headers of each stored message again: a reader without consumer then asks for it."""
     return {"src": subject, "dest": stored_subject(subject), "headers_only": True}

@@ -5,7 +5,7 @@ Its key follows from a seed by keyed BLAKE2b, and Ed25519 signatures need no ran
 files, and nobody but the owner of the seeds can make another one that clients trust.
 
 The certificates do not expire (RFC 5280, 4.1.2.5, has a date for that): a new seed revokes them, like everything else
-that follows from it. Who wants an authority of their own, with other rules, brings the files (docs/nats-security.md).
+that follows from it. A site that has an authority of its own supplies the files instead (docs/nats-security.md).
 """
 
 from __future__ import annotations
