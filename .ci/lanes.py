@@ -43,6 +43,9 @@ STOP_SECONDS = 60.0
 _CLOSING = re.compile(
     r"^=* ?((?:\d+ \w+, )*\d+ (?:passed|failed|errors?|skipped|deselected)\b.*? in .*?) ?=*$"
 )
+FAILED_LINES = 20
+"""Of a suite that are repeated at the end."""
+_FAILED = re.compile(r"(FAILED|ERROR) \S")  # of pytest's summary
 
 
 @dataclass(slots=True)
@@ -54,6 +57,7 @@ class Suite:
         cpu_seconds: of its processes: user and system, of those that were waited for.
         result: "" until it ends; then "passed", "failed (EXIT STATUS)", "not run" or "stopped".
         closing: pytest's last line, if the suite printed one.
+        failed: pytest's lines about tests that failed.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Suite:
     cpu_seconds: float = 0.0
     result: str = ""
     closing: str = ""
+    failed: list[str] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     pid: int = 0
 
@@ -201,6 +206,7 @@ class Lanes:
     def _print_whole(self, suite: Suite) -> None:
         text = suite.log.read_text(encoding="utf-8", errors="replace")
         suite.closing = closing_line(text)
+        suite.failed = [f"{suite.name}: {line[:200]}" for line in text.splitlines() if _FAILED.match(line)]
         actions = "GITHUB_ACTIONS" in os.environ
         with self._output:
             title = f"{suite.name}: {suite.result} after {_minutes(suite.seconds)} min"
@@ -229,8 +235,10 @@ class Lanes:
         lines.append(
             f"{'together':<{width}}  {'':<{lane_width}}  {'':<12}{_minutes(whole):>8}{_minutes(spent):>9}"
         )
+        # Beside the table, where also somebody sees them who has only the end of the output.
+        failed = [line for suite in self._suites.values() for line in suite.failed[:FAILED_LINES]]
         with self._output:
-            print("\n" + "\n".join(lines), flush=True)
+            print("\n" + "\n".join([*failed, *([""] if failed else []), *lines]), flush=True)
 
     # ------------------------------------------------------------------------------------------ stopping
 

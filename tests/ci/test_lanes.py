@@ -26,7 +26,7 @@ suites = ["third", "fourth", "fifth"]
 [suite.first]
 command = "echo begin of first; sleep 0.5; echo end of first; echo '===== 3 passed, 1 skipped in 0.50s ====='"
 [suite.second]
-command = "echo $WORD from second; exit 3"
+command = "echo $WORD from second; echo 'FAILED tests/t.py::test_t - 1 != 2'; exit 3"
 after = ["third"]
 environment = { WORD = "hello" }
 [suite.third]
@@ -64,6 +64,7 @@ def test_outputs_are_whole_and_a_failure_stops_only_what_needs_it(tmp_path: Path
     assert code == 1
     assert "begin of first\nend of first\n===== 3 passed" in output
     assert "hello from second" in output
+    assert "\nsecond: FAILED tests/t.py::test_t - 1 != 2\n\nsuite " in output
     table = rows(output)
     assert "passed" in table["first"]
     assert table["first"].endswith("3 passed, 1 skipped in 0.50s")
