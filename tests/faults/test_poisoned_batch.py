@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from faulty_run import FaultyRun
 from installed import install
+from tests.draw import draw
 from tests.emulated import emulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 4
 POISON = "g5"  # of the second step: a step has four prompts
+SYMPTOMS = [("loss", "the loss (nan)"), ("memory", "out of memory (8 GB)")]
 CODE = """
 import time
 from rljob_core.trajectory import group_of
@@ -43,9 +45,7 @@ class Unlearning(EmulatedBackend):
 
 
 @pytest.mark.parametrize(
-    ("symptom", "words"),
-    [("loss", "the loss (nan)"), ("memory", "out of memory (8 GB)")],
-    ids=["loss", "memory"],
+    ("symptom", "words"), draw("poisoned batches", SYMPTOMS, 1), ids=lambda text: text.partition(" ")[0]
 )
 def test_a_batch_that_nobody_can_learn_from_is_named(
     symptom: str,
