@@ -20,6 +20,7 @@ from rljob_core.records import (
     PipelineSet,
     SiblingReset,
     StepCommitted,
+    StepRestored,
     decode_batch,
     encode_batch,
 )
@@ -81,6 +82,8 @@ def test_a_change_is_complete_after_the_old_bound_and_one_step_and_discards_noth
                 opened[record.step] = record.max_staleness
             case StepCommitted():
                 version = record.version
+            case StepRestored():  # its coordinator was replaced between the proposal and the commit
+                version = record.commit.version
     assert sorted(opened) == list(range(STEPS))
     last = changes[-1][1] if changes else first
     assert said == pipeline_set(PipelineSpec.model_validate(last), step=said.step)
