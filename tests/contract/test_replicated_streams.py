@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -165,7 +166,11 @@ async def test_what_a_server_that_stands_still_has_swallowed_is_asked_of_the_nex
     store = store_at(cluster.urls[(leader + 1) % SIZE])
     await store.open()
     queue = await store.queue(Channel.TRAJECTORIES, "a", name="q")
-    call = store._connection.call
+
+    async def call(subject: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Asked again where a busy server gives no answer in time."""
+        return await store._connection.retried(lambda: store._connection.call(subject, data))
+
     async with asyncio.timeout(SECONDS):
         while (await call(f"CONSUMER.INFO.{stream}.q", {}))["cluster"].get("leader") != f"s{leader}":
             placed = {"placement": {"preferred": f"s{leader}"}}
