@@ -44,7 +44,7 @@ test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real m
 	@$(BIN)/python -m pytest -n $$(($$(nproc) + 3)) --dist loadgroup $(ARGS)
 
 runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
-	@$(BIN)/python -m pytest tests/runs -n auto $(ARGS)
+	@$(BIN)/python -m pytest tests/runs -n auto --dist loadgroup $(ARGS)
 
 engines: $(VENV)/.installed  ## vLLM, its server, FSDP and DeepSpeed, each in processes of its own
 	@$(BIN)/python -m pytest tests/engines -n auto --dist loadfile $(ARGS)

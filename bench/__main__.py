@@ -3,8 +3,8 @@
 Names: store, replicas, tls, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap,
 learning; all of them by default. Without a flag the long ones (trainer, recovery, bound, overlap, learning) measure
 fewer cases. The documented figures are those of `--full`, which takes more than an hour for all. `--smoke` takes
-seconds each and only shows that a benchmark works; its figures mean nothing. `--gpu` runs the trainer on a GPU. The
-operator has a command of its own, `make bench-operator`.
+seconds each and only shows that a benchmark works; its figures mean nothing. `--gpu` runs swap and trainer on a GPU.
+The operator has a command of its own, `make bench-operator`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAMES = (
     "overlap",
     "learning",
 )
-ON_GPU = ("trainer",)
+ON_GPU = ("swap", "trainer")
 
 
 def main() -> None:

@@ -3,6 +3,9 @@
 A trainer of the backend Torch takes a real step. Its weights are published with the transport `Files`, read and
 verified, and the engine swaps them in (`inflight: Update`) while all its slots generate. The time ends with the first
 token of the new weights. `bench.weights` measures what a network between machines adds. Figures are medians.
+
+On a GPU (`--gpu`) trainer and engine share it, in bfloat16: the engine `Torch`, once recomputing the cache of what it
+generates under the new weights, once keeping it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench import rollout
+from bench.models import GPU_MILLIONS, for_gpu
 from bench.rollout import CONTEXT, options, unending
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
@@ -36,37 +40,58 @@ class Sizes:
     Attributes:
         load: what the engines generate meanwhile.
         swaps: of each engine; figures are medians over them.
+        gpu: whether a GPU computes; of the engines, only `Torch` takes part then.
     """
 
     load: rollout.Sizes = rollout.FULL
     swaps: int = 7
+    gpu: bool = False
 
 
 FULL = Sizes()
 SMOKE = Sizes(rollout.SMOKE, swaps=1)
-SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE}
+GPU = Sizes(gpu=True)
+SIZES = {"full": FULL, "quick": FULL, "smoke": SMOKE, "gpu": GPU}
+#: Options of trainer and engine on a GPU.
+GPU_OPTIONS = {"device": "cuda", "dtype": "bfloat16"}
 
 
 @contextmanager
-def engines(model: Path, sizes: rollout.Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
+def engines(model: Path, sizes: Sizes, folder: Path) -> Iterator[dict[str, Engine]]:
     """The engines that are compared; they are not started yet."""
+    if sizes.gpu:
+        yield {
+            name: create_engine(
+                "Torch",
+                model_path=model,
+                options={
+                    "slots": sizes.load.slots,
+                    "maxLength": CONTEXT,
+                    "recomputeCache": again,
+                    **GPU_OPTIONS,
+                },
+            )
+            for name, again in (("cache recomputed", True), ("cache kept", False))
+        }
+        return
     from tests.engines.vllm_processes import vllm_server
 
-    with vllm_server(model, folder / "server.log", slots=sizes.slots) as url:
+    slots = sizes.load.slots
+    with vllm_server(model, folder / "server.log", slots=slots) as url:
         yield {
             "Torch": create_engine(
-                "Torch", model_path=model, options={"slots": sizes.slots, "threads": 1, "device": "cpu"}
+                "Torch", model_path=model, options={"slots": slots, "threads": 1, "device": "cpu"}
             ),
-            "vLLM": create_engine("vLLM", model_path=model, options=options(sizes)),
-            "HTTP": create_engine("HTTP", model_path=model, options={"slots": sizes.slots, "url": url}),
+            "vLLM": create_engine("vLLM", model_path=model, options=options(sizes.load)),
+            "HTTP": create_engine("HTTP", model_path=model, options={"slots": slots, "url": url}),
         }
 
 
 class Trainer:
     """A trainer that takes steps on random samples and publishes its weights."""
 
-    def __init__(self, model: Path, folder: Path) -> None:
-        config = job_config(model, trainer={"options": {"threads": 1}})
+    def __init__(self, model: Path, folder: Path, *, gpu: bool) -> None:
+        config = job_config(model, trainer={"options": GPU_OPTIONS if gpu else {"threads": 1}})
         self._backend: TrainerBackend = create_backend(config, rank=0, world_size=1, model_path=model)
         self._root = folder.as_uri()
         self._version = 0
@@ -143,10 +168,10 @@ async def more_tokens(engine: Engine, count: int) -> None:
 async def compare(model: Path, sizes: Sizes, folder: Path) -> dict[str, Times]:
     """The times of every engine."""
     with ExitStack() as stack:
-        kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes.load, folder))
+        kinds = await asyncio.to_thread(stack.enter_context, engines(model, sizes, folder))
         found = {}
         for name, engine in kinds.items():
-            trainer = Trainer(model, folder / f"weights-{name}")
+            trainer = Trainer(model, folder / f"weights-{name}", gpu=sizes.gpu)
             found[name] = await measure(engine, trainer, slots=sizes.load.slots, swaps=sizes.swaps)
         await asyncio.to_thread(stack.close)
     return found
@@ -156,14 +181,17 @@ def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = unending(tiny_model(folder / "model", hidden=256, layers=8, context=CONTEXT))
+        if sizes.gpu:
+            model = for_gpu(folder / "model")
+        else:
+            model = unending(tiny_model(folder / "model", hidden=256, layers=8, context=CONTEXT))
         found = asyncio.run(compare(model, sizes, folder))
     print(
-        f"{sizes.load.slots} trajectories generating, Qwen2 of 4.7 M parameters; milliseconds from the end of the "
-        "optimizer's step"
+        f"{sizes.load.slots} trajectories generating, Qwen2 of {GPU_MILLIONS if sizes.gpu else 4.7} M parameters; "
+        "milliseconds from the end of the optimizer's step"
     )
-    print(f"{'engine':>8} {'published':>10} {'read':>10} {'first token':>12}")
+    print(f"{'engine':>16} {'published':>10} {'read':>10} {'first token':>12}")
     for name, times in found.items():
         published, read, token = (1000 * t for t in (times.published, times.read, times.token))
-        print(f"{name:>8} {published:>10,.1f} {read:>10,.1f} {token:>12,.1f}")
+        print(f"{name:>16} {published:>10,.1f} {read:>10,.1f} {token:>12,.1f}")
     return {name: {"published": t.published, "read": t.read, "token": t.token} for name, t in found.items()}

@@ -13,6 +13,7 @@ from world import World, job_config
 
 from rljob_core.actions import PayloadSeen, ProgressFound, Summary
 from rljob_core.messages import EngineDied, EngineGone, Generate
+from rljob_core.planner.evaluation import Evaluation
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset
 from rljob_core.trajectory import VersionSpan, group_of
 
@@ -277,3 +278,50 @@ def test_what_is_given_up_explains_the_deaths_of_the_others(suspects: TwoPrompts
     assert set(suspects.deaths().values()) == {0}
     assert not suspects.state.suspects
     assert not suspects.state.survivors
+
+
+ANSWER = "e0-0.0"
+
+
+def evaluate(two: TwoPrompts, *, deaths: int = 0, killers: tuple[int, ...] = ()) -> Evaluation:
+    """An evaluation runs; its one answer is generated and waits for its score."""
+    run = Evaluation(0, 1, attempts={ANSWER: 1}, unscored={ANSWER: None}, killers=dict.fromkeys(killers))
+    if deaths:
+        run.deaths[ANSWER] = deaths
+    two.job.planner.context.evaluation = run
+    return run
+
+
+def test_earlier_deaths_count_for_nothing_where_a_held_out_prompt_kills_engines(suspects: TwoPrompts) -> None:
+    evaluate(suspects, killers=(0,))
+    suspects.store("g0.0", 4)
+    assert suspects.die() == {"g1.0"}
+    assert suspects.job.last(GroupAborted) is None
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_deaths_before_this_coordinator_count_for_nothing_where_an_evaluation_may_explain_them(
+    suspects: TwoPrompts, evaluated: bool
+) -> None:
+    context = suspects.job.planner.context
+    context.cohorts.inherited = frozenset({"g1"})
+    if evaluated:
+        context.spec = job_config(evaluation={"samples": 1, "everySteps": 50}).spec
+    suspects.store("g0.0", 4)
+    assert suspects.die() == {"g1.0"}
+    assert (suspects.job.last(GroupAborted) is None) is evaluated
+
+
+def test_what_is_given_up_explains_the_deaths_of_held_out_answers(suspects: TwoPrompts) -> None:
+    run = evaluate(suspects, deaths=1)
+    suspects.store("g0.0", 4)
+    assert suspects.die() == {"g1.0"}
+    assert suspects.job.last(GroupAborted).group == "g1"
+    assert not run.deaths
+
+
+def test_a_prime_suspect_that_is_given_up_explains_them_too(prime: TwoPrompts) -> None:
+    run = evaluate(prime, deaths=1)
+    prime.store("g0.0", 3)
+    assert prime.job.last(GroupAborted).group == "g1"
+    assert not run.deaths

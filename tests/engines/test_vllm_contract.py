@@ -56,8 +56,8 @@ def behind_its_server(model: Path, stack: ExitStack, logs: Path) -> Callable[[],
     return lambda: Alone(model, free)
 
 
-# A commit checks one of the two kinds in process, and always the one behind a server.
-KINDS = [*draw("vLLM in process", [in_process, keeping_its_cache], 1), behind_its_server]
+# Each takes minutes. Other tests of each commit use vLLM in process and behind a server.
+KINDS = draw("kinds of vLLM", [in_process, keeping_its_cache, behind_its_server], 1)
 
 
 @pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")

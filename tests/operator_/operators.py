@@ -235,14 +235,14 @@ class Namespace:
         return found is not None and found["status"] == "True"
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 200.0) -> Any:
-    """What the condition gives once it gives anything true."""
+def until(condition: Callable[[], Any], *, seconds: float = 200.0, shown: Callable[[], object] = str) -> Any:
+    """What the condition gives once it gives anything true; `shown` stands in the error if it never does."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < end, f"it did not happen in time {shown()}"
         time.sleep(0.1)
 
 

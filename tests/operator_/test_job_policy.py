@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.crd.definitions import crds as definitions
-from rljob_operator.crd.job_policy import NAME
 from rljob_operator.decisions.job_names import POD_TEMPLATE, SPEC
 from rljob_operator.decisions.job_rules import CONFIG_MAP, JobRules, RulesMode
 from rljob_operator.decisions.named_fields import (
@@ -203,12 +203,11 @@ def enforced(crds: SharedControlPlane) -> Iterator[Kubectl]:
             if found["kind"] == "ConfigMap":
                 found["data"] = RULES
         kubectl.apply(objects)
-        try:
-            # Until the API server has seen the ConfigMap, too, it refuses whatever there is.
-            until(lambda: "may not name these images" in refusal(kubectl, {**BASE, "image": "forbidden"}))
-            yield kubectl
-        finally:
-            kubectl("delete", POLICY_KINDS, f"{NAME}-{namespace}")
+        # Until the API server has seen the ConfigMap, too, it refuses whatever there is.
+        said = partial(refusal, kubectl, {**BASE, "image": "forbidden"})
+        until(lambda: "may not name these images" in said(), shown=said)
+        yield kubectl
+        # The binding stays: without any, the API server would read no ConfigMap for a policy again (docs/operator.md).
 
 
 def refusal(kubectl: Kubectl, spec: Object) -> str:

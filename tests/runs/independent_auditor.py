@@ -155,7 +155,10 @@ def check(
     assigned: list[Json] = []
     fence: Json = {}
     parent, version, finished = "", 0, ""
+    evaluated: set[int] = set()
+    history: list[Json] = []
     for record, digests in records:
+        history.append(record)
         kind = record["kind"]
         if kind == "pipeline":
             pipeline = record
@@ -178,12 +181,21 @@ def check(
             rewards[record["trajectory"]] = record["reward"]
         elif kind == "aborted":
             aborted[record["group"]] = record["reason"]
+            members = [f"{record['group']}.{n}" for n in range(siblings.get(record["group"], 0))]
+            if not has_cause(record, members, history, pipeline, spec):
+                yield f"{record['group']} was given up as {record['reason']} without a cause"
         elif kind == "attempt":
             fence, assigned = record, []
         elif kind == "training":
             assigned.append(record)
         elif kind == "finished":
             finished = record["outcome"]
+            if finished == "Succeeded" and version < spec["steps"]:
+                yield f"the job succeeded at version {version} of {spec['steps']}"
+            if finished == "Succeeded" and spec.get("evaluation") and version not in evaluated:
+                yield "the last version was not evaluated"
+        elif kind == "evaluated":
+            evaluated.add(record["version"])
         elif kind == "committed":
             name = f"version {record['version']}"
             if record["version"] != version + 1 or record["parent"] != parent:
@@ -241,6 +253,41 @@ def check(
             yield f"the ledger has lost version {manifest['version']}, which another one starts from"
     if any(line["step"] > version for line in fed):
         yield "the trainer has begun a step that the ledger does not know"
+
+
+def has_cause(abort: Json, members: list[str], history: list[Json], pipeline: Json, spec: Json) -> bool:
+    """Whether the ledger shows before an abort what its reason says."""
+    of_group = [r for r in history if r.get("trajectory") in members]
+    causes = abort["causes"]
+    match abort["reason"]:
+        case "UniformGroup":
+            scores = {r["trajectory"]: r["reward"] for r in of_group if r["kind"] == "rewarded"}
+            alike = scores.keys() == set(members) and len(set(scores.values())) == 1
+            return alike and bool(spec["algorithm"].get("dropUniformGroups"))
+        case "PromptExhausted" if set(causes.values()) == {"PromptUnsendable"}:
+            return causes.keys() <= set(members) and not any(r["kind"] == "generated" for r in of_group)
+        case "PromptExhausted":
+            counts = {
+                (member, field): sum(
+                    r["kind"] == "reset" and r["trajectory"] == member and bool(r.get(field))
+                    for r in of_group
+                )
+                for member in members
+                for field in ("failure", "died")
+            }
+            return bool(causes) and all(
+                member in members
+                and max(counts[member, "failure"], counts[member, "died"] if cause == "EngineLost" else 0)
+                >= pipeline["max_attempts"] - 1
+                for member, cause in causes.items()
+            )
+        case "PayloadLost":
+            epochs = [r["epoch"] for r in history if r["kind"] == "attempt"][-2:]
+            given = any(r["kind"] == "training" and abort["group"] in r["groups"] for r in history)
+            return given or len(set(epochs)) == 2
+        case "JobFinished":
+            return any(r["kind"] == "finished" for r in history)
+    return False
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 import independent_auditor
 import pytest
 from doctored_run import copy_run, read_streams
-from doctorings import DAMAGED, DOCTORINGS, FATES, HOLDS, NOTHING, PROMPTS, UNFINISHED, VIOLATED
+from doctorings import ABORTS, DAMAGED, DOCTORINGS, FATES, HOLDS, NOTHING, PROMPTS, UNFINISHED, VIOLATED
 from example_job import write_job
 from invocation import rljob
 
@@ -25,9 +25,10 @@ from rljob_core.ports import Channel, Message
 from rljob_runtime.messaging.nats.server import EmbeddedServer
 from runs import LiveRun
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# In one process, else each makes a run of its own.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("doctored")]
 
-INDEPENDENT = {NOTHING, FATES, PROMPTS}
+INDEPENDENT = {NOTHING, FATES, PROMPTS, ABORTS}
 """What the independent auditor sees too: it reads ledger, manifests and the trainer's log, and no reports."""
 EXIT_CODES = {HOLDS: 0, VIOLATED: 1, UNFINISHED: 3, DAMAGED: 4}
 AUDIT_PAGE = Path(__file__).parents[2] / "docs" / "audit.md"

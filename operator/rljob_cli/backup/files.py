@@ -19,10 +19,10 @@ from typing import IO
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_cli.backup.copied import Copied
-from rljob_cli.backup.place import CHUNK_BYTES
 from rljob_core.errors import SpecError, WeightsRejected
 from rljob_core.job_state.versioned import VersionedState
 from rljob_core.ports import WeightManifest
+from rljob_runtime.storage.objects import PART_BYTES
 from rljob_runtime.training.checkpoints import INFO, CheckpointStore
 from rljob_runtime.weights.objects import MANIFEST, TENSORS
 from rljob_runtime.weights.transport import Transport
@@ -180,8 +180,8 @@ def _copy_weights(weights: Transport, seen: Seen, state: VersionedState, copied:
 
 def _tensors(weights: Transport, key: str) -> Iterator[memoryview]:
     with weights.reader(key) as reader:
-        for start in range(0, reader.size, CHUNK_BYTES):
-            yield reader.take(min(CHUNK_BYTES, reader.size - start)).data
+        for start in range(0, reader.size, PART_BYTES):
+            yield reader.take(min(PART_BYTES, reader.size - start)).data
 
 
 def _copy_checkpoints(
@@ -230,7 +230,7 @@ def _regular_files(folder: Path) -> Iterator[Path]:
 
 
 def _content(file: IO[bytes]) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK_BYTES):
+    while chunk := file.read(PART_BYTES):
         yield chunk
 
 

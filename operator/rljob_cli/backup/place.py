@@ -5,19 +5,20 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from rljob_core.errors import BackupDamaged, SpecError, StorageRefused, StoreUnavailable
+from rljob_core.errors import BackupDamaged, SpecError
 from rljob_runtime.locations import local_path
 from rljob_runtime.process.fsync import create_folder, sync_folder
-from rljob_runtime.weights.objects import is_object_store, object_store
+from rljob_runtime.storage import folders, objects
+from rljob_runtime.storage.objects import PART_BYTES, is_object_store, object_store
 
-CHUNK_BYTES = 16 << 20
 _WRITING = ".writing"
 
 
@@ -119,7 +120,7 @@ class FolderPlace:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder's lock; see `BackupPlace.locked`."""
-        with _writing(self._root):
+        with folders.writing(self._root):
             create_folder(self._root)
             descriptor = os.open(self._root, os.O_RDONLY)
         try:
@@ -137,18 +138,18 @@ class FolderPlace:
         target = self._root / path
         aside = target.with_name(f".{target.name}{_WRITING}")
         passing = _Digested(chunks)
-        with _writing(target):
+        with folders.writing(target):
             create_folder(target.parent)
             file = aside.open("wb")
         try:
             with file:
                 for chunk in passing:
-                    with _writing(target):
+                    with folders.writing(target):
                         file.write(chunk)
-                with _writing(target):
+                with folders.writing(target):
                     file.flush()
                     os.fsync(file.fileno())
-            with _writing(target):
+            with folders.writing(target):
                 aside.replace(target)
                 sync_folder(target.parent)
         except BaseException:
@@ -159,14 +160,14 @@ class FolderPlace:
 
     def read(self, path: str) -> Iterator[bytes]:
         """Yield a file's content."""
+        source = self._root / path
         try:
-            with (self._root / path).open("rb") as file:
-                while chunk := file.read(CHUNK_BYTES):
-                    yield chunk
+            with folders.reading(source):
+                file = source.open("rb")
+            with file:
+                yield from _parts(file, partial(folders.reading, source))
         except FileNotFoundError as error:
-            raise BackupDamaged(f"{self._root / path} is missing: use another backup") from error
-        except OSError as error:
-            raise StoreUnavailable(f"{self._root / path} cannot be read: {error.strerror}") from error
+            raise BackupDamaged(f"{source} is missing: use another backup") from error
 
     def paths(self) -> list[str]:
         """Return the paths of all files, without those that are being written."""
@@ -176,7 +177,7 @@ class FolderPlace:
     def delete(self, path: str) -> None:
         """Delete a file, and the folders that are empty without it."""
         target = self._root / path
-        with _writing(target):
+        with folders.writing(target):
             target.unlink(missing_ok=True)
             with suppress(OSError):
                 for folder in target.relative_to(self._root).parents:
@@ -189,7 +190,7 @@ class ObjectPlace:
 
     def __init__(self, files: Any, root: str) -> None:
         self._files = files
-        self._root = root.rstrip("/")
+        self._root = root
 
     def locked(self) -> AbstractContextManager[None]:
         """An object store has no locks: of two backups at once, the index that is written last may name lost files."""
@@ -198,68 +199,44 @@ class ObjectPlace:
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StoredFile:
         """Write an object; see `BackupPlace.write`."""
         passing = _Digested(chunks)
-        name = f"{self._root}/{path}"
-        with _refusing(name):
-            file = self._files.open(name, "wb", block_size=CHUNK_BYTES)
-        try:
+        with objects.upload(self._files, f"{self._root}/{path}") as file:
             for chunk in passing:
-                with _refusing(name):
-                    file.write(chunk)
-        except BaseException:
-            with suppress(Exception):
-                file.discard()
-                file.closed = True  # otherwise fsspec completes the object when its memory is freed
-            raise
-        with _refusing(name):
-            try:
-                file.close()
-            except BaseException:
-                file.closed = True
-                raise
+                file.write(chunk)
+            file.close()
         return passing.stored()
 
     def read(self, path: str) -> Iterator[bytes]:
         """Yield an object's content."""
         name = f"{self._root}/{path}"
         try:
-            with self._files.open(name, "rb", block_size=CHUNK_BYTES) as file:
-                while chunk := file.read(CHUNK_BYTES):
-                    yield chunk
+            with objects.reading(name):
+                file = self._files.open(name, "rb", block_size=PART_BYTES)
+            with file:
+                yield from _parts(file, partial(objects.reading, name))
         except FileNotFoundError as error:
             raise BackupDamaged(f"{name} is missing: use another backup") from error
-        except Exception as error:
-            raise StoreUnavailable(f"{name} cannot be read: {error or type(error).__name__}") from error
 
     def paths(self) -> list[str]:
         """Return the paths of all objects."""
         try:
-            self._files.invalidate_cache()
-            found = self._files.find(self._root)
+            with objects.reading(self._root):
+                self._files.invalidate_cache()
+                found = self._files.find(self._root)
         except FileNotFoundError:
             return []
-        except Exception as error:
-            raise StoreUnavailable(
-                f"{self._root} cannot be listed: {error or type(error).__name__}"
-            ) from error
         return [path.removeprefix(f"{self._root}/") for path in found]
 
     def delete(self, path: str) -> None:
         """Delete an object."""
-        with _refusing(f"{self._root}/{path}"), suppress(FileNotFoundError):
+        with objects.writing(f"{self._root}/{path}"), suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{path}")
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageRefused(f"{path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _refusing(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # the libraries under fsspec raise errors of their own
-        raise StorageRefused(f"{name}: {error or type(error).__name__}") from error
+def _parts(file: IO[bytes], reading: Callable[[], AbstractContextManager[None]]) -> Iterator[bytes]:
+    """The content of an open file. What the reader of the parts raises is no error of the file."""
+    while True:
+        with reading():
+            part = file.read(PART_BYTES)
+        if not part:
+            return
+        yield part

@@ -208,7 +208,7 @@ die_with_parent()
 print(os.getpid(), os.getppid(), flush=True)
 input()
 """
-subprocess.run([sys.executable, "-c", code], stdin=subprocess.PIPE)
+subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE).wait()
 '''
     watcher = start(child, tmp_path, how)
     assert watcher.stdout is not None

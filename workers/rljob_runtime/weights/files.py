@@ -17,12 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsRejected
+from rljob_core.errors import WeightsRejected
 from rljob_core.messages.limits import LARGEST_MANIFEST
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.tensor_bytes import Bytes
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
-from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport, is_object_store
+from rljob_runtime.storage.folders import reading, writing
+from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport
 from rljob_runtime.weights.transport import JobStorage, allocated
 
 _WRITING = ".writing"
@@ -60,7 +62,7 @@ class FolderTransport:
         folder = self._root / key
         aside = self._aside(key)
         try:
-            with _writing(folder):
+            with writing(folder):
                 shutil.rmtree(aside, ignore_errors=True)
                 create_folder(self._root)
                 aside.mkdir()
@@ -75,7 +77,7 @@ class FolderTransport:
         """Open a version's tensors for reading."""
         path = self._root / key / TENSORS
         try:
-            with _reading(path):
+            with reading(path):
                 file = path.open("rb", buffering=0)
         except FileNotFoundError as error:
             raise WeightsRejected(f"the tensors of {key} are missing: there is no {path}") from error
@@ -88,7 +90,7 @@ class FolderTransport:
         """Return a version's manifest as it was written; None if there is none."""
         path = self._root / key / MANIFEST
         try:
-            with _reading(path):
+            with reading(path):
                 if path.stat().st_size > LARGEST_MANIFEST:
                     raise WeightsRejected(f"the manifest of {key} has more than {LARGEST_MANIFEST:,} bytes")
                 return path.read_bytes()
@@ -98,7 +100,7 @@ class FolderTransport:
     def listing(self) -> dict[str, bool]:
         """Return the keys that may have a manifest, and whether their tensors exist."""
         try:
-            with _reading(self._root), os.scandir(self._root) as entries:
+            with reading(self._root), os.scandir(self._root) as entries:
                 names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
         except FileNotFoundError:
             return {}
@@ -113,7 +115,7 @@ class FolderTransport:
         """Delete a version's tensors, if there are any; its manifest stays."""
         path = self._root / key / TENSORS
         shutil.rmtree(self._aside(key), ignore_errors=True)
-        with suppress(FileNotFoundError), _reading(path):
+        with suppress(FileNotFoundError), reading(path):
             path.unlink()
 
     def _aside(self, key: str) -> Path:
@@ -133,13 +135,13 @@ class FolderWriter:
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes to the tensors."""
         left = memoryview(data)
-        with _writing(self._folder):
+        with writing(self._folder):
             while left:  # the kernel writes 2 GB at a time
                 left = left[self._file.write(left) :]
 
     def commit(self, manifest: bytes) -> None:
         """Store the manifest and rename the folder; durable on return."""
-        with _writing(self._folder):
+        with writing(self._folder):
             self._file.close()
             (self._aside / MANIFEST).write_bytes(manifest)
             sync_tree(self._aside)
@@ -158,7 +160,7 @@ class FolderReader:
         """Return the next bytes."""
         data = allocated(count)
         buffer = data.data
-        with _reading(self._path):
+        with reading(self._path):
             while buffer:
                 read = self._file.readinto(buffer)
                 if not read:
@@ -171,7 +173,7 @@ class MappedReader:
     """Maps a file that is not empty; the bytes that it returns keep the mapping alive."""
 
     def __init__(self, file: FileIO, path: Path) -> None:
-        with _reading(path):
+        with reading(path):
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch takes writable memory only
         mapped.madvise(mmap.MADV_WILLNEED)
         self._path, self._left = path, np.frombuffer(mapped, np.uint8)
@@ -198,24 +200,3 @@ def file_system(device: int) -> str:
             if mount.split()[2] == wanted:
                 return rest.split()[0]
     return ""
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageRefused(f"{folder}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Raise StoreUnavailable for all errors but a missing file, which is no fault of the file system."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except NotADirectoryError as error:
-        raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
-    except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be reached: {error.strerror or error}") from error

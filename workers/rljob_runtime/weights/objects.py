@@ -6,53 +6,19 @@ visible as a whole, so a version with a manifest is complete, whatever a writer 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
-from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, WeightsRejected
+from rljob_core.errors import WeightsRejected
 from rljob_core.messages.limits import LARGEST_MANIFEST
+from rljob_runtime.storage.objects import PART_BYTES, Upload, object_store, reading, upload, writing
 from rljob_runtime.weights.transport import Part, ReadAhead
 
 TENSORS, MANIFEST = "weights.safetensors", "manifest.json"
-#: By scheme of a URI: the package that implements it for fsspec, and the extra of rljob that installs the package.
-_PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
-_PART_BYTES = 16 << 20
 _PARTS_AHEAD = 4
-
-
-def is_object_store(uri: str) -> bool:
-    """Whether a URI names an object store rather than a path."""
-    scheme, separator, _ = uri.partition("://")
-    return bool(separator) and scheme != "file"
-
-
-def object_store(uri: str, *, field: str) -> tuple[Any, str]:
-    """The `fsspec.AbstractFileSystem` of `s3://bucket/prefix` or `gs://bucket/prefix`, and the bucket with the prefix.
-
-    Args:
-        uri: the URI.
-        field: the manifest's field, or the argument, that gives it, for errors.
-
-    Raises:
-        SpecError: the URI has another scheme, or its package is not installed.
-    """
-    scheme, _, root = uri.partition("://")
-    if scheme not in _PACKAGES:
-        raise SpecError(field, f"{scheme}:// is not supported: write a path, file://, s3:// or gs://")
-    package, extra = _PACKAGES[scheme]
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise SpecError(
-            field, f"{scheme}:// needs the package {package}: run pip install 'rljob[{extra}]'"
-        ) from error
-    import fsspec
-
-    return fsspec.filesystem(scheme), root
 
 
 class ObjectTransport:
@@ -85,32 +51,25 @@ class ObjectTransport:
     def writer(self, key: str) -> Iterator[ObjectWriter]:
         """Open a new version for writing."""
         folder = f"{self._root}/{key}"
-        with _writing(folder):
-            file = self._files.open(f"{folder}/{TENSORS}", "wb", block_size=_PART_BYTES)
-        try:
-            yield ObjectWriter(self._files, file, folder)
-        except BaseException:
-            with suppress(Exception):  # some file systems have no `discard`, and the store may be unreachable
-                file.discard()
-                file.closed = True  # otherwise fsspec completes the object when its memory is freed
-            raise
+        with upload(self._files, f"{folder}/{TENSORS}") as tensors:
+            yield ObjectWriter(self._files, tensors, folder)
 
     @contextmanager
     def reader(self, key: str) -> Iterator[ReadAhead]:
         """Open a version's tensors for reading."""
         path = f"{self._root}/{key}/{TENSORS}"
         try:
-            with _reading(path):
+            with reading(path):
                 size = int(self._files.info(path)["size"])
         except FileNotFoundError as error:
             raise WeightsRejected(f"the tensors of {key} are missing: there is no {path}") from error
 
         def fetch(start: int) -> Part:
-            with _reading(path):
-                return bytes(self._files.cat_file(path, start=start, end=min(start + _PART_BYTES, size)))
+            with reading(path):
+                return bytes(self._files.cat_file(path, start=start, end=min(start + PART_BYTES, size)))
 
         def fetches() -> Iterator[Callable[[], Future[Part]]]:
-            for start in range(0, size, _PART_BYTES):
+            for start in range(0, size, PART_BYTES):
                 yield partial(self._pool.submit, fetch, start)
 
         parts = ReadAhead(size, fetches(), ahead=_PARTS_AHEAD)
@@ -125,7 +84,7 @@ class ObjectTransport:
         """Return a version's manifest as it was written; None if there is none."""
         path = f"{self._root}/{key}/{MANIFEST}"
         try:
-            with _reading(path):
+            with reading(path):
                 if self._files.size(path) > LARGEST_MANIFEST:
                     raise WeightsRejected(f"the manifest of {key} has more than {LARGEST_MANIFEST:,} bytes")
                 return bytes(self._files.cat_file(path))
@@ -143,7 +102,7 @@ class ObjectTransport:
     def _objects(self) -> dict[str, set[str]]:
         """Names of the objects of each key."""
         try:
-            with _reading(self._root):
+            with reading(self._root):
                 self._files.invalidate_cache()  # other processes have written since the last listing
                 paths = self._files.find(self._root)
         except FileNotFoundError:
@@ -157,7 +116,7 @@ class ObjectTransport:
     def delete(self, key: str) -> None:
         """Delete a version's tensors, if there are any; its manifest stays."""
         path = f"{self._root}/{key}/{TENSORS}"
-        with suppress(FileNotFoundError), _reading(path):
+        with suppress(FileNotFoundError), reading(path):
             self._files.rm_file(path)
 
     def close(self) -> None:
@@ -168,40 +127,15 @@ class ObjectTransport:
 class ObjectWriter:
     """Puts the tensors, then the manifest."""
 
-    def __init__(self, files: Any, file: Any, folder: str) -> None:
-        self._files, self._file, self._folder = files, file, folder
+    def __init__(self, files: Any, tensors: Upload, folder: str) -> None:
+        self._files, self._tensors, self._folder = files, tensors, folder
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes to the tensors."""
-        left = memoryview(data)
-        with _writing(self._folder):
-            # fsspec copies all bytes of a call into its buffer before it uploads a part.
-            for start in range(0, len(left), _PART_BYTES):
-                self._file.write(left[start : start + _PART_BYTES])
+        self._tensors.write(data)
 
     def commit(self, manifest: bytes) -> None:
         """Complete the tensors' object and put the manifest; durable on return."""
-        with _writing(self._folder):
-            self._file.close()
+        self._tensors.close()
+        with writing(self._folder):
             self._files.pipe_file(f"{self._folder}/{MANIFEST}", manifest)
-
-
-# The libraries under fsspec raise their own errors (of HTTP, of credentials), which share no base class.
-
-
-@contextmanager
-def _writing(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise StorageRefused(f"{folder}: {error or type(error).__name__}") from error
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise StoreUnavailable(f"{path} cannot be reached: {error or type(error).__name__}") from error

@@ -1,0 +1,1 @@
+"""Folders and object stores, with the errors that the rest of the workers knows."""

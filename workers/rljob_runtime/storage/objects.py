@@ -1,0 +1,120 @@
+"""Object stores through fsspec: how one is opened, written to, and what its errors become.
+
+The libraries under fsspec raise errors of their own (of HTTP, of credentials), which share no base class.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable
+
+PART_BYTES = 16 << 20
+"""Of an object that are transferred at once."""
+#: By scheme of a URI: the package that implements it for fsspec, and the extra of rljob that installs the package.
+_PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
+
+
+def is_object_store(uri: str) -> bool:
+    """Whether a URI names an object store rather than a path."""
+    scheme, separator, _ = uri.partition("://")
+    return bool(separator) and scheme != "file"
+
+
+def object_store(uri: str, *, field: str) -> tuple[Any, str]:
+    """The `fsspec.AbstractFileSystem` of `s3://bucket/prefix` or `gs://bucket/prefix`, and the bucket with the prefix.
+
+    Args:
+        uri: the URI.
+        field: the manifest's field, or the argument, that gives it, for errors.
+
+    Raises:
+        SpecError: the URI has another scheme, or its package is not installed.
+    """
+    scheme, _, root = uri.partition("://")
+    if scheme not in _PACKAGES:
+        raise SpecError(field, f"{scheme}:// is not supported: write a path, file://, s3:// or gs://")
+    package, extra = _PACKAGES[scheme]
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise SpecError(
+            field, f"{scheme}:// needs the package {package}: run pip install 'rljob[{extra}]'"
+        ) from error
+    import fsspec
+
+    return fsspec.filesystem(scheme), root.rstrip("/")
+
+
+class Upload:
+    """An object that is being written; it becomes visible, as a whole, when it is closed."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._file, self._name = file, name
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes.
+
+        Raises:
+            StorageRefused: the store does not take them.
+        """
+        left = memoryview(data)
+        with writing(self._name):
+            # fsspec copies all bytes of a call into its buffer before it uploads a part.
+            for start in range(0, len(left), PART_BYTES):
+                self._file.write(left[start : start + PART_BYTES])
+
+    def close(self) -> None:
+        """Complete the object; durable on return.
+
+        Raises:
+            StorageRefused: the store does not take it.
+        """
+        with writing(self._name):
+            self._file.close()
+
+
+@contextmanager
+def upload(files: Any, name: str) -> Iterator[Upload]:
+    """Write an object: the block closes the upload. If the block raises, there is no object.
+
+    Args:
+        files: an `fsspec.AbstractFileSystem`.
+        name: of the object, with its bucket.
+
+    Raises:
+        StorageRefused: the store cannot be written to.
+    """
+    with writing(name):
+        file = files.open(name, "wb", block_size=PART_BYTES)
+    try:
+        yield Upload(file, name)
+    except BaseException:
+        with suppress(Exception):  # some file systems have no `discard`, and the store may be unreachable
+            file.discard()
+        with suppress(AttributeError):
+            file.closed = True  # otherwise fsspec completes the object when its memory is freed
+        raise
+
+
+@contextmanager
+def writing(name: str) -> Iterator[None]:
+    """Raise StorageRefused for errors of the block, which writes to an object store."""
+    try:
+        yield
+    except Exception as error:
+        raise StorageRefused(f"{name}: {error or type(error).__name__}") from error
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Raise StoreUnavailable for errors of the block, which reads an object store; FileNotFoundError passes."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise StoreUnavailable(f"{name} cannot be read: {error or type(error).__name__}") from error
