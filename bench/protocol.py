@@ -23,12 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.harness.nats_server import EmbeddedServer
+
 from bench.load import Load, LoadShape
 from bench.trajectory_load import drive
 from rljob_core.job_state import JobState
 from rljob_core.records import RecordBatch
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.messaging.nats.server import SYNC_INTERVAL, EmbeddedServer
+from rljob_runtime.messaging.nats.server import SYNC_INTERVAL
 from rljob_runtime.messaging.nats.store import NatsStore
 
 TRANSITIONS = 8

@@ -19,10 +19,10 @@ from typing import Any
 CONTRACT = Path(__file__).parent.parent / "tests" / "contract"
 sys.path += [str(CONTRACT)] if str(CONTRACT) not in sys.path else []
 
+from e2e.harness.nats_server import EmbeddedServer  # noqa: E402
 from nats_cluster import SIZE, NatsCluster  # noqa: E402
 
 from rljob_core.ports import MESSAGE_ID, Channel  # noqa: E402
-from rljob_runtime.messaging.nats.server import EmbeddedServer  # noqa: E402
 from rljob_runtime.messaging.nats.store import NatsStore  # noqa: E402
 
 _PAYLOAD = 8_000

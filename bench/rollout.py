@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -37,7 +38,6 @@ from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.engines.vllm.engine import environment
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.settings import model_settings

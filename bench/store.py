@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.messages import REWARD_BATCH, RewardBatch, RewardResult
 from rljob_core.ports import Channel, Message
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime.messaging.nats.server import SYNC_INTERVAL, EmbeddedServer
+from rljob_runtime.messaging.nats.server import SYNC_INTERVAL
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryQueue, TrajectoryStore
 

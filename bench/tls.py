@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.harness.nats_server import EmbeddedServer
+
 from rljob_core.ports import Channel
 from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.nats.certificates import CLIENTS, server_certificate
 from rljob_operator.nats.credentials import operator_credentials
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 PAYLOADS = {"64 KiB": 65_536, "900 kB": 900_000}

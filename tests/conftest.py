@@ -7,10 +7,9 @@ import gc
 from collections.abc import Iterable, Iterator
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from hypothesis import HealthCheck, settings
 from tests import draw
-
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytest_plugins = ["e2e.harness.fixtures"]  # a real API server, shared by the processes of a session
 

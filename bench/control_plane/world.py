@@ -13,6 +13,7 @@ import psutil
 from e2e.harness.binaries import built
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kwok import PretendNodes
+from e2e.harness.nats_server import EmbeddedServer
 from ruamel.yaml import YAML
 
 from bench.control_plane.audit import OPERATOR, AuditLog
@@ -20,7 +21,6 @@ from bench.control_plane.jobs import NAMESPACE
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Manifest
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 #: With the defaults (20 and 50 requests/s), the controllers would limit every figure.

@@ -8,9 +8,9 @@ import pytest
 import torch
 from bench.link import Bucket, Link
 from bench.weights import compare
+from e2e.harness.nats_server import EmbeddedServer
 
 from bench import weights
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.weights.create import open_store
 

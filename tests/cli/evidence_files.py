@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import Story
 from evidence_streams import append
 from pydantic import TypeAdapter
@@ -35,7 +36,6 @@ from rljob_core.trajectory import (
     prompt_of_group,
 )
 from rljob_runtime.messaging import wire
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import nats
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import Entry, job
 from evidence_files import IDENTITY, UID, payload, publish, streams, write_run
 from invocation import children
@@ -31,7 +32,6 @@ from rljob_core.records import (
 )
 from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_cli.backup.copied import Copied
 from rljob_cli.backup.index import StreamSegment
@@ -16,7 +17,6 @@ from rljob_core.errors import CorruptLedger, SpecError, StreamCut
 from rljob_core.ports import Channel
 from rljob_core.records import EpochClaimed, PipelineSet, Writer
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 UID = "0123"

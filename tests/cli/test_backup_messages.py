@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_cli.backup.copied import Copied
 from rljob_cli.backup.messages import SegmentWriter, decoded, encoded, restore_stream, stored_messages
 from rljob_cli.backup.place import FolderPlace
 from rljob_core.errors import BackupDamaged, StoreUnavailable
 from rljob_core.ports import Channel, Message, first_sequence
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 

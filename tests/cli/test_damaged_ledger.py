@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import Story, job
 from evidence_streams import append
 from example_job import write_job
@@ -18,7 +19,6 @@ from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed
 from rljob_core.stream_names import StreamNames
 from rljob_runtime.messaging.ledger import RECORDS
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 EMULATED = {

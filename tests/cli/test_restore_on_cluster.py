@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import job
 from evidence_files import SPEC, write_whole_run
 
@@ -22,7 +23,6 @@ from rljob_core.errors import BackupDamaged, CorruptLedger, SpecError
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.model.identity import model_identity
 
 Config = Callable[..., JobConfig]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from message_stores import ADAPTERS, Connect, clients
 
 from rljob_core.ports import MessageStore
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import pytest
 from cluster_jobs import SECONDS, SEEDS, job_of, operator, role_store
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel
 from rljob_operator.nats.accounts import server_config
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 MB = 1 << 20

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import nats
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -19,7 +20,6 @@ from rljob_core.stream_names import stored_subject
 from rljob_runtime.messaging.nats import queue as nats_queue
 from rljob_runtime.messaging.nats.client import EagerClient, Received
 from rljob_runtime.messaging.nats.own_queue import OwnQueue
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 Connect = Callable[[], Awaitable[MessageStore]]

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, operator
 from cut_files import cut_messages, damage_descriptions, stream_folder
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.read import read_configured
@@ -51,7 +52,6 @@ from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.queue import NatsQueue
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.nats_trust import tls_options
@@ -26,7 +27,6 @@ from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile import nats_connection
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import NatsConnection
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 HOSTS = ["localhost", "127.0.0.1"]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import xxhash
+from e2e.harness.nats_server import EmbeddedServer
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,6 @@ from hypothesis import strategies as st
 from rljob_core.errors import JobFailed, ProtocolViolation, WeightsRejected
 from rljob_core.ports import WeightManifest
 from rljob_core.records import StepCommitted
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.weights import files as weights_files
 from rljob_runtime.weights.files import FolderTransport

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import nats
 from boundaries import Boundary, Key
+from e2e.harness.nats_server import EmbeddedServer
 from observed_messages import Seen
 
 from rljob_core.ports import Channel
 from rljob_core.records import EpochClaimed, Record, StepCommitted, StepRestored, Writer, decode_batch
 from rljob_core.stream_names import StreamNames
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 RANDOM, PAIR = "any moment", "any moment, two at once"
 

@@ -10,9 +10,8 @@ from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.namespaces import own_namespace
+from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Operator, children_of, install_crds, manifest, until
-
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("autoscaling")  # the other one with a control plane of its own
 

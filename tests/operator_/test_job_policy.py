@@ -14,6 +14,7 @@ from e2e.harness.errors import ClusterError
 from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.namespaces import own_namespace
+from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS, Object, rendered
 from operators import Namespace, Operator, children_of, manifest, until
 from ruamel.yaml import YAML
@@ -40,7 +41,6 @@ from rljob_operator.decisions.named_fields import (
     Urls,
 )
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 POLICIES = MANIFESTS / "policies/jobs"
 pytestmark = pytest.mark.xdist_group("job-policy")

@@ -18,6 +18,7 @@ import kopf
 import pytest
 from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.kubectl import Kubectl
+from e2e.harness.nats_server import EmbeddedServer
 from installation import installed
 from kubeconfigs import cluster_of, write_kubeconfig
 from kubernetes.aio.config import incluster_config
@@ -29,7 +30,6 @@ from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Ref
 from rljob_operator.reconcile.kopf_login import KopfLogin
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("operator")
 

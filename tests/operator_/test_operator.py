@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, children_of, manifest, until
 
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.ports import Channel
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 pytestmark = pytest.mark.xdist_group("operator")

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from api_proxy import ApiProxy
 from e2e.harness.fixtures import SharedControlPlane
+from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, children_of, manifest, until
-
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("operator")
 

@@ -20,6 +20,7 @@ import pytest
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
+from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS, NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
 from operators import Namespace, Operator, manifest, until
 
@@ -29,7 +30,6 @@ from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Ref
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 pytestmark = pytest.mark.xdist_group("rbac")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cluster_jobs import ISSUER, SEEDS
+from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Operator, manifest, until
 
 from rljob_core.errors import StoreUnavailable
@@ -19,7 +20,6 @@ from rljob_core.ports import Channel
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import server_config
 from rljob_operator.nats.credentials import operator_credentials
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 pytestmark = pytest.mark.xdist_group("operator")

@@ -18,11 +18,11 @@ import independent_auditor
 import pytest
 from doctored_run import copy_run, read_streams
 from doctorings import ABORTS, DAMAGED, DOCTORINGS, FATES, HOLDS, NOTHING, PROMPTS, UNFINISHED, VIOLATED
+from e2e.harness.nats_server import EmbeddedServer
 from example_job import write_job
 from invocation import rljob
 
 from rljob_core.ports import Channel, Message
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from runs import LiveRun
 
 # In one process, else each makes a run of its own.

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from dying_engine import install_dying_engine
+from e2e.harness.nats_server import EmbeddedServer
 from small_config import small_config
 
 from rljob_contract.tiny_models import tiny_model
@@ -31,7 +32,6 @@ from rljob_core.messages import (
 )
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.announce import publish_version
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 PATIENCE = 240.0  # seconds; of a busy machine

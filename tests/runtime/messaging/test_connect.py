@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_contract.samples import job_config
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.connect import job_store, role_store
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 
 @pytest.mark.parametrize("environment", [{}, {worker_protocol.NATS_URL: ""}])

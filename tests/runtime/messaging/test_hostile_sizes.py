@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import nats
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from pydantic import TypeAdapter
 from random_trajectories import trajectory
 
@@ -24,7 +25,6 @@ from rljob_core.trajectory import VersionSpan
 from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.chunks import CHUNKS_HEADER
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.progress import PROGRESS_HEADER, ProgressStore
 from rljob_runtime.messaging.summaries import encode_summaries, summarize

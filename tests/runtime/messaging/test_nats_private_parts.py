@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
@@ -20,7 +21,6 @@ from packaging.requirements import Requirement
 
 from rljob_operator.reconcile.nats_connection import is_no_warning_about_half_closed_tls
 from rljob_runtime.messaging.nats.client import EagerClient
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 
 ROOT = Path(__file__).parents[3]
 CLIENT = ROOT / "workers/rljob_runtime/messaging/nats/client.py"

@@ -10,12 +10,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.nats.server import (
     MAX_PAYLOAD,
-    EmbeddedServer,
     binary,
     command,
     hold_port,

@@ -7,12 +7,12 @@ from uuid import uuid4
 import nats
 import numpy as np
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.ports import Channel
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import payload_bytes
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from message_stores import ADAPTERS, Connect, clients
 from random_trajectories import trajectory
 
@@ -14,7 +15,6 @@ from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import wire
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.summaries import encode_summaries, summarize
 from rljob_runtime.messaging.trajectories import LocatedSummary, Location, TrajectoryStore
 

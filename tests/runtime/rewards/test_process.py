@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import xxhash
+from e2e.harness.nats_server import EmbeddedServer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from user_modules import user_module
 
@@ -30,7 +31,6 @@ from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan, trajectory_id
 from rljob_runtime.data.prompts import open_prompts
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.rewards import pool as pool_module

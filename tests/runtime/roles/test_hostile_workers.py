@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from role_jobs import SECONDS
 from small_config import small_config
 
@@ -29,7 +30,6 @@ from rljob_core.messages import (
 )
 from rljob_core.ports import Channel
 from rljob_core.records import RecordBatch, StepCommitted, decode_batch
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.weights.memory import MemoryTransport

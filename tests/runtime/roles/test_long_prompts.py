@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import nats
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from role_jobs import check, finish, job, ledger
 from role_tasks import Roles
 
@@ -21,7 +22,6 @@ from rljob_core.records import GroupAborted
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import payload_bytes, trajectory_stream_bytes
 from rljob_operator.reconcile.metrics import merged
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 
 PROMPT, LONGEST, BATCH = 8000, 200, 4 * 2

@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
+from e2e.harness.nats_server import EmbeddedServer
 from role_jobs import SECONDS
 from world import World, job_config
 
@@ -19,7 +20,6 @@ from rljob_core.ports import Channel
 from rljob_core.records import StepCommitted, StepRestored
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.ledger import RECORDS, Ledger, chain_digest, read_batch
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.weights.memory import MemoryTransport

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import nats
 import pytest
+from e2e.harness.nats_server import EmbeddedServer
 from role_jobs import SECONDS, finish, job, ledger
 from role_tasks import Roles
 
@@ -22,7 +23,6 @@ from rljob_core.records import BufferOpened, PipelineSet, SiblingReset
 from rljob_core.spec import PipelineSpec
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_runtime.messaging.nats.server import EmbeddedServer
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles import pipeline_change
 from rljob_runtime.roles.coordinator import Coordinator
