@@ -26,7 +26,7 @@ pytest_plugins = ["e2e.harness.fixtures"]
 
 _NODES = ("east", "west")
 # A lost node is noticed sooner than by default, and goes through the same motions.
-_FLAGS = {"kube-controller-manager": ["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]}
+FLAGS = {"kube-controller-manager": ["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]}
 _SHARED = Path("/var/tmp")
 
 
@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyCluster]:
         with available():
             choice = choose(os.environ)
             if choice.source is Source.OWN:
-                own = running.enter_context(Cluster(folder, parse_nodes(_NODES), flags=_FLAGS))
+                own = running.enter_context(Cluster(folder, parse_nodes(_NODES), flags=FLAGS))
                 found = AnyCluster(own.kubectl, own.kubeconfig, image, own)
             elif choice.source is Source.KIND:
                 images = [base_image()] if image == BASE_IMAGE else []
@@ -87,7 +87,7 @@ def installed(cluster: AnyCluster, tmp_path_factory: pytest.TempPathFactory) -> 
         install(
             cluster.kubectl,
             cluster.image,
-            storage=storage,
+            storage=[storage],
             scratch=tmp_path_factory.mktemp("install"),
             name_server=cluster.own.network.dns if cluster.own is not None else None,
         )

@@ -23,14 +23,10 @@ from e2e.harness.namespaces import own_namespace
 from e2e.harness.volumes import Environment, environment, host_volume
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ROOT / "manifests" / "examples"
+MANIFESTS = ROOT / "manifests"
+NATS_CLUSTER = MANIFESTS / "overlays" / "nats-cluster"
+EXAMPLES = MANIFESTS / "examples"
 SYSTEM = "rljob-system"
-# The harness' Debian has no wget, which nats-server's own image has.
-_HEALTHY = """
-exec 3<>/dev/tcp/127.0.0.1/8222
-printf 'GET /healthz?js-enabled-only=true HTTP/1.0\\r\\n\\r\\n' >&3
-grep -q '200 OK' <&3
-"""
 _USER = 1000
 
 
@@ -46,19 +42,28 @@ def shared_folder() -> Iterator[Path]:
 
 
 def install(
-    kubectl: Kubectl, image: str, *, storage: Path, scratch: Path, name_server: str | None = None
+    kubectl: Kubectl,
+    image: str,
+    *,
+    storage: Sequence[Path],
+    scratch: Path,
+    name_server: str | None = None,
+    manifests: Path = MANIFESTS,
 ) -> None:
     """Install everything and wait until the operator is ready.
 
     Args:
         image: of all pods.
-        storage: folder of the NATS server's streams.
+        storage: folders of the streams, one for each NATS server.
         scratch: for the kustomization.
         name_server: the cluster's, if it is no pod in `kube-system`.
+        manifests: what is installed: the default, or an overlay.
     """
     kubectl("create", "namespace", SYSTEM)
     python = environment(SYSTEM)
-    kubectl.apply([*python.manifests, *host_volume("data-nats-0", storage, namespace=SYSTEM)])
+    kubectl.apply(list(python.manifests))
+    for number, folder in enumerate(storage):
+        kubectl.apply(host_volume(f"data-nats-{number}", folder, namespace=SYSTEM))
     names = [_name_server(name_server)] if name_server is not None else []
     worker = {"template.yaml": json.dumps(worker_template(python)), "egress.yaml": json.dumps(names)}
     kubectl.apply(
@@ -72,8 +77,10 @@ def install(
     overlay = scratch / "overlay"
     overlay.mkdir()
     with (overlay / "kustomization.yaml").open("w") as file:
-        base = os.path.relpath(ROOT / "manifests", overlay)
-        YAML().dump(_overlay(python, image, base, [*names, _api_server(kubectl)]), file)
+        egress = {name: [*names, _api_server(kubectl)] for name in ("rljob-operator", "rljob-nats-setup")}
+        if manifests != MANIFESTS:  # the servers look for each other by name
+            egress["nats"] = names
+        YAML().dump(_overlay(python, image, os.path.relpath(manifests, overlay), egress), file)
     kubectl("apply", "--server-side", f"--kustomize={overlay}")
     kubectl = kubectl.within(SYSTEM)
     kubectl.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
@@ -122,17 +129,25 @@ def _api_server(kubectl: Kubectl) -> dict[str, Any]:
 
 
 def _overlay(
-    python: Environment, image: str, base: str, egress: Sequence[Mapping[str, Any]]
+    python: Environment, image: str, base: str, egress: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, Any]:
     name, _, tag = image.rpartition(":")
+    probes = {"readinessProbe": _probe("/healthz?js-enabled-only=true")}
+    if "nats" in egress:
+        probes["startupProbe"] = _probe("/healthz")
     patches = [
         _patch("Deployment", "rljob-operator", "operator", python, {"RLJOB_WORKER_IMAGE": image}),
         _patch("Job", "rljob-nats-setup", "setup", python),
-        _patch("StatefulSet", "nats", "nats", python, probe=["bash", "-ec", _HEALTHY]),
+        _patch("StatefulSet", "nats", "nats", python, probes=probes),
         *(
-            {"target": {"kind": "NetworkPolicy", "name": name}, "patch": json.dumps(more)}
-            for more in [[{"op": "add", "path": "/spec/egress/-", "value": rule} for rule in egress]]
-            for name in ("rljob-operator", "rljob-nats-setup")
+            {
+                "target": {"kind": "NetworkPolicy", "name": name},
+                "patch": json.dumps(
+                    [{"op": "add", "path": "/spec/egress/-", "value": rule} for rule in rules]
+                ),
+            }
+            for name, rules in egress.items()
+            if rules
         ),
     ]
     images = [{"name": known, "newName": name, "newTag": tag} for known in ("rljob-operator", "nats")]
@@ -145,6 +160,14 @@ def _overlay(
     }
 
 
+def _probe(path: str) -> dict[str, Any]:
+    """Ask nats-server: the harness' Debian has no wget, which nats-server's own image has."""
+    request = rf"printf 'GET {path} HTTP/1.0\r\n\r\n' >&3"
+    # In one line: kustomize may fold a longer text in a way that loses its line breaks.
+    script = f"exec 3<>/dev/tcp/127.0.0.1/8222; {request}; grep -q '200 OK' <&3"
+    return {"exec": {"command": ["bash", "-ec", script]}}
+
+
 def _patch(
     kind: str,
     workload: str,
@@ -152,7 +175,7 @@ def _patch(
     python: Environment,
     more: Mapping[str, str] | None = None,
     *,
-    probe: Sequence[str] = (),
+    probes: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
     patch = {
         "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
@@ -167,7 +190,7 @@ def _patch(
                             "name": container,
                             "env": _variables(python, more),
                             "volumeMounts": list(python.mounts),
-                            **({"readinessProbe": {"exec": {"command": list(probe)}}} if probe else {}),
+                            **(probes or {}),
                         }
                     ],
                     "volumes": list(python.volumes),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from gangs import Gangs
 from safetensors import safe_open
+from tests.draw import draw
 
 from runs import LiveRun, audit
 
@@ -96,16 +97,18 @@ def test_adapters_over_all_stages_of_deepspeed(run: Run) -> None:
     assert written_by(checkpoint) == 2
 
 
+FSDP = [("FSDP", []), ("FSDP", ["dtype=bfloat16"])]
+DEEPSPEED = [
+    ("DeepSpeed", ["zeroStage=1"]),
+    ("DeepSpeed", ["zeroStage=1", "dtype=bfloat16"]),
+    ("DeepSpeed", ["zeroStage=2"]),
+    ("DeepSpeed", ["zeroStage=3"]),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("FSDP", []),
-        ("FSDP", ["dtype=bfloat16"]),
-        ("DeepSpeed", ["zeroStage=1"]),
-        ("DeepSpeed", ["zeroStage=1", "dtype=bfloat16"]),
-        ("DeepSpeed", ["zeroStage=2"]),
-        ("DeepSpeed", ["zeroStage=3"]),
-    ],
+    [*draw("contracts of FSDP", FSDP, 1), *draw("contracts of DeepSpeed", DEEPSPEED, 2)],
 )
 def test_it_keeps_the_contract_of_backends(
     gangs: Gangs, tmp_path: Path, name: str, options: list[str]

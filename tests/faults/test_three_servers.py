@@ -27,7 +27,7 @@ from runs import LiveRun, write_job
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 #: `make nightly` has 64 in a run.
-COUNT = 64 if draw.run_all() else 8
+COUNT = 64 if draw.run_all() else 5
 
 
 def drawn() -> list[Fault]:
