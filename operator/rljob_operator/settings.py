@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from rljob_core.errors import SpecError
+from rljob_core.nats_trust import ONE_SCHEME, one_scheme
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
@@ -85,6 +86,8 @@ class Settings:
         url = environment.get("RLJOB_NATS_URL")
         if not url:
             raise SpecError("RLJOB_NATS_URL", "is not set: give the NATS server's address, nats://host:4222")
+        if not one_scheme(url):
+            raise SpecError("RLJOB_NATS_URL", f"{url} {ONE_SCHEME}")
         storage = environment.get("RLJOB_STORAGE", "").rstrip("/")
         secret = _file(environment, "RLJOB_NATS_ISSUER")
         authority = _file(environment, "RLJOB_NATS_CA")

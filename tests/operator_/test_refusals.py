@@ -129,6 +129,7 @@ IDENTIFIER = said("must be a name, or an entry point such as package.module:func
 URI = said("must be a path, or a URI with its scheme: file:///models/tiny")
 DATASET = said("must be the name of a reasoning-gym task, or the path of a file")
 NATS_URL = said("must be the URL of a NATS server: for instance nats://nats:4222")
+ONE_SCHEME = said("url must have the same scheme before each server, as the first one's counts for all")
 IMAGE = said("must be an image's name without spaces")
 PRICE = said('must be a decimal number as text, without a currency: for instance "2.10"')
 CIDR = said("must be a range of addresses: for instance 10.1.0.0/16")
@@ -263,6 +264,9 @@ MANIFESTS = [
     case("spec.image", "my image", IMAGE),
     case("spec.image", "", IMAGE),
     case("spec.nats.url", "http://nats:4222", NATS_URL),
+    case("spec.nats.url", "tls://a:4222,nats://b:4222", ONE_SCHEME),
+    case("spec.nats.url", "nats://a:4222,b:4222", ONE_SCHEME),
+    case("spec.nats.url", "tls://a:4222,", ONE_SCHEME),
     case("spec.managedBy", "me", CONTROLLER),
     case("spec.nats.replicas", 2, said("replicas must be 1, 3 or 5")),
     case("spec.nats.credentialsGeneration", -1, at_least(0)),
@@ -350,6 +354,7 @@ ACCEPTED: list[Object] = [
     },
     {"spec.steps": 4.0},  # JSON has one kind of number
     {"spec.backoffLimit": None, "spec.pipeline": None, "spec.data.groupSize": None},  # the defaults
+    {"spec.nats.url": "tls://a:4222,tls://b,tls://[::1]:4222"},
     {f"{POOL_0}.datacenter": None, "spec.nats.url": None, "metadata.labels": {"team": "a"}},
 ]
 

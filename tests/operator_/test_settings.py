@@ -73,6 +73,11 @@ def test_what_a_variable_sets(variable: str, value: str, attribute: str, read: A
             "RLJOB_NATS_CA",
             "is not set, and RLJOB_NATS_URL is tls://nats",
         ),
+        (
+            {"RLJOB_NATS_URL": "nats://a:4222,tls://b:4222"},
+            "RLJOB_NATS_URL",
+            "must have the same scheme before each server",
+        ),
         ({**URL, "RLJOB_WORKERS": "many"}, "RLJOB_WORKERS", "'many' is not a number: write one, such as 8"),
         ({**URL, "RLJOB_WORKERS": "-1"}, "RLJOB_WORKERS", "is not a number"),
         ({**URL, "RLJOB_WORKERS": "0"}, "RLJOB_WORKERS", "at least 1"),

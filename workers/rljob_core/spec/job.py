@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from rljob_core.nats_trust import ONE_SCHEME, one_scheme
 from rljob_core.spec.base import (
     ApiModel,
     Count,
@@ -101,7 +102,8 @@ class NatsSpec(ApiModel):
         | None,
         Immutable("the job's ledger and trajectories are there"),
     ] = None
-    """Server to use, or several of a cluster with commas between; absent: the operator's, or `rljob run`'s own."""
+    """Server to use, or several of a cluster with commas between, all with the same scheme; absent: the operator's, or
+    `rljob run`'s own."""
     credentials_secret: ObjectName | None = None
     """Secret with the server's credentials."""
     replicas: Annotated[int, Field(ge=1, le=5)] | None = None
@@ -113,6 +115,14 @@ class NatsSpec(ApiModel):
     """Raise it to revoke all credentials that the operator has issued for this job: its pods get new ones."""
 
     rules = (
+        Rule(
+            "url",
+            # Not of each server: the API server would count a comparison for each character, and refuse the rule.
+            "!has(self.url) || self.url.split(',').size() == "
+            "self.url.split(',' + self.url.split('://')[0] + '://').size()",
+            f"url {ONE_SCHEME}",
+            lambda nats: nats.url is None or one_scheme(nats.url),
+        ),
         Rule(
             "replicas",
             "!has(self.replicas) || self.replicas % 2 == 1",
