@@ -132,14 +132,18 @@ def job_credentials(
         SpecError: a name has a character that separates or matches parts of a NATS subject.
     """
     keys = JobKeys(issuer, namespace, job, uid, generation)
-    claims = {"type": "user", "issuer_account": keys.account(ROLES)}
-    jwt = token(
-        name=f"{namespace}/{job}/{holder}",
+    return credentials_file(job_token(keys, holder), keys.user(holder)) + issuer.trusted
+
+
+def job_token(keys: JobKeys, holder: Holder, *, expires: int | None = None) -> str:
+    """The token of one role of one job; `expires` as of `jwt.token`."""
+    return token(
+        name=f"{keys.namespace}/{keys.job}/{holder}",
         subject=public_key(keys.user(holder)),
         issuer=keys.signing(holder),
-        claims=claims,
+        claims={"type": "user", "issuer_account": keys.account(ROLES)},
+        expires=expires,
     )
-    return credentials_file(jwt, keys.user(holder)) + issuer.trusted
 
 
 def stream_credentials(keys: JobKeys) -> str:

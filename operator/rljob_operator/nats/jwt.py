@@ -64,7 +64,15 @@ def public_key(seed: str) -> str:
     return key.decode()
 
 
-def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any], revision: int = 0) -> str:
+def token(
+    *,
+    name: str,
+    subject: str,
+    issuer: str,
+    claims: Mapping[str, Any],
+    revision: int = 0,
+    expires: int | None = None,
+) -> str:
     """A signed token.
 
     Args:
@@ -73,6 +81,7 @@ def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any], re
         issuer: seed of the signing key.
         claims: the content of the `nats` field, with its `type`.
         revision: of what the token says about its subject; servers keep the token of the highest one.
+        expires: second since 1970 from which servers refuse the token; None if it lasts.
     """
     body: dict[str, Any] = {
         "iat": _ISSUED_AT + revision,
@@ -80,6 +89,7 @@ def token(*, name: str, subject: str, issuer: str, claims: Mapping[str, Any], re
         "name": name,
         "sub": subject,
         "nats": {**claims, "version": 2},
+        **({} if expires is None else {"exp": expires}),
     }
     identity = base64.b32encode(hashlib.sha256(_json(body)).digest()).decode().rstrip("=")
     signed = f"{_encoded(_json(_HEADER))}.{_encoded(_json({**body, 'jti': identity}))}"

@@ -43,6 +43,7 @@ def test_the_clients_state_is_where_it_was() -> None:
     assert isinstance(state.get("_ps"), Parser), lacks(
         "Client._ps", "it is replaced by a parser that calls handlers"
     )
+    assert "_error_cb" in state, lacks("Client._error_cb", "it hears that the token has expired")
     assert isinstance(state.get("_server_info"), dict), lacks("Client._server_info", "its server_id is read")
 
 
@@ -53,6 +54,12 @@ def test_methods_take_what_they_took() -> None:
     assert inspect.iscoroutinefunction(Client._flush_pending), lacks(
         "coroutine Client._flush_pending", "awaited"
     )
+    for name, given in {"_process_err": "err_msg", "_process_op_err": "e"}.items():
+        method = getattr(Client, name, lacks)
+        found = inspect.iscoroutinefunction(method), parameters(method)
+        assert found == (True, ["self", given]), lacks(
+            f"coroutine Client.{name}({given})", "a client whose token has expired connects again"
+        )
     assert parameters(TcpTransport.connect) == ["self", "uri", "buffer_size", "connect_timeout"], lacks(
         "TcpTransport.connect(uri, buffer_size, connect_timeout)", "it is extended by larger buffers"
     )

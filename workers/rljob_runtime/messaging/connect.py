@@ -19,6 +19,7 @@ def job_store(
     *,
     role: str | None = None,
     credentials: str | None = None,
+    token_path: str | None = None,
     create: bool = True,
     connect: float | None = None,
     attempt: float = 5.0,
@@ -30,6 +31,7 @@ def job_store(
         url: of the NATS server.
         role: whose inbox the answers come to; None where the server asks for no credentials.
         credentials: of the role; they also hold the certificates that the server's is verified by.
+        token_path: see `NatsStore`.
         create: see `NatsStore`.
         connect: see `NatsStore`.
         attempt: see `NatsStore`.
@@ -41,6 +43,7 @@ def job_store(
         trajectory_bytes=trajectory_stream_bytes(config.spec),
         replicas=config.replicas,
         credentials=credentials,
+        token_path=token_path,
         inbox="_INBOX" if role is None else inbox_of(config.uid, role),
         create=create,
         connect=connect,
@@ -62,7 +65,8 @@ def role_store(
     Args:
         config: see `job_store`.
         role: see `job_store`.
-        environment: the worker's, with the address `RLJOB_NATS_URL` and the credentials `RLJOB_NATS_CREDENTIALS`.
+        environment: the worker's, with the address `RLJOB_NATS_URL`, the credentials `RLJOB_NATS_CREDENTIALS`, and the
+            path of their token's file, `RLJOB_NATS_JWT`, if they have none that lasts.
         create: see `NatsStore`.
         connect: see `NatsStore`.
         attempt: see `NatsStore`.
@@ -75,5 +79,12 @@ def role_store(
         raise SpecError(worker_protocol.NATS_URL, "is not set: give the address of the job's NATS server")
     credentials = environment.get(worker_protocol.NATS_CREDENTIALS) or None
     return job_store(
-        config, url, role=role, credentials=credentials, create=create, connect=connect, attempt=attempt
+        config,
+        url,
+        role=role,
+        credentials=credentials,
+        token_path=environment.get(worker_protocol.NATS_JWT) or None,
+        create=create,
+        connect=connect,
+        attempt=attempt,
     )

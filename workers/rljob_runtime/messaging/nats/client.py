@@ -17,6 +17,8 @@ The private parts, each with its use, and what the public way would cost:
 - `Client._flush_pending`: a subscription is sent before the first request that is answered on it. `flush` costs a round
   trip for each reader and queue that is opened.
 - `Subscription._id`: the server names a subscription by this number alone. There is no public way.
+- `Client._process_err` and `Client._process_op_err`: a client whose token has expired connects again, with its newest
+  token. nats-py closes it for good; a new client would have none of its subscriptions. `Client._error_cb` hears of it.
 - `Client._server_info`: its `server_id` tells one server process from another, its `cluster` whether the server is in
   one. There is no public way.
 
@@ -50,6 +52,8 @@ _READ_BYTES = 4 << 20
 _SOCKET_BYTES = 4 << 20
 _LINE_END = b"\r\n"
 _HEADER_VERSION = "NATS/1.0"
+EXPIRED = "user authentication expired"
+"""The server's error when a connection outlives its token, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,14 @@ class EagerClient(Client):
     def clustered(self) -> bool:
         """Whether the server that is connected is one of a cluster."""
         return bool(self._server_info.get("cluster"))
+
+    async def _process_err(self, err_msg: str) -> None:
+        if EXPIRED in err_msg:
+            error = errors.Error(f"nats: {err_msg}")
+            await self._error_cb(error)
+            await self._process_op_err(error)
+        else:
+            await super()._process_err(err_msg)
 
     def deliver(self, subscription: int, message: Received) -> None:
         """Call the handler of a subscription; a message of one that has ended is dropped."""

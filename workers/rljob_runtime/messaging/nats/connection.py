@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -21,9 +22,10 @@ from nats.aio.subscription import Subscription
 from rljob_core.errors import StoreUnavailable
 from rljob_core.nats_trust import tls_options
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed, status_of
-from rljob_runtime.messaging.nats.client import EagerClient, Received
-from rljob_runtime.messaging.nats.connecting import credentials_of, text_of, within
+from rljob_runtime.messaging.nats.client import EXPIRED, EagerClient, Received
+from rljob_runtime.messaging.nats.connecting import within
 from rljob_runtime.messaging.nats.connection_state import ConnectionState
+from rljob_runtime.messaging.nats.credentials import Credentials, CredentialsUnusable
 from rljob_runtime.messaging.nats.requests import DirectGetBatch, PendingRequests
 
 T = TypeVar("T")
@@ -52,7 +54,8 @@ class Connection:
         url: of the server; of a cluster, of several, separated by commas.
         patience: seconds for which a call is repeated, and a reader waits, while the server cannot be reached.
         attempt: seconds after which an unanswered request is sent again.
-        credentials: a user's JWT and seed, or the path of a file with them, which is read at each connection.
+        credentials: a user's token and seed, or the path of a file with them, which is read at each connection.
+        token_path: a file with the user's token, which is read at each connection; None if `credentials` has it.
         inbox: first tokens of the subjects on which answers come.
         connect: seconds for which `open` tries to connect; `patience` if not given.
     """
@@ -64,11 +67,12 @@ class Connection:
         patience: float,
         attempt: float,
         credentials: str | None = None,
+        token_path: str | None = None,
         inbox: str = "_INBOX",
         connect: float | None = None,
     ) -> None:
         self.url = url
-        self._credentials = credentials_of(credentials)
+        self._credentials = None if credentials is None else Credentials(credentials, token_path)
         self._inbox_prefix = inbox
         self._connect_seconds = patience if connect is None else connect
         self._requests = PendingRequests(attempt, self._post)
@@ -97,10 +101,11 @@ class Connection:
         await self._on_connected()
 
     async def _connect_within(self, seconds: float) -> None:
+        credentials = self._credentials
         connecting = self._client.connect(
             self.url.split(","),
-            user_credentials=self._credentials,
-            **tls_options(self.url, text_of(self._credentials)),
+            **({} if credentials is None else credentials.options()),
+            **tls_options(self.url, "" if credentials is None else credentials.text()),
             inbox_prefix=self._inbox_prefix,
             error_cb=self._on_error,
             disconnected_cb=self._on_lost,
@@ -284,6 +289,12 @@ class Connection:
         self._requests.answer(message.subject[len(self._inbox) :], message)
 
     async def _on_error(self, error: Exception) -> None:
+        if self._credentials is not None and EXPIRED in str(error).lower():
+            self._credentials.end()
+        # The server says no more than that it refuses them.
+        if self._credentials is not None and _REFUSED in str(error).lower():
+            expired = self._credentials.expired(time.time())
+            error = CredentialsUnusable(f"{_REFUSED}: {expired}") if expired else error
         # A server that refuses credentials closes the connection while we still write.
         if not (isinstance(error, OSError) and _REFUSED in str(self.state.error).lower()):
             self.state.error = error

@@ -65,6 +65,7 @@ class NatsStore:
         window: int = 256,
         window_bytes: int = 32 << 20,
         credentials: str | None = None,
+        token_path: str | None = None,
         inbox: str = "_INBOX",
         create: bool = True,
         connect: float | None = None,
@@ -73,7 +74,13 @@ class NatsStore:
             subject, stream_prefix, trajectory_bytes, replicas, duplicate_window
         )
         self._connection = Connection(
-            url, patience=patience, attempt=attempt, credentials=credentials, inbox=inbox, connect=connect
+            url,
+            patience=patience,
+            attempt=attempt,
+            credentials=credentials,
+            token_path=token_path,
+            inbox=inbox,
+            connect=connect,
         )
         self._create = create
         self._publisher = Publisher(
