@@ -46,6 +46,8 @@ ANY_WORKER = "worker"
 
 CONFIG_FILE = "config.json"
 CONFIG_FOLDER = "/etc/rljob"
+JWT_FILE = "jwt"
+JWT_FOLDER = "/etc/rljob-nats"
 RUN_FOLDER = "/run/rljob"
 SCORING_FOLDER = "/run/rljob-scoring"
 TERMINATION_LOG = "/dev/termination-log"
@@ -79,6 +81,11 @@ def config_map(owner: str) -> str:
 def audit(job: str) -> str:
     """Name of the ConfigMap, and the Pod in it, by which a job is audited."""
     return _fit(f"{job}-audit")
+
+
+def tokens(job: str) -> str:
+    """Name of the ConfigMap with the NATS tokens of a job's roles."""
+    return _fit(f"{job}-nats-tokens")
 
 
 def backup(job: str) -> str:

@@ -110,6 +110,7 @@ class Settings:
                 per_job=True,
                 containers=True,
                 issuer=issuer,
+                token_seconds=number("RLJOB_NATS_CREDENTIALS_HOURS", 168, least=1, most=87_600) * 3600,
                 template=_template(environment),
                 egress=_egress(environment),
             ),

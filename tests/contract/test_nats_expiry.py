@@ -16,8 +16,9 @@ from e2e.harness.nats_server import EmbeddedServer
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
 from rljob_core.stream_names import StreamNames, inbox_of
+from rljob_operator.children.nats_credentials import tokens_config_map
 from rljob_operator.nats.accounts import server_config
-from rljob_operator.nats.credentials import JobKeys, job_credentials, job_token
+from rljob_operator.nats.credentials import JobKeys, secret_credentials
 from rljob_operator.nats.permissions import Holder
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -39,7 +40,9 @@ class Member:
     def renew(self, lifetime: int = LIFETIME) -> None:
         """Replace the file, as the kubelet does."""
         written = self._path.with_suffix(".new")
-        written.write_text(job_token(self._keys, self._holder, expires=int(time.time()) + lifetime))
+        expires = int(time.time()) + lifetime
+        tokens = tokens_config_map(job_of(self._keys.uid), [self._holder], ISSUER, expires=expires)
+        written.write_text(tokens["data"][self._holder.value])
         written.replace(self._path)
 
     @asynccontextmanager
@@ -64,7 +67,7 @@ class Member:
             self._url,
             subject=names.subject,
             stream_prefix=names.prefix,
-            credentials=job_credentials(ISSUER, self._holder, namespace="default", job="j", uid=uid),
+            credentials=secret_credentials(self._keys, self._holder),
             token_path=str(self._path),
             inbox=inbox_of(uid, self._holder),
             create=False,

@@ -16,7 +16,7 @@ from uuid import uuid4
 import cluster_jobs
 import psutil
 import pytest
-from cluster_jobs import ISSUER, SECONDS, SEEDS, operator
+from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials, operator
 from cut_files import cut_messages, damage_descriptions, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
 
@@ -43,7 +43,7 @@ from rljob_core.ports import WORK_QUEUES, Channel
 from rljob_core.spec import NatsSpec, RLJobSpec
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
-from rljob_operator.nats.credentials import JobKeys, job_credentials, operator_credentials, user_limits
+from rljob_operator.nats.credentials import JobKeys, operator_credentials, user_limits
 from rljob_operator.nats.job_accounts import account_name, job_accounts
 from rljob_operator.nats.jwt import NkeyKind, credentials_file, public_key, seed_of, token
 from rljob_operator.nats.permissions import REPORTS, Holder, Permissions
@@ -66,7 +66,7 @@ class Site:
         self.issuer = issuer(seeds)
 
     def credentials(self, holder: Holder, uid: str, generation: int = 0) -> str:
-        return job_credentials(
+        return lasting_credentials(
             self.issuer, holder, namespace="default", job="roles", uid=uid, generation=generation
         )
 
@@ -328,7 +328,7 @@ async def test_nobody_gets_in_without_credentials_or_with_those_of_another_insta
     names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
     foreign = tmp_path / "foreign.creds"
     foreign.write_text(
-        job_credentials(
+        lasting_credentials(
             issuer(Seeds.complete({}, os.urandom)), Holder.READER, namespace="default", job="roles", uid=uid
         )
     )

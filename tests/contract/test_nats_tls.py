@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of
+from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, lasting_credentials
 from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.errors import StoreUnavailable
@@ -22,7 +22,7 @@ from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, secrets, server_config
 from rljob_operator.nats.accounts import issuer as issuer_of
 from rljob_operator.nats.certificates import CLIENTS, ROUTES, server_certificate
-from rljob_operator.nats.credentials import Issuer, job_credentials, operator_credentials
+from rljob_operator.nats.credentials import Issuer, operator_credentials
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile import nats_connection
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -58,7 +58,7 @@ def role(
 ) -> NatsStore:
     """A role's store; without the authority in its credentials as releases before TLS made them."""
     names = StreamNames.of_job(namespace="default", job="j", uid=uid)
-    credentials = job_credentials(issuer, Holder.ROLLOUT, namespace="default", job="j", uid=uid)
+    credentials = lasting_credentials(issuer, Holder.ROLLOUT, namespace="default", job="j", uid=uid)
     return NatsStore(
         server.url.replace("nats://127.0.0.1", place),
         subject=names.subject,

@@ -17,10 +17,11 @@ from rljob_operator.nats.accounts import issuer as issuer_of
 from rljob_operator.nats.credentials import (
     Issuer,
     JobKeys,
-    job_credentials,
+    job_token,
     operator_credentials,
     stream_credentials,
 )
+from rljob_operator.nats.jwt import credentials_file
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import NatsConnection
@@ -32,6 +33,14 @@ SECONDS = 60.0
 SEEDS = Seeds.complete({}, os.urandom)
 ISSUER = issuer_of(SEEDS)
 _BYTES = 64 << 20
+
+
+def lasting_credentials(
+    issuer: Issuer, holder: Holder, *, namespace: str, job: str, uid: str, generation: int = 0
+) -> str:
+    """A role's credentials with a token that does not expire, in one file."""
+    keys = JobKeys(issuer, namespace, job, uid, generation)
+    return credentials_file(job_token(keys, holder), keys.user(holder)) + issuer.trusted
 
 
 @asynccontextmanager
@@ -102,7 +111,7 @@ def role_store(url: str, uid: str, holder: Holder) -> NatsStore:
         url,
         subject=names.subject,
         stream_prefix=names.prefix,
-        credentials=job_credentials(ISSUER, holder, namespace="default", job="j", uid=uid),
+        credentials=lasting_credentials(ISSUER, holder, namespace="default", job="j", uid=uid),
         inbox=inbox_of(uid, holder),
         create=False,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import nkeys
 import pytest
+from cluster_jobs import lasting_credentials
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
@@ -20,13 +21,12 @@ from rljob_core.ports import Channel
 from rljob_core.spec import API_VERSION, RLJob
 from rljob_core.stream_definitions import stream_definitions
 from rljob_core.stream_names import StreamNames
-from rljob_operator.children.credentials_secret import credentials_secret
+from rljob_operator.children.nats_credentials import credentials_secret
 from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.nats.accounts import Seeds, server_config
 from rljob_operator.nats.credentials import (
     Issuer,
     JobKeys,
-    job_credentials,
     operator_credentials,
     stream_credentials,
 )
@@ -53,7 +53,9 @@ ACCOUNTS = job_accounts(KEYS, revision=1, restorable=True)
 
 
 def render(holder: Holder, issuer: Issuer = ISSUER, **identity: str) -> str:
-    return job_credentials(issuer, holder, **{"namespace": "team", "job": "sums", "uid": "u-1"} | identity)
+    return lasting_credentials(
+        issuer, holder, **{"namespace": "team", "job": "sums", "uid": "u-1"} | identity
+    )
 
 
 def parts(text: str) -> tuple[dict, str]:
@@ -273,7 +275,11 @@ def test_the_secret_is_immutable_and_named_by_what_it_holds() -> None:
     secret = credentials_secret(job, Holder.ROLLOUT, ISSUER)
     assert secret == credentials_secret(job, Holder.ROLLOUT, ISSUER)
     assert secret["immutable"] is True
-    assert base64.b64decode(secret["data"]["user.creds"]).decode() == render(Holder.ROLLOUT)
+    text = base64.b64decode(secret["data"]["user.creds"]).decode()
+    token, other_lines = render(Holder.ROLLOUT).splitlines()[1], text.splitlines()
+    assert render(Holder.ROLLOUT).replace(token, other_lines[1]) == text
+    assert claims_of(token)
+    assert "." not in other_lines[1], "no token"
     assert secret["metadata"]["ownerReferences"][0]["uid"] == "u-1"
     other = credentials_secret(job, Holder.ROLLOUT, nats_accounts.issuer(seeds(100)))
     assert secret["metadata"]["name"] != other["metadata"]["name"]

@@ -47,21 +47,24 @@ async def test_a_job_is_filled_before_it_first_runs_and_never_again(
 ) -> None:
     log = tmp_path / "operator.log"
     with Operator(crds.kubeconfig, server.url, watched.name, log, **secured):
-        await asyncio.to_thread(_check, watched, server.url)
+        await asyncio.to_thread(_check, watched, server.url, tmp_path / "jwt")
 
 
-def _check(watched: Namespace, url: str) -> None:
+def _check(watched: Namespace, url: str, token: Path) -> None:
     watched.apply(manifest(suspend=True))
     pod = json.loads(watched.existing("configmap", "sums-audit")["data"]["restore.yaml"])
     (container,) = pod["spec"]["containers"]
     (reference,) = (e["valueFrom"]["secretKeyRef"] for e in container["env"] if "CREDENTIALS" in e["name"])
     secret = watched.existing("secret", reference["name"])
     credentials = base64.b64decode(secret["data"][reference["key"]]).decode()
+    (mapped,) = (v["configMap"] for v in pod["spec"]["volumes"] if v["name"] == "nats-token")
+    (item,) = mapped["items"]
+    token.write_text(watched.existing("configmap", mapped["name"])["data"][item["key"]])
     uid = watched.get("rljob", "sums")["metadata"]["uid"]
-    asyncio.run(_restore(watched, url, uid, credentials))
+    asyncio.run(_restore(watched, url, uid, credentials, token))
 
 
-async def _restore(watched: Namespace, url: str, uid: str, credentials: str) -> None:
+async def _restore(watched: Namespace, url: str, uid: str, credentials: str, token: Path) -> None:
     names = StreamNames.of_job(namespace=watched.name, job="sums", uid=uid)
 
     def store() -> NatsStore:
@@ -70,6 +73,7 @@ async def _restore(watched: Namespace, url: str, uid: str, credentials: str) -> 
             subject=names.subject,
             stream_prefix=names.prefix,
             credentials=credentials,
+            token_path=str(token),
             inbox=inbox_of(uid, "restorer"),
             create=False,
             patience=5.0,

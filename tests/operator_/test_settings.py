@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,13 @@ def test_storage_is_a_folder_for_each_purpose(storage: str) -> None:
         ("RLJOB_WORKERS", "3", "workers", 3),
         ("RLJOB_LOG_LEVEL", "DEBUG", "log_level", "DEBUG"),
         ("RLJOB_LOG_FORMAT", "text", "log_format", "text"),
+        ("RLJOB_NATS_CREDENTIALS_HOURS", "24", "defaults.token_seconds", 86_400),
         ("RLJOB_NATS_CREDENTIALS", "/x/user.creds", "nats_credentials", "/x/user.creds"),
         ("RLJOB_NATS_CREDENTIALS", "", "nats_credentials", None),
     ],
 )
 def test_what_a_variable_sets(variable: str, value: str, attribute: str, read: Any) -> None:
-    assert getattr(Settings.read({**URL, variable: value}), attribute) == read
+    assert attrgetter(attribute)(Settings.read({**URL, variable: value})) == read
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,7 @@ def test_what_a_variable_sets(variable: str, value: str, attribute: str, read: A
         ({**URL, "RLJOB_WORKERS": "many"}, "RLJOB_WORKERS", "'many' is not a number: write one, such as 8"),
         ({**URL, "RLJOB_WORKERS": "-1"}, "RLJOB_WORKERS", "is not a number"),
         ({**URL, "RLJOB_WORKERS": "0"}, "RLJOB_WORKERS", "at least 1"),
+        ({**URL, "RLJOB_NATS_CREDENTIALS_HOURS": "0"}, "RLJOB_NATS_CREDENTIALS_HOURS", "at least 1"),
         ({**URL, "RLJOB_PROBE_PORT": ""}, "RLJOB_PROBE_PORT", "is not a number"),
         ({**URL, "RLJOB_PROBE_PORT": "70000"}, "RLJOB_PROBE_PORT", "at most 65535"),
         ({**URL, "RLJOB_LOG_LEVEL": "LOUD"}, "RLJOB_LOG_LEVEL", "must be one of INFO, DEBUG, WARNING"),

@@ -14,7 +14,7 @@ from rljob_core.config import JobConfig
 from rljob_core.spec import RLJob
 from rljob_operator.children.audit_pod import BACKUP_FILE, POD_FILE, RESTORE_FILE, audit_config_map
 from rljob_operator.children.cluster_defaults import ClusterDefaults
-from rljob_operator.children.credentials_secret import secret_name
+from rljob_operator.children.nats_credentials import secret_name
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.worker_pod import Patches, pod_template
 from rljob_operator.cluster.port import Manifest
@@ -48,6 +48,23 @@ def secret_of(container: Manifest) -> str | None:
     return found[0]["name"] if found else None
 
 
+def token_of(spec: Manifest, container: Manifest) -> str | None:
+    """Whose token a container finds in the file that its variable names; None if it has none."""
+    paths = [e["value"] for e in container["env"] if e["name"] == "RLJOB_NATS_JWT"]
+    mounts = [m for m in container["volumeMounts"] if m["name"] == "nats-token"]
+    volumes = [v["configMap"] for v in spec["volumes"] if v["name"] == "nats-token"]
+    if not paths:
+        assert not mounts
+        return None
+    ((path,), (mount,), (volume,)) = paths, mounts, volumes
+    assert mount["readOnly"]
+    assert "subPath" not in mount, "the kubelet would never replace the file"
+    assert volume["name"] == "chain-sum-nats-tokens"
+    ((item,)) = volume["items"]
+    assert path == f"{mount['mountPath']}/{item['path']}"
+    return str(item["key"])
+
+
 def worker(spec: Manifest, role: Role) -> Manifest:
     (found,) = [c for c in spec["containers"] if c["name"] == role.value]
     return dict(found)
@@ -59,9 +76,10 @@ def worker(spec: Manifest, role: Role) -> Manifest:
 @pytest.mark.parametrize("role", Role)
 def test_every_role_has_its_own_credentials(make_job: MakeJob, secured: ClusterDefaults, role: Role) -> None:
     job = make_job()
-    assert secret_of(worker(template(job, secured, role), role)) == secret_name(
-        job, Holder(role.value), ISSUER
-    )
+    spec = template(job, secured, role)
+    assert secret_of(worker(spec, role)) == secret_name(job, Holder(role.value), ISSUER)
+    tokens = {container["name"]: token_of(spec, {"env": [], **container}) for container in spec["containers"]}
+    assert tokens == {container["name"]: None for container in spec["containers"]} | {role.value: role.value}
 
 
 @pytest.mark.parametrize("role", Role)
@@ -71,6 +89,7 @@ def test_where_nobody_asks_for_credentials_nobody_has_any(
     for job, place in ((make_job(), defaults), (make_job(nats__url="nats://mine:4222"), secured)):
         spec = template(job, place, role)
         assert secret_of(worker(spec, role)) is None
+        assert token_of(spec, worker(spec, role)) is None
         assert "initContainers" not in spec
     variables = {e["name"]: e.get("value") for e in worker(spec, role)["env"]}
     assert variables["RLJOB_NATS_URL"] == "nats://mine:4222"
@@ -295,6 +314,10 @@ def test_the_restore_s_pod_writes_where_the_trainer_does(make_job: MakeJob, secu
         {k: v for k, v in mount.items() if k != "readOnly" or "claim" not in mount["name"]}
         for mount in audits["volumeMounts"]
     ]
+    tokens = [token_of(spec, spec["containers"][0]) for spec in (restore["spec"], audit["spec"])]
+    assert tokens == ["restorer", "reader"]
+    for pod in (restore, audit):
+        pod["spec"]["volumes"] = [v for v in pod["spec"]["volumes"] if v["name"] != "nats-token"]
     assert {**restore["spec"], "containers": []} == {**audit["spec"], "containers": []}
 
 

@@ -22,6 +22,7 @@ class ClusterDefaults:
         containers: whether a pod can have several containers; where it cannot, reward workers run reward functions in
             child processes of their own.
         issuer: signs the roles' NATS credentials; None if the NATS server does not authenticate clients.
+        token_seconds: for how long a role's NATS token is valid.
         template: pod template patch applied below every job's own patch; its container `worker` stands for the
             container of each role.
         nats_replicas: number of servers that keep each stream, whatever a job without a server of its own says; None
@@ -37,6 +38,7 @@ class ClusterDefaults:
     per_job: bool = False
     containers: bool = False
     issuer: Issuer | None = None
+    token_seconds: int = 168 * 3600
     template: Manifest = field(default_factory=dict)
     nats_replicas: int | None = None
     egress: tuple[Manifest, ...] = ()

@@ -6,6 +6,7 @@
 | Deployment of the coordinator (one, Recreate) and of the reward workers | `<job>-coordinator`, `<job>-reward` |
 | RolloutPool per pool, and what it owns: a ConfigMap and a Deployment | `<job>-rollout-<pool>` |
 | Secrets with each role's NATS credentials | `<job>-nats-<role>-<hash>` |
+| ConfigMap with the tokens of these credentials, which expire | `<job>-nats-tokens` |
 | ConfigMap with the Pod that audits the job, which stays when the job ends | `<job>-audit` |
 | ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `isolation.py` |
 | headless Service (of several nodes) and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
@@ -20,8 +21,8 @@ from rljob_core.spec import API_VERSION, PoolSpec, ScalingSpec
 from rljob_operator import names
 from rljob_operator.children import isolation, limits
 from rljob_operator.children.audit_pod import audit_config_map
-from rljob_operator.children.credentials_secret import credentials_secret
-from rljob_operator.children.metadata import child_metadata, digest, kept, owner_reference
+from rljob_operator.children.metadata import child_metadata, kept, owner_reference, with_digest
+from rljob_operator.children.nats_credentials import credentials_secret, tokens_config_map
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.trainer_gang import trainer_job, trainer_service
 from rljob_operator.children.worker_pod import Patches, config_map_manifest, pod_template
@@ -42,12 +43,14 @@ class Targets:
         failures: failed attempts before it that count against `backoffLimit`.
         pools: observed RolloutPools by pool name.
         restorable: whether the job's streams may be filled from a backup.
+        tokens_expire: second since 1970 at which the roles' NATS tokens expire; None if they last.
     """
 
     attempt: int | None
     failures: int
     pools: Mapping[str, Manifest]
     restorable: bool = False
+    tokens_expire: int | None = None
 
 
 def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
@@ -84,25 +87,30 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     if targets.attempt is not None:
         children.append(trainer_job(job, targets.attempt, targets.failures))
     made = (
-        *permanent_children(job, restorable=targets.restorable),
-        *(_with_digest(child) for child in children),
+        *permanent_children(job, targets),
+        *(with_digest(child) for child in children),
     )
     limits.check_names(made)
     limits.check_sizes(made)
     return made
 
 
-def permanent_children(job: ResolvedJob, *, restorable: bool) -> tuple[Manifest, ...]:
+def permanent_children(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     """The children that do not end with the job's pods, but exist while it is suspended or has ended, too.
 
-    On a cluster these are the audit's ConfigMap and the credentials of the Pods in it; those of the restore only while
-    it is possible. A local run is audited, backed up and restored as a folder and needs none.
+    On a cluster these are the audit's ConfigMap, the credentials of the Pods in it, and all tokens; those of the
+    restore only while it is possible. A local run is audited, backed up and restored as a folder and needs none.
     """
     if not job.defaults.per_job:
         return ()
-    holders = [Holder.READER, *([Holder.RESTORER] if restorable else [])]
-    secrets = [] if job.issuer is None else [credentials_secret(job.job, h, job.issuer) for h in holders]
-    return tuple(map(_with_digest, (audit_config_map(job), *map(kept, secrets))))
+    audit = with_digest(audit_config_map(job))
+    if job.issuer is None:
+        return (audit,)
+    holders = [Holder.READER, *([Holder.RESTORER] if targets.restorable else [])]
+    secrets = [with_digest(kept(credentials_secret(job.job, h, job.issuer))) for h in holders]
+    everyone = [*map(Holder, Role), *holders]
+    tokens = tokens_config_map(job.job, everyone, job.issuer, expires=targets.tokens_expire)
+    return (audit, *secrets, with_digest(tokens))
 
 
 # ---------------------------------------------------------------------------------------------- rollout pools
@@ -195,10 +203,3 @@ def _deployment(job: ResolvedJob, role: Role, *, replicas: int) -> Manifest:
             "template": pod_template(job, role, names.config_map(job.metadata.name), patches),
         },
     }
-
-
-def _with_digest(manifest: Manifest) -> Manifest:
-    """The manifest with its digest as an annotation, by which `plan` detects that the wanted manifest has changed."""
-    metadata = manifest["metadata"]
-    annotations = {**metadata.get("annotations", {}), names.APPLIED_HASH: digest(manifest)}
-    return {**manifest, "metadata": {**metadata, "annotations": annotations}}

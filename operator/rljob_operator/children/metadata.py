@@ -31,6 +31,13 @@ def kept(manifest: Manifest) -> Manifest:
     }
 
 
+def with_digest(manifest: Manifest) -> Manifest:
+    """The manifest with its digest as an annotation, by which `plan` detects that the wanted manifest has changed."""
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), names.APPLIED_HASH: digest(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
 def owner_reference(kind: str, name: str, uid: str) -> Manifest:
     """The owner reference by which Kubernetes deletes a child after its owner.
 

@@ -15,8 +15,8 @@ from rljob_core import worker_protocol
 from rljob_core.spec import PoolSpec
 from rljob_operator import names
 from rljob_operator.children import storage
-from rljob_operator.children.credentials_secret import secret_name
 from rljob_operator.children.metadata import digest
+from rljob_operator.children.nats_credentials import TOKEN_VOLUME, access
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.scoring_container import (
     add_scoring_container,
@@ -26,7 +26,6 @@ from rljob_operator.children.scoring_container import (
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
-from rljob_operator.nats.credentials import CREDENTIALS_FILE
 from rljob_operator.nats.permissions import Holder
 
 # The fields of the spec that each role reads, as dotted paths; `pool` stands for the pool of the rollout worker.
@@ -105,14 +104,16 @@ def pod_template(
     if scoring:
         check_separation(spec, patches.path)
     spec["tolerations"] = _tolerations_for_lost_nodes(spec.get("tolerations") or [])
-    credentials = _credentials(job, Holder(role.value))
-    if credentials:
+    nats = access(job, Holder(role.value))
+    if nats.variables:
         ours = next(c for c in spec["containers"] if c["name"] == role.value)
         if role is Role.COORDINATOR and job.issuer is None:
             # With credentials of the user's own, the job creates its streams itself.
-            streams = _sibling(_without_storage(ours, job), _STREAMS, command(_STREAMS), credentials)
+            streams = _sibling(_without_storage(ours, job), _STREAMS, command(_STREAMS), nats.variables)
             spec["initContainers"] = [*spec.get("initContainers", []), streams]
-        ours["env"] = [*ours["env"], *credentials]
+        ours["env"] = [*ours["env"], *nats.variables]
+        ours["volumeMounts"] = [*ours["volumeMounts"], *nats.mounts]
+        spec["volumes"] = [*spec["volumes"], *nats.volumes]
     return template
 
 
@@ -205,20 +206,6 @@ def _tolerations_for_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
     return [*given, *(toleration for toleration in ours if toleration["key"] not in keys)]
 
 
-def _credentials(job: ResolvedJob, holder: Holder) -> list[Manifest]:
-    """The environment variable with a role's NATS credentials; empty if the NATS server does not authenticate clients.
-
-    A variable rather than a file: a missing Secret then shows in the pod's status, which the operator reads.
-    """
-    secret = job.spec.nats.credentials_secret
-    if job.issuer is not None:
-        secret = secret_name(job.job, holder, job.issuer)
-    if secret is None:
-        return []
-    source = {"secretKeyRef": {"name": secret, "key": CREDENTIALS_FILE}}
-    return [{"name": worker_protocol.NATS_CREDENTIALS, "valueFrom": source}]
-
-
 def command_pod(
     job: ResolvedJob, config_map: str, arguments: Sequence[str], *, container: str, holder: Holder
 ) -> Manifest:
@@ -233,13 +220,18 @@ def command_pod(
     patches = Patches("spec.coordinator.template", job.spec.coordinator.template)
     spec = pod_template(job, Role.COORDINATOR, config_map, patches)["spec"]
     ours = next(c for c in spec["containers"] if c["name"] == Role.COORDINATOR.value)
-    env = [variable for variable in ours["env"] if variable["name"] != worker_protocol.NATS_CREDENTIALS]
+    nats = access(job, holder)
+    coordinators = {worker_protocol.NATS_CREDENTIALS, worker_protocol.NATS_JWT}
+    env = [variable for variable in ours["env"] if variable["name"] not in coordinators]
+    mounts = [mount for mount in ours["volumeMounts"] if mount["name"] != TOKEN_VOLUME]
+    volumes = [volume for volume in spec["volumes"] if volume["name"] != TOKEN_VOLUME]
     if holder is Holder.RESTORER:
-        ours = {**ours, "volumeMounts": [_writable(mount, job) for mount in ours["volumeMounts"]]}
-    only = _sibling({**ours, "env": env}, container, arguments, _credentials(job, holder))
+        mounts = [_writable(mount, job) for mount in mounts]
+    ours = {**ours, "env": env, "volumeMounts": [*mounts, *nats.mounts]}
+    only = _sibling(ours, container, arguments, nats.variables)
     # The workers' ServiceAccount is deleted when the job ends.
     kept = {field: spec[field] for field in spec if field not in {"initContainers", "serviceAccountName"}}
-    return {**kept, "containers": [only], "restartPolicy": "Never"}
+    return {**kept, "containers": [only], "volumes": [*volumes, *nats.volumes], "restartPolicy": "Never"}
 
 
 def _writable(mount: Manifest, job: ResolvedJob) -> Manifest:

@@ -1,15 +1,16 @@
 """The NATS credentials of each role of a job, computed from the operator's signing seed and the job's UID.
 
-Nothing is stored: every process of the operator computes the same file for the same role of the same job at any time,
-so the role's Secret is immutable, named by its hash, and only ever created and deleted.
+Credentials have two parts. The seed of the role's user is secret and stays the same; the role's Secret, which is
+immutable and named by its hash, has it. The token is no secret, as the server also asks for a proof that the client has
+the seed; it expires, and the operator renews it in a ConfigMap (`token_times`). So the operator needs no right to read
+or change any Secret. Nothing else is stored: every process of the operator computes the same.
 
 A role's token says who the role is and nothing else. What it may do is in the token of its account, beside the key that
 signed the role's token (a *scoped* signing key; `job_accounts`). So credentials stay small, and a role's key signs
 nothing but users of that role.
 
-Credentials do not expire. A job may run for months, its UID is never used again, and after its accounts are deleted its
-credentials give access to nothing; an expiry would only add a way for a job to fail. To revoke the credentials of one
-job, raise its generation; to revoke all, change the signing seed (docs/nats-security.md).
+To revoke the credentials of one job at once, raise its generation; to revoke all, change the signing seed
+(docs/nats-security.md).
 """
 
 from __future__ import annotations
@@ -21,17 +22,26 @@ from functools import lru_cache
 from typing import Any, Self
 
 from rljob_core.errors import SpecError
+from rljob_core.spec import RLJob
 from rljob_operator.nats.certificates import CLIENTS, authority
-from rljob_operator.nats.jwt import NkeyKind, credentials_file, derived_seed, public_key, token
+from rljob_operator.nats.jwt import (
+    NkeyKind,
+    credentials_file,
+    derived_seed,
+    public_key,
+    token,
+)
 from rljob_operator.nats.permissions import JOB_OPERATOR, OPERATOR, Holder, Permissions
 
 CREDENTIALS_FILE = "user.creds"
-"""Key of the credentials in a role's Secret."""
+"""Key of the credentials in a role's Secret; those that the operator makes have no token."""
 
 ROLES, STREAMS = "roles", "streams"
 """The two accounts of a job: of its workers, and of its streams."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+#: In a Secret, in place of the token: nats-py reads a file without one forever, and the server refuses this one.
+_NO_TOKEN = "it-is-in-the-ConfigMap"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,12 @@ class JobKeys:
                     f"{part!r} cannot be part of a NATS subject: use letters, digits and '-'",
                 )
 
+    @classmethod
+    def of(cls, job: RLJob, issuer: Issuer) -> Self:
+        """The keys of a job's accounts, and of the generation of credentials that its spec asks for."""
+        metadata, generation = job.metadata, job.spec.nats.credentials_generation
+        return cls(issuer, metadata.namespace, metadata.name, metadata.uid or "", generation)
+
     def account(self, name: str) -> str:
         """Public key of the account `streams` or `roles`."""
         return public_key(derived_seed(NkeyKind.ACCOUNT, self.issuer.accounts_seed, self._label(name)))
@@ -122,20 +138,13 @@ class JobKeys:
         return f"{self.namespace}/{self.job}/{self.uid}/{name}"
 
 
+def secret_credentials(keys: JobKeys, holder: Holder) -> str:
+    """The secret part of the credentials of one role of one job, and the certificates by which it knows the server."""
+    return credentials_file(_NO_TOKEN, keys.user(holder)) + keys.issuer.trusted
+
+
 @lru_cache(maxsize=64)  # one reconcile needs each of them several times
-def job_credentials(
-    issuer: Issuer, holder: Holder, *, namespace: str, job: str, uid: str, generation: int = 0
-) -> str:
-    """The credentials file of one role of one job; arguments as of `JobKeys`.
-
-    Raises:
-        SpecError: a name has a character that separates or matches parts of a NATS subject.
-    """
-    keys = JobKeys(issuer, namespace, job, uid, generation)
-    return credentials_file(job_token(keys, holder), keys.user(holder)) + issuer.trusted
-
-
-def job_token(keys: JobKeys, holder: Holder, *, expires: int | None = None) -> str:
+def job_token(keys: JobKeys, holder: Holder, expires: int | None = None) -> str:
     """The token of one role of one job; `expires` as of `jwt.token`."""
     return token(
         name=f"{keys.namespace}/{keys.job}/{holder}",

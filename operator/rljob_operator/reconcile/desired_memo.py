@@ -49,4 +49,4 @@ def _key(job: ResolvedJob, targets: Targets) -> _Key:
         for name, pool in targets.pools.items()
     )
     text = sha256(job.job.model_dump_json().encode()).digest()
-    return text, targets.attempt, targets.failures, targets.restorable, pools
+    return text, targets.attempt, targets.failures, targets.restorable, targets.tokens_expire, pools

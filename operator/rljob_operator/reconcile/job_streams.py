@@ -122,7 +122,7 @@ class JobStreams:
         given = await self._storage(job, self._issuer, system, size=size, replicas=replicas)
         # The token by which a job that is restorable ceases to be is a later one.
         revision = (job.metadata.generation or 0) + (given >> 20) + (not restorable)
-        keys = _keys(job, self._issuer)
+        keys = JobKeys.of(job, self._issuer)
         accounts = job_accounts(keys, revision=revision, storage_bytes=given, restorable=restorable)
         for token in accounts.tokens:
             await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
@@ -143,7 +143,7 @@ class JobStreams:
         Raises:
             StreamRefused: there is no room.
         """
-        account = _keys(job, issuer).account(STREAMS)
+        account = JobKeys.of(job, issuer).account(STREAMS)
         room = (await server_storage(system)).room(account)
         held = 0
         if room.used:
@@ -190,7 +190,7 @@ class JobStreams:
             if self._issuer is None:
                 await delete_streams(client, _names(job).all_streams)
             else:
-                accounts = job_accounts(_keys(job, self._issuer), revision=0)
+                accounts = job_accounts(JobKeys.of(job, self._issuer), revision=0)
                 # The server would keep the streams of an account that it does not know any more.
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
@@ -236,7 +236,7 @@ class JobStreams:
             yield self._connection.client
             return
         client = Client()
-        credentials = RawCredentials(stream_credentials(_keys(job, self._issuer)))
+        credentials = RawCredentials(stream_credentials(JobKeys.of(job, self._issuer)))
         try:
             await client.connect(
                 self._connection.url.split(","),
@@ -268,12 +268,6 @@ def replicas_of(job: RLJob, servers: int) -> int:
             "or add servers (manifests/overlays/nats-cluster)"
         )
     return asked
-
-
-def _keys(job: RLJob, issuer: Issuer) -> JobKeys:
-    metadata = job.metadata
-    generation = job.spec.nats.credentials_generation
-    return JobKeys(issuer, metadata.namespace, metadata.name, metadata.uid or "", generation)
 
 
 def _names(job: RLJob) -> StreamNames:

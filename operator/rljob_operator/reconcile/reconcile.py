@@ -27,6 +27,7 @@ from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
+from rljob_operator.children.nats_credentials import renewed_tokens
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
@@ -41,6 +42,7 @@ from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.status import Phase
+from rljob_operator.nats.token_times import TokenTimes, token_times
 from rljob_operator.reconcile.desired_memo import DesiredMemo
 from rljob_operator.reconcile.perform import perform
 from rljob_operator.reconcile.policy_refusals import PolicyRefusals
@@ -136,6 +138,7 @@ class Reconciler:
         now = self._clock()
         due = self._metrics_written is None or (now - self._metrics_written).total_seconds() >= RESYNC_SECONDS
         observed = await self._observe(job, now=now)
+        tokens = token_times(job.metadata.uid or "", lifetime=self._defaults.token_seconds, now=now)
         try:
             if self._defaults.per_job:
                 check_name(observed)
@@ -148,6 +151,7 @@ class Reconciler:
                 attempt.failures,
                 observed.pools,
                 restorable=may_be_restored(job, observed.status.trainer_attempt),
+                tokens_expire=None if resolved.issuer is None else tokens.expires,
             )
             wanted = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
@@ -186,6 +190,8 @@ class Reconciler:
         await self._write(job, observed.status, assessment.status)
         if due:
             self._metrics_written = now
+        if stalled:
+            await self._renew(observed, tokens)
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
         # The status of a pool that is about to change is written in the next pass: writing it now would create a newer
         # version of the object than the one that the change is based on.
@@ -209,6 +215,8 @@ class Reconciler:
             # Of a job that is to end, whatever is refused: its pods go.
         moving = job_status.condition(assessment.status, "Reconciling")
         times = [assessment.retry_at, self._refusals.retry_at, *(pod.doubtful_until for pod in observed.pods)]
+        if self._defaults.issuer is not None:
+            times.append(tokens.renewed_at)
         if not due and self._metrics_written is not None and job_status.outdated(assessment.status, observed):
             times.append(self._metrics_written + timedelta(seconds=RESYNC_SECONDS))
         if self._taken:
@@ -233,6 +241,18 @@ class Reconciler:
         observed = await self._observe(job, now=self._clock())
         await perform(self._cluster, plan(observed, ()), concurrent=self._concurrent)
         return not observed.children and not observed.pods
+
+    async def _renew(self, observed: Observed, tokens: TokenTimes) -> None:
+        """Renew the NATS tokens of a job whose spec cannot be followed: the pods that it has go on."""
+        job, issuer = observed.job, self._defaults.issuer
+        ref = Ref("ConfigMap", job.metadata.namespace, names.tokens(job.metadata.name))
+        found = observed.children.get(ref)
+        if found is None or issuer is None:
+            return
+        wanted = renewed_tokens(job, found, issuer, expires=tokens.expires)
+        due = [action for action in plan(observed, [wanted]) if isinstance(action, Apply)]
+        with suppress(Refused, Rejected, NameTaken):  # the job's status says what keeps it from going on
+            await perform(self._cluster, due, concurrent=False)
 
     async def _with_costs(
         self, job: RLJob, observed: Observed, actions: Sequence[ClusterAction]

@@ -1,0 +1,102 @@
+"""The NATS credentials of a job's roles: Secrets with what is secret, and the ConfigMap with the tokens, which expire.
+
+A pod has the Secret as a variable: a missing one then shows in the pod's status, which the operator reads. It has the
+token as a file, which the kubelet replaces within about a minute after the ConfigMap has changed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from rljob_core import worker_protocol
+from rljob_core.spec import RLJob
+from rljob_operator import names
+from rljob_operator.children.metadata import child_metadata, kept, with_digest
+from rljob_operator.children.resolved_job import ResolvedJob
+from rljob_operator.cluster.port import Manifest
+from rljob_operator.nats.credentials import CREDENTIALS_FILE, Issuer, JobKeys, job_token, secret_credentials
+from rljob_operator.nats.permissions import Holder
+
+TOKEN_VOLUME = "nats-token"  # noqa: S105 a volume's name
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a container needs to be a role's client of NATS.
+
+    Attributes:
+        variables: of the container.
+        mounts: of the container.
+        volumes: of its pod.
+    """
+
+    variables: Sequence[Manifest] = ()
+    mounts: Sequence[Manifest] = ()
+    volumes: Sequence[Manifest] = ()
+
+
+def access(job: ResolvedJob, holder: Holder) -> Access:
+    """What a container needs to be a role's client; nothing if the NATS server does not authenticate clients."""
+    if job.issuer is None:
+        own = job.spec.nats.credentials_secret
+        return Access() if own is None else Access([_variable(own)])
+    items = [{"key": holder.value, "path": names.JWT_FILE}]
+    return Access(
+        [
+            _variable(secret_name(job.job, holder, job.issuer)),
+            {"name": worker_protocol.NATS_JWT, "value": f"{names.JWT_FOLDER}/{names.JWT_FILE}"},
+        ],
+        [{"name": TOKEN_VOLUME, "mountPath": names.JWT_FOLDER, "readOnly": True}],
+        [{"name": TOKEN_VOLUME, "configMap": {"name": names.tokens(job.metadata.name), "items": items}}],
+    )
+
+
+def _variable(secret: str) -> Manifest:
+    source = {"secretKeyRef": {"name": secret, "key": CREDENTIALS_FILE}}
+    return {"name": worker_protocol.NATS_CREDENTIALS, "valueFrom": source}
+
+
+def secret_name(job: RLJob, holder: Holder, issuer: Issuer) -> str:
+    """Name of the Secret with a role's credentials; it contains their hash, so that a Secret never changes."""
+    text = secret_credentials(JobKeys.of(job, issuer), holder)
+    return f"{job.metadata.name}-nats-{holder}-{sha256(text.encode()).hexdigest()[:10]}"
+
+
+def credentials_secret(job: RLJob, holder: Holder, issuer: Issuer) -> Manifest:
+    """The Secret that holds a role's credentials but its token."""
+    text = secret_credentials(JobKeys.of(job, issuer), holder)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": child_metadata(job, secret_name(job, holder, issuer), None),
+        "type": "Opaque",
+        "immutable": True,
+        "data": {CREDENTIALS_FILE: base64.b64encode(text.encode()).decode()},
+    }
+
+
+def tokens_config_map(
+    job: RLJob, holders: Sequence[Holder], issuer: Issuer, *, expires: int | None
+) -> Manifest:
+    """The ConfigMap with the roles' tokens, a key for each role.
+
+    It exists as long as the job: pods of a job whose spec was changed into one that does not fit go on, and so do
+    audits of one that has ended.
+    """
+    keys = JobKeys.of(job, issuer)
+    config_map: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": child_metadata(job, names.tokens(job.metadata.name), None),
+        "data": {holder.value: job_token(keys, holder, expires) for holder in holders},
+    }
+    return kept(config_map)
+
+
+def renewed_tokens(job: RLJob, config_map: Manifest, issuer: Issuer, *, expires: int) -> Manifest:
+    """The ConfigMap as it exists, with tokens that expire later, or with the same."""
+    holders = [holder for holder in Holder if holder.value in config_map.get("data", {})]
+    return with_digest(tokens_config_map(job, holders, issuer, expires=expires))
