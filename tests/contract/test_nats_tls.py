@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 import pytest
@@ -52,6 +53,7 @@ def role(
     uid: str,
     *,
     place: str = "tls://127.0.0.1",
+    url: str = "",
     certified: bool = True,
     issuer: Issuer = ISSUER,
     connect: float = SECONDS,
@@ -60,7 +62,7 @@ def role(
     names = StreamNames.of_job(namespace="default", job="j", uid=uid)
     credentials = lasting_credentials(issuer, Holder.ROLLOUT, namespace="default", job="j", uid=uid)
     return NatsStore(
-        server.url.replace("nats://127.0.0.1", place),
+        url or server.url.replace("nats://127.0.0.1", place),
         subject=names.subject,
         stream_prefix=names.prefix,
         credentials=credentials if certified else credentials.replace(issuer.trusted, ""),
@@ -185,3 +187,70 @@ def test_servers_that_a_client_hears_of_are_asked_for_the_name_that_it_was_given
 def test_each_run_makes_the_same_certificates() -> None:
     first, again = (secrets(SEEDS, namespace="rljob-system", hosts=["nats.example"]) for _ in range(2))
     assert first == again
+
+
+class CuttingProxy:
+    """A way to a server, which cuts the first connections off in their TLS handshake."""
+
+    def __init__(self, server: EmbeddedServer, cuts: int) -> None:
+        self._port = int(server.url.rpartition(":")[2])
+        self.cuts = cuts
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        self._listening = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        self.url = f"tls://127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listening.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.cuts:
+            self.cuts -= 1
+            writer.write(
+                b'INFO {"server_id":"x","version":"2.15.1","tls_required":true,"max_payload":1048576}\r\n'
+            )
+            await reader.read(1)
+            writer.transport.abort()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while data := await source.read(1 << 16):
+                    target.write(data)
+                    await target.drain()
+            target.close()
+
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+
+
+async def test_the_operator_connects_after_handshakes_that_were_cut_off(tmp_path: Path) -> None:
+    """A client of nats-py that connects without end waits for ever for the end of such a connection."""
+    files = server_certificate(SEEDS.signing, CLIENTS, HOSTS)
+    async with served(tmp_path, files) as server, CuttingProxy(server, cuts=3) as proxy:
+        (tmp_path / "operator.creds").write_text(operator_credentials(ISSUER))
+        connection = NatsConnection(
+            proxy.url, credentials=str(tmp_path / "operator.creds"), authority=ISSUER.trusted
+        )
+        running = asyncio.create_task(connection.run())
+        try:
+            async with asyncio.timeout(SECONDS):
+                while connection.client is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert proxy.cuts == 0
+
+
+async def test_a_role_connects_after_handshakes_that_were_cut_off(tmp_path: Path) -> None:
+    files, uid = server_certificate(SEEDS.signing, CLIENTS, HOSTS), uuid4().hex
+    async with served(tmp_path, files) as server, CuttingProxy(server, cuts=3) as proxy:
+        await until_prepared(server, tmp_path, uid)
+        store = role(server, uid, url=proxy.url)
+        await store.open()
+        assert await store.publish(Channel.TRAJECTORIES, "payload", b"x") == 2
+        await store.close()
+    assert proxy.cuts == 0

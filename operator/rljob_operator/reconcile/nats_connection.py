@@ -1,4 +1,4 @@
-"""The operator's connection to NATS: it reconnects without end, and says when the server has been away for too long.
+"""The operator's connection to NATS: it connects again without end, and says when the server is away for too long.
 
 It uses nats-py by its public interface, and relies on one behaviour that is not part of it: nats-py reads TLS through
 asyncio's `StreamReaderProtocol` as it is for plain sockets, for which asyncio logs a warning at the end of each
@@ -25,8 +25,11 @@ from rljob_operator.decisions.pods import Trouble
 log = logging.getLogger(__name__)
 
 _OUTAGE_SECONDS = 4.0  # a server that restarts is back before that
-_RETRY_SECONDS = 1
+_RETRY_SECONDS = 0.5
 _CONNECT_SECONDS = 2
+_ATTEMPT_SECONDS = 8.0  # a round through several servers
+_CLOSE_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
 
 
 class NatsConnection:
@@ -89,50 +92,59 @@ class NatsConnection:
                 await self._answered.wait()
 
     async def run(self) -> None:
-        """Connect, subscribe, and stay connected until cancelled."""
-        logging.getLogger("asyncio").addFilter(is_no_warning_about_half_closed_tls)
-        client = Client()
-        self._client = client
-        try:
-            await self._connect(client)
-            for subject, handle in self._subscriptions.items():
-                await client.subscribe(subject, cb=_callback(handle))
-            await self._connected()
-            await asyncio.Event().wait()
-        finally:
-            self._client = None
-            with suppress(TimeoutError, OSError, nats.errors.Error):
-                await client.close()
+        """Connect, subscribe, and stay connected until cancelled.
 
-    async def _connect(self, client: Client) -> None:
+        Each connection has a client of its own. One that nats-py connects or reconnects without end may hang: after a
+        TLS handshake that failed, it waits for the end of a connection that nobody tells it of.
+        """
+        logging.getLogger("asyncio").addFilter(is_no_warning_about_half_closed_tls)
         while True:
-            with suppress(TimeoutError, OSError, nats.errors.Error):
-                await client.connect(
-                    self.url.split(","),
-                    user_credentials=self._credentials,
-                    **tls_options(self.url, self._authority),
-                    error_cb=_log_error,
-                    disconnected_cb=self._disconnected,
-                    reconnected_cb=self._connected,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=_RETRY_SECONDS,
-                    allow_reconnect=True,
-                    connect_timeout=_CONNECT_SECONDS,
-                )
-                return
+            self._client = client = Client()
+            try:
+                async with asyncio.timeout(_ATTEMPT_SECONDS):
+                    await self._connect(client)
+                self._connected()
+                await _until_lost(client)
+                self._disconnected()
+            except (
+                Exception
+            ) as error:  # nats-py fails in many ways; whatever it was, the next attempt may succeed
+                log.debug("nats: %r", error)
+            finally:
+                self._client = None
+                with suppress(TimeoutError, OSError, nats.errors.Error):
+                    async with asyncio.timeout(_CLOSE_SECONDS):
+                        await client.close()
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _connected(self) -> None:
+    async def _connect(self, client: Client) -> None:
+        await client.connect(
+            self.url.split(","),
+            user_credentials=self._credentials,
+            **tls_options(self.url, self._authority),
+            error_cb=_log_error,
+            reconnect_time_wait=1,
+            allow_reconnect=False,
+            connect_timeout=_CONNECT_SECONDS,
+        )
+        for subject, handle in self._subscriptions.items():
+            await client.subscribe(subject, cb=_callback(handle))
+
+    def _connected(self) -> None:
         self._unreachable_since = None
         self.connections += 1
         self._answered.set()
         self.on_outage()
 
-    async def _disconnected(self) -> None:
-        if self._unreachable_since is not None:
-            return
+    def _disconnected(self) -> None:
         self._unreachable_since = time.monotonic()
         asyncio.get_running_loop().call_later(_OUTAGE_SECONDS, self.on_outage)
+
+
+async def _until_lost(client: Client) -> None:
+    """Return once the client has no connection any more; its callback may come much later."""
+    while client.is_connected:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _callback(handle: Callable[[str, bytes], None]) -> Callable[[Msg], Awaitable[None]]:

@@ -200,10 +200,12 @@ class _WideTransport(TcpTransport):
     """
 
     _writable = True
+    _cut_off = False
+    """Whether it ended in its TLS handshake: its protocol is then never called at its end."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         self.abort()  # the socket of an attempt that the server refused: nats-py does not close it
-        self._writable = uri.scheme != "tls"
+        self._writable, self._cut_off = uri.scheme != "tls", False
         await super().connect(uri, max(buffer_size, _READ_BYTES), connect_timeout)
         if self._io_writer is None:
             raise OSError("no connection")
@@ -218,6 +220,7 @@ class _WideTransport(TcpTransport):
         if self._io_writer is None:
             raise OSError("no connection")
         loop = asyncio.get_running_loop()
+        self._cut_off = True
         reader = asyncio.StreamReader(limit=max(buffer_size, _READ_BYTES))
         protocol = _TlsProtocol(reader)
         async with asyncio.timeout(connect_timeout):
@@ -230,7 +233,11 @@ class _WideTransport(TcpTransport):
         if transport is None:
             raise OSError("the connection was lost during the handshake")
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-        self._writable = True
+        self._writable, self._cut_off = True, False
+
+    async def wait_closed(self) -> None:
+        if not self._cut_off:
+            await super().wait_closed()  # type: ignore[no-untyped-call]
 
     def write(self, payload: bytes) -> None:
         if not self._writable:
