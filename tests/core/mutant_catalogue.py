@@ -36,6 +36,7 @@ class Mutant:
 
 
 SUSPECTS = "tests/core/test_suspects.py"
+LOST_LEDGER = "tests/runtime/roles/test_lost_ledger.py"
 CAREFUL_START = "tests/runtime/roles/test_careful_start.py"
 
 MUTANTS: dict[str, Mutant] = {
@@ -376,6 +377,13 @@ MUTANTS: dict[str, Mutant] = {
         "",
         by=("tests",),
         tests=SUSPECTS,
+    ),
+    "what an earlier coordinator's trainer proposes is an ordinary step": Mutant(
+        "rljob_core.planner.training",
+        "context.emit(proposal if proposal.epoch == context.epoch else recovery.restored(state, proposal))",
+        "context.emit(proposal)",
+        by=("tests",),
+        tests=LOST_LEDGER,
     ),
     "all that outlived an engine begins at once": Mutant(
         "rljob_runtime.roles.rollout.careful_start",
