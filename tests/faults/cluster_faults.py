@@ -13,6 +13,8 @@ from pathlib import Path
 
 from nats_cluster import SIZE, NatsCluster
 
+from rljob_runtime.messaging.nats.server import binary
+
 Fault = Callable[[NatsCluster, str, int], Awaitable[None]]
 
 #: Seconds: longer than servers need to elect another leader (4 to 9 s), and than a client waits for an answer.
@@ -145,6 +147,17 @@ async def restarted_in_turn(cluster: NatsCluster, stream: str, leader: int) -> N
         await cluster.leader(stream)
 
 
+async def upgraded_in_turn(cluster: NatsCluster, stream: str, leader: int) -> None:
+    """From the older release that all of them run to the installed one, with the files that they have."""
+    before = await cluster.releases()
+    cluster.program = binary()
+    for number in reversed(range(SIZE)):
+        await asyncio.to_thread(cluster.retire, number)
+        cluster.start(number)
+        await cluster.leader(stream)
+    assert not before & await cluster.releases()
+
+
 async def leaders_disk_full(cluster: NatsCluster, stream: str, leader: int) -> None:
     """No byte more can be written to its disk (which `Disk` mounted); then there is room, and it is restarted."""
     filler = cluster.files(leader) / "filler"
@@ -182,4 +195,4 @@ FAULTS: list[Fault] = [
     all_apart,
     restarted_in_turn,
 ]
-"""All that need no disk of the servers' own."""
+"""All that need neither a disk of the servers' own nor another release of nats-server."""

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from block_device import MAY_MOUNT, Disk
 from boundaries import BOUNDARIES, ROLES
+from e2e.harness.availability import available
+from e2e.harness.older_nats_server import older_nats_server_program
 from faulty_run import FaultyRun, Say
 from kill_locations import PAIR, RANDOM, Landed, table
 
@@ -44,6 +46,13 @@ def say(pytestconfig: pytest.Config) -> Say:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def older_nats_server() -> Path:
+    """The program of a release of nats-server before the installed one."""
+    with available():
+        return older_nats_server_program()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cluster_faults import FAULTS, Fault
+from cluster_faults import FAULTS, Fault, upgraded_in_turn
 from nats_cluster import SIZE, NatsCluster
 from tests.draw import draw
 
@@ -31,8 +31,10 @@ LEDGER = "RLJOB_j_ledger"
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
-    async with NatsCluster(tmp_path) as running:
+async def cluster(tmp_path: Path, fault: Fault, request: pytest.FixtureRequest) -> AsyncIterator[NatsCluster]:
+    """Of the installed release; of an older one, if it is to be upgraded."""
+    program = request.getfixturevalue("older_nats_server") if fault is upgraded_in_turn else None
+    async with NatsCluster(tmp_path, program=program) as running:
         yield running
 
 
@@ -124,7 +126,9 @@ async def until(reached: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", draw("faults of a cluster", FAULTS, 1), ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault", draw("faults of a cluster", [*FAULTS, upgraded_in_turn], 1), ids=lambda fault: fault.__name__
+)
 async def test_what_was_acknowledged_is_there_once(
     cluster: NatsCluster, fault: Fault, record_property: Callable[[str, object], None]
 ) -> None:

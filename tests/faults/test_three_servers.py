@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from block_device import Disk
-from cluster_faults import FAULTS, Fault, leaders_disk_full
+from cluster_faults import FAULTS, Fault, leaders_disk_full, upgraded_in_turn
 from faulty_run import Say
 from nats_cluster import SIZE, NatsCluster
 from tests import draw
@@ -31,20 +31,22 @@ COUNT = 64 if draw.run_all() else 5
 
 
 def drawn() -> list[Fault]:
-    """A full disk, and others: each once before one comes again."""
+    """First the upgrade, then a full disk and others: each once before one comes again."""
     chance = draw.chance("faults of three servers")
     faults = [leaders_disk_full]
-    while len(faults) < COUNT:
+    while len(faults) < COUNT - 1:
         faults += chance.sample(FAULTS, len(FAULTS))
-    faults = faults[:COUNT]
+    faults = faults[: COUNT - 1]
     chance.shuffle(faults)
-    return faults
+    return [upgraded_in_turn, *faults]
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, disk_at: Callable[[Path], Disk]) -> AsyncIterator[NatsCluster]:
-    """Three servers, each on a disk of its own."""
-    async with NatsCluster(tmp_path, prepare=disk_at) as running:
+async def cluster(
+    tmp_path: Path, disk_at: Callable[[Path], Disk], older_nats_server: Path
+) -> AsyncIterator[NatsCluster]:
+    """Three servers of an older release, each on a disk of its own."""
+    async with NatsCluster(tmp_path, prepare=disk_at, program=older_nats_server) as running:
         yield running
 
 
