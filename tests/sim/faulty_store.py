@@ -14,6 +14,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
+from replicas import Replicas
+
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel, Delivery, Message, Queue
 from rljob_runtime.messaging.memory.store import MemoryStore
@@ -57,16 +59,19 @@ class Faults:
 
 
 class Line:
-    """The connection to the server, with random faults.
+    """The connection to the servers, with random faults.
 
     Args:
         faults: the probabilities of faults.
         chance: the random number generator.
+        replicas: the servers.
     """
 
-    def __init__(self, faults: Faults, chance: random.Random) -> None:
+    def __init__(self, faults: Faults, chance: random.Random, replicas: Replicas) -> None:
         self.faults = faults
         self.chance = chance
+        self.replicas = replicas
+        self._server = replicas.server()
         self._back_at = 0.0
         self._late_effects: dict[asyncio.Task[object], None] = {}
 
@@ -108,6 +113,11 @@ class Line:
             await asyncio.sleep(min(self._back_at, deadline) - now)
             now = asyncio.get_running_loop().time()
 
+    async def caught_up(self) -> None:
+        """Wait while the server that this connection reaches is behind."""
+        while seconds := self.replicas.seconds_behind(self._server):  # noqa: ASYNC110
+            await asyncio.sleep(seconds)
+
     async def call(self, effect: Callable[[], Awaitable[T]]) -> T:
         """Send a request, repeat it while its answers are lost, and return its result.
 
@@ -123,13 +133,16 @@ class Line:
                 if self.happens(self.faults.late_effect):
                     self._execute_later(effect)
                 raise
-            result = await effect()
-            if self.happens(self.faults.lost_answer):
+            if not await self.replicas.ask(effect):
                 await asyncio.sleep(self.faults.attempt)
             else:
-                await self.delayed()
-                if not self.lost:
-                    return result
+                result = await effect()
+                if self.happens(self.faults.lost_answer):
+                    await asyncio.sleep(self.faults.attempt)
+                else:
+                    await self.delayed()
+                    if not self.lost:
+                        return result
             if asyncio.get_running_loop().time() > deadline:
                 raise StoreUnavailable("the server does not answer")
 
@@ -152,14 +165,17 @@ class FaultyStore:
         store: the store that executes the calls.
         faults: the probabilities of faults.
         chance: the random number generator; the same seed gives the same run.
+        replicas: the servers that keep the streams; by default nothing happens to them.
 
     Attributes:
         line: the connection, on which a test can cause faults (`line.cut_off`).
     """
 
-    def __init__(self, store: MemoryStore, faults: Faults, chance: random.Random) -> None:
+    def __init__(
+        self, store: MemoryStore, faults: Faults, chance: random.Random, replicas: Replicas | None = None
+    ) -> None:
         self._store = store
-        self.line = Line(faults, chance)
+        self.line = Line(faults, chance, Replicas() if replicas is None else replicas)
 
     async def open(self) -> None:
         """See `MessageStore`, here and below."""
@@ -181,7 +197,10 @@ class FaultyStore:
     ) -> int:
         # The server recognises a repeated publish by its message id.
         identity = message_id
-        if identity is None and self.line.faults.lost_answer + self.line.faults.cut_off > 0:
+        is_repeated = (
+            self.line.faults.lost_answer + self.line.faults.cut_off > 0 or self.line.replicas.unsteady
+        )
+        if identity is None and is_repeated:
             identity = f"{self.line.chance.getrandbits(64):016x}"
         return await self.line.call(
             lambda: self._store.publish(
@@ -208,6 +227,7 @@ class FaultyStore:
                         cut = self.line.chance.randrange(1, cut)
                     await self.line.delayed()
                     await self.line.connected()
+                    await self.line.caught_up()
                     yield left[:cut]
                     left = left[cut:]
 
@@ -257,6 +277,7 @@ class FaultyStore:
             async for change in changes:
                 await self.line.delayed()
                 await self.line.connected()
+                await self.line.caught_up()
                 yield change
 
     async def depths(self) -> dict[str, int]:
@@ -300,7 +321,9 @@ class FaultyDelivery:
             await self._delivery.in_progress()
 
     def _arrives(self) -> bool:
-        return not self._line.lost and not self._line.happens(self._line.faults.lost_ack)
+        if self._line.lost or not self._line.replicas.has_leader:
+            return False
+        return not self._line.happens(self._line.faults.lost_ack)
 
 
 class FaultyQueue:
@@ -321,6 +344,9 @@ class FaultyQueue:
                 batch, self._held = self._held[:messages], self._held[messages:]
             else:
                 left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+                if not self._line.replicas.has_leader:
+                    await asyncio.sleep(left)
+                    return []
                 found = await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=left)
                 batch = [FaultyDelivery(delivery, self._line) for delivery in found]
             if not batch:

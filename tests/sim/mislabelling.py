@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from faulty_store import Faults, FaultyStore
+from replicas import Replicas
 
 from rljob_core.ports import Channel, Completed
 from rljob_core.trajectory import VersionSpan, group_of
@@ -29,9 +30,16 @@ class MislabellingStore(FaultyStore):
     """
 
     def __init__(
-        self, store: MemoryStore, faults: Faults, chance: random.Random, group: str, happened: Counter[str]
+        self,
+        store: MemoryStore,
+        faults: Faults,
+        chance: random.Random,
+        replicas: Replicas,
+        *,
+        group: str,
+        happened: Counter[str],
     ) -> None:
-        super().__init__(store, faults, chance)
+        super().__init__(store, faults, chance, replicas)
         self._group, self._happened = group, happened
 
     async def publish(

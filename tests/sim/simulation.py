@@ -23,6 +23,7 @@ from mislabelling import GarblingEngine, MislabellingStore
 from poison import Poison, PoisonedEngine, any_poison
 from power import Disk
 from proof import prove, require
+from replicas import Replicas, ServerFaults, any_server_faults
 from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
 
@@ -94,6 +95,7 @@ class Mishaps:
         mislabelled: id of a group whose first attempts a rollout worker stores as of weights to come; "" for none.
         garbled: id of a group to whose first attempts engines without poison respond with NaN; "" for none.
         faults: the probabilities of network faults.
+        servers: what happens to the servers that replicate the streams.
     """
 
     deaths: int = 0
@@ -108,6 +110,7 @@ class Mishaps:
     mislabelled: str = ""
     garbled: str = ""
     faults: Faults = field(default_factory=Faults)
+    servers: ServerFaults = field(default_factory=ServerFaults)
 
 
 class Job:
@@ -150,6 +153,9 @@ class Job:
         """Whether the ledger had the job's end at a cut, so that the trainer may have been asked to finish."""
         self.poisoning = random.Random(str(mishaps.poison))
         self.powering = random.Random(f"power {chance.getstate()}")
+        self.replicas = Replicas(
+            mishaps.servers, random.Random(f"servers {chance.getstate()}"), self.happened
+        )
         self.reports: list[asyncio.Task[None]] = []
         """Reports of deaths that are on their way."""
         self.suspects: set[str] = set()
@@ -157,8 +163,10 @@ class Job:
 
     @property
     def calm(self) -> bool:
-        """Whether the network and the server never lose heartbeats."""
-        return not (self.mishaps.faults.cut_off or self.mishaps.cuts or self.mishaps.power_cuts)
+        """Whether the network and the servers never lose or delay heartbeats."""
+        mishaps = self.mishaps
+        servers = mishaps.servers != ServerFaults()
+        return not (mishaps.faults.cut_off or mishaps.cuts or mishaps.power_cuts or servers)
 
     # ------------------------------------------------------------------------------------------ roles
 
@@ -167,9 +175,11 @@ class Job:
         faults, chance = self.mishaps.faults, random.Random(self.chance.getrandbits(64))
         if self.mishaps.mislabelled and role.startswith("rollout-"):
             group = self.mishaps.mislabelled
-            self.lines[role] = MislabellingStore(memory, faults, chance, group, self.happened)
+            self.lines[role] = MislabellingStore(
+                memory, faults, chance, self.replicas, group=group, happened=self.happened
+            )
         else:
-            self.lines[role] = FaultyStore(memory, faults, chance)
+            self.lines[role] = FaultyStore(memory, faults, chance, self.replicas)
         return self.lines[role]
 
     def weights(self) -> StoredWeights:
@@ -307,6 +317,9 @@ class Job:
             self._drain: self.mishaps.drains,
             self._cut: self.mishaps.cuts,
             self._change: int(self.mishaps.change is not None),
+            self.replicas.elect: self.mishaps.servers.elections,
+            self.replicas.lose_majority: self.mishaps.servers.minorities,
+            self.replicas.fall_behind: self.mishaps.servers.laggards,
         }
         plan = [what for what, times in kinds.items() for _ in range(times)]
         self.chance.shuffle(plan)
@@ -512,6 +525,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         garbled=f"g{rare.randrange(3)}" if rare.random() < 0.1 else "",
         power_cuts=rare.choice([0, 0, 0, 0, 1, 2]),
         faults=faults,
+        servers=any_server_faults(rare),
     )
     return config, mishaps, chance.randint(1, 3)
 

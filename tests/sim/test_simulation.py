@@ -49,3 +49,7 @@ def test_the_seeds_cover_what_can_go_wrong() -> None:
         assert happened[what] > 0
     for what in ("power cut", "bytes of the log lost"):
         assert happened[what] > 0
+    for what in ("election", "minority", "server behind"):
+        assert happened[what] > 0
+    for what in ("stored without an answer", "stored by the next leader", "coordinator StoreUnavailable"):
+        assert happened[what] > 0
