@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests import draw
 
 from e2e.harness.availability import available
 from e2e.harness.binaries import built
@@ -28,6 +29,10 @@ _NODES = ("east", "west")
 # A lost node is noticed sooner than by default, and goes through the same motions.
 FLAGS = {"kube-controller-manager": ["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]}
 _SHARED = Path("/var/tmp")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    draw.leave_out_nightly(config, items)
 
 
 @dataclass(frozen=True, slots=True)

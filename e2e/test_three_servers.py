@@ -18,7 +18,8 @@ from e2e.harness.node import parse_nodes
 from e2e.installation import NATS_CLUSTER, SYSTEM, install, job_namespace, shared_folder
 from e2e.jobs import Job, emulated_example
 
-pytestmark = pytest.mark.timeout(1500)
+# A cluster of its own takes minutes that a commit has not.
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 _STREAMS = """
 exec 3<>/dev/tcp/127.0.0.1/8222

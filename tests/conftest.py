@@ -35,12 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     the first is followed by one of the second, so that they run beside each other.
     """
     items.sort(key=_places(items).__getitem__)
-    if draw.run_all():
-        return
-    nightly = [item for item in items if item.get_closest_marker("nightly")]
-    if nightly:
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if item not in nightly]
+    draw.leave_out_nightly(config, items)
 
 
 def _places(items: Iterable[pytest.Item]) -> dict[pytest.Item, float]:

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 Case = TypeVar("Case")
 
 SEED, ALL = "RLJOB_TEST_SEED", "RLJOB_TEST_ALL"
@@ -53,3 +55,11 @@ def draw(name: str, cases: Sequence[Case], count: int) -> list[Case]:
         return list(cases)
     chosen = chance(name).sample(range(len(cases)), count)
     return [cases[place] for place in sorted(chosen)]
+
+
+def leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of what pytest has collected, leave out what only `make nightly` runs."""
+    nightly = [] if run_all() else [item for item in items if item.get_closest_marker("nightly")]
+    if nightly:
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in nightly]
