@@ -13,17 +13,6 @@ from typing import Any
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----\n?")
 _HOST = re.compile(r"tls://(?:[^@/,]*@)?(?:\[(?P<address>[^]]+)\]|(?P<name>[^:/,]+))")
 
-ONE_SCHEME = (
-    "must have the same scheme before each server, as the first one's counts for all: for instance "
-    "tls://a:4222,tls://b:4222"
-)
-
-
-def one_scheme(urls: str) -> bool:
-    """Whether servers, with commas between them, have the same scheme: TLS is asked for of all or of none."""
-    scheme, *_ = urls.split("://")
-    return urls.count(",") == urls.count(f",{scheme}://")
-
 
 def tls_options(url: str, trusted: str) -> dict[str, Any]:
     """nats-py's options for a connection to a server at a `tls://` URL whose authority is known.

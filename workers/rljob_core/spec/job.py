@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_core.nats_trust import ONE_SCHEME, one_scheme
 from rljob_core.spec.base import (
     ApiModel,
     Count,
@@ -26,6 +25,7 @@ from rljob_core.spec.data import DataSpec, EvaluationSpec, RewardSpec
 from rljob_core.spec.networking import NetworkingSpec
 from rljob_core.spec.pipeline import PipelineSpec
 from rljob_core.spec.rollout import RolloutSpec
+from rljob_core.spec.server_lists import ONE_SCHEME, one_scheme
 from rljob_core.spec.status import RLJobStatus
 from rljob_core.spec.training import AlgorithmSpec, ModelSpec, TrainerSpec
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
