@@ -24,13 +24,7 @@ from typing import Any, Self
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.nats.certificates import CLIENTS, authority
-from rljob_operator.nats.jwt import (
-    NkeyKind,
-    credentials_file,
-    derived_seed,
-    public_key,
-    token,
-)
+from rljob_operator.nats.jwt import NkeyKind, credentials_file, derived_seed, public_key, token
 from rljob_operator.nats.permissions import JOB_OPERATOR, OPERATOR, Holder, Permissions
 
 CREDENTIALS_FILE = "user.creds"
@@ -138,6 +132,7 @@ class JobKeys:
         return f"{self.namespace}/{self.job}/{self.uid}/{name}"
 
 
+@lru_cache(maxsize=64)  # one reconcile needs each of them several times
 def secret_credentials(keys: JobKeys, holder: Holder) -> str:
     """The secret part of the credentials of one role of one job, and the certificates by which it knows the server."""
     return credentials_file(_NO_TOKEN, keys.user(holder)) + keys.issuer.trusted
