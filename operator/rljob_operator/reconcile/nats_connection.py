@@ -106,9 +106,8 @@ class NatsConnection:
                 self._connected()
                 await _until_lost(client)
                 self._disconnected()
-            except (
-                Exception
-            ) as error:  # nats-py fails in many ways; whatever it was, the next attempt may succeed
+            # nats-py fails in many ways; whatever it was, the next attempt may succeed.
+            except Exception as error:
                 log.debug("nats: %r", error)
             finally:
                 self._client = None

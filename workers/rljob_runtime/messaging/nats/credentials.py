@@ -1,4 +1,4 @@
-"""A user's NATS credentials: a seed, which stays, and a token, which may expire and is read anew at each connection."""
+"""A user's NATS credentials: a seed, which stays, and a token, which may expire and is read at each connection."""
 
 from __future__ import annotations
 
