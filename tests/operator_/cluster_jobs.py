@@ -104,14 +104,14 @@ async def replicas_of(url: str, uid: str) -> dict[str, Any]:
         await connection.close()
 
 
-def role_store(url: str, uid: str, holder: Holder) -> NatsStore:
+def role_store(url: str, uid: str, holder: Holder, *, issuer: Issuer = ISSUER) -> NatsStore:
     """A role's store at one server, not yet open."""
     names = StreamNames.of_job(namespace="default", job="j", uid=uid)
     return NatsStore(
         url,
         subject=names.subject,
         stream_prefix=names.prefix,
-        credentials=lasting_credentials(ISSUER, holder, namespace="default", job="j", uid=uid),
+        credentials=lasting_credentials(issuer, holder, namespace="default", job="j", uid=uid),
         inbox=inbox_of(uid, holder),
         create=False,
     )

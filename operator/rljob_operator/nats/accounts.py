@@ -18,6 +18,7 @@ from rljob_operator.nats.credentials import (
     CREDENTIALS_FILE,
     Issuer,
     operator_credentials,
+    shared_signing_seed,
     system_signing_seed,
 )
 from rljob_operator.nats.job_accounts import UNLIMITED, account_token
@@ -44,19 +45,27 @@ ACCOUNTS_FOLDER = "/data/accounts"
 """Where the server keeps the jobs' accounts."""
 
 _MOST_SERVERS = 5
-_SHARED = {"streams", "roles"}
+#: Of a release in which all jobs shared two accounts. Its signing key was of another kind, and nobody needs the account
+#: `roles` any more, but the streams are in `streams` until the operator has moved them.
+_FORMER_STREAMS, _FORMER_ROLES = "streams", "roles"
 #: Position of the token of the sender's account in `permissions.REPORTS`.
 _SENDER = len(f"{REPORTS}.*".split("."))
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The secret seeds from which everything else is computed; running programs only get `signing` and `accounts`."""
+    """The secret seeds from which everything else is computed; running programs only get `signing` and `accounts`.
+
+    Attributes:
+        shared: of the account that had the streams of all jobs in an earlier release, which are moved from there;
+            empty in an installation that never had it, or needs it no more.
+    """
 
     operator: str
     system: str
     accounts: str
     signing: str
+    shared: str = ""
 
     @classmethod
     def complete(cls, known: Mapping[str, str], random: Callable[[int], bytes]) -> Self:
@@ -72,6 +81,8 @@ class Seeds:
         seeds = {}
         for name in cls.__slots__:
             kind = NkeyKind.OPERATOR if name in {"operator", "signing"} else NkeyKind.ACCOUNT
+            if name == "shared" and not known.get(name):
+                continue  # nobody has streams there
             seeds[name] = checked_seed(kind, known[name]) if name in known else seed_of(kind, random(32))
         return cls(**seeds)
 
@@ -83,13 +94,13 @@ class Seeds:
             ValueError: it is not a seeds file, or a seed is missing.
         """
         known = known_seeds(text)
-        if missing := sorted(set(cls.__slots__) - known.keys()):
+        if missing := sorted(set(cls.__slots__) - known.keys() - {"shared"}):
             raise ValueError(f"lacks {', '.join(missing)}: `rljob nats-init` adds what is missing")
         return cls.complete(known, bytes)
 
     def text(self) -> str:
         """The content of a seeds file."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps({name: seed for name, seed in asdict(self).items() if seed}, indent=2) + "\n"
 
 
 def known_seeds(text: str) -> dict[str, str]:
@@ -101,9 +112,13 @@ def known_seeds(text: str) -> dict[str, str]:
     found = json.loads(text)
     if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
         raise ValueError("is no object of names and seeds")
-    if found.keys() & _SHARED:
-        # Of a release in which all jobs shared two accounts: its signing key was of another kind.
-        found = {name: seed for name, seed in found.items() if name not in _SHARED | {"signing"}}
+    if _FORMER_STREAMS in found:
+        found["shared"] = found[_FORMER_STREAMS]
+        found = {
+            name: seed
+            for name, seed in found.items()
+            if name not in {_FORMER_STREAMS, _FORMER_ROLES, "signing"}
+        }
     if strange := sorted(found.keys() - set(Seeds.__slots__)):
         raise ValueError(f"{', '.join(strange)}: unknown; known are {', '.join(Seeds.__slots__)}")
     return found
@@ -111,7 +126,8 @@ def known_seeds(text: str) -> dict[str, str]:
 
 def issuer(seeds: Seeds) -> Issuer:
     """The part of the seeds that the operator gets."""
-    return Issuer(seeds.signing, seeds.accounts, public_key(seeds.system))
+    shared = public_key(seeds.shared) if seeds.shared else ""
+    return Issuer(seeds.signing, seeds.accounts, public_key(seeds.system), shared)
 
 
 def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
@@ -148,10 +164,22 @@ def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
         ],
         signing_keys=[public_key(system_signing_seed(seeds.signing))],
     )
+    preload = {system: account}
+    if seeds.shared:
+        # Without the account `roles` beside it, no worker reaches these streams any more.
+        shared = public_key(seeds.shared)
+        preload[shared] = account_token(
+            seeds.operator,
+            name="shared",
+            account=shared,
+            limits={**UNLIMITED, "streams": -1, "consumer": -1, "mem_storage": -1, "disk_storage": -1},
+            signing_keys=[public_key(shared_signing_seed(seeds.signing))],
+        )
+    preloaded = "".join(f"  {key}: {json.dumps(jwt)}\n" for key, jwt in preload.items())
     return (
         f"operator: {json.dumps(operator)}\nsystem_account: {system}\n"
         f'resolver {{ type: full, dir: {json.dumps(folder)}, allow_delete: true, interval: "2m" }}\n'
-        f"resolver_preload {{\n  {system}: {json.dumps(account)}\n}}\n"
+        f"resolver_preload {{\n{preloaded}}}\n"
     )
 
 

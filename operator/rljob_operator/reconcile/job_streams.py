@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
 from pydantic import ValidationError
 
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS
-from rljob_core.nats_trust import tls_options
 from rljob_core.ports import Channel
 from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import RLJob
@@ -32,11 +33,18 @@ from rljob_operator.decisions.stream_storage import (
     needs_at_first,
     storage,
 )
-from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_credentials
+from rljob_operator.nats.credentials import (
+    STREAMS,
+    Issuer,
+    JobKeys,
+    shared_credentials,
+    stream_credentials,
+)
 from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.permissions import REPORT
-from rljob_operator.reconcile.nats_connection import NatsConnection
+from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.server_storage import server_storage
+from rljob_operator.reconcile.shared_streams import SharedStreams
 from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
@@ -78,12 +86,19 @@ class JobStreams:
         """By UID, why a job's streams have less room than they should."""
         self._accounts: dict[str, tuple[str, str]] = {}
         """Namespace and name of the jobs that have their streams, by the account that has them."""
+        self._shared: SharedStreams | None = None
+        """Where an earlier release may have put the streams of a job."""
+        if issuer is not None and issuer.shared_account:
+            credentials = RawCredentials(shared_credentials(issuer))
+            self._shared = SharedStreams(partial(brief_client, connection.url, credentials, issuer.trusted))
 
     def trouble(self, job: RLJob) -> Trouble | None:
         """Why a job cannot begin, or soon not continue, as was found when its streams were last prepared; or None."""
         uid = job.metadata.uid or ""
         if uid in self._refusals:
             return Trouble("StreamsRefused", self._refusals[uid])
+        if self._shared is not None and (moving := self._shared.trouble(uid)) is not None:
+            return moving
         return Trouble("StreamsFull", self._short[uid]) if uid in self._short else None
 
     async def prepare(self, job: RLJob, size: int, *, restorable: bool = False) -> bool:
@@ -124,10 +139,16 @@ class JobStreams:
         revision = (job.metadata.generation or 0) + (given >> 20) + (not restorable)
         keys = JobKeys.of(job, self._issuer)
         accounts = job_accounts(keys, revision=revision, storage_bytes=given, restorable=restorable)
-        for token in accounts.tokens:
-            await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
+        of_streams, of_roles = accounts.tokens
+        await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_streams.encode())
         self._accounts[accounts.streams] = job.metadata.namespace, job.metadata.name
         definitions = stream_definitions(names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT)
+        if self._shared is not None and not await self._shared.moved(
+            keys.uid, definitions, partial(self._client, job)
+        ):
+            return False
+        # Before, no worker reaches the streams, so that none of them writes to those that are moved first.
+        await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_roles.encode())
         async with self._client(job) as client:
             for definition in definitions:
                 if not await create(client, definition):
@@ -145,10 +166,14 @@ class JobStreams:
         """
         account = JobKeys.of(job, issuer).account(STREAMS)
         room = (await server_storage(system)).room(account)
-        held = 0
+        held, trajectories = 0, _names(job).stream(Channel.TRAJECTORIES)
         if room.used:
             async with self._client(job) as client:
-                held = await stream_bytes(client, _names(job).stream(Channel.TRAJECTORIES)) * replicas
+                held = await stream_bytes(client, trajectories) * replicas
+        if self._shared is not None:
+            arriving = await self._shared.bytes(job.metadata.uid or "", _names(job).all_streams)
+            held += arriving.get(trajectories, 0) * replicas
+            room = replace(room, used=room.used + sum(arriving.values()) * replicas)
         given = storage(
             room, trajectory_limit=size, trajectory_bytes=held, replicas=replicas, most=self._most
         )
@@ -192,6 +217,8 @@ class JobStreams:
             else:
                 accounts = job_accounts(JobKeys.of(job, self._issuer), revision=0)
                 # The server would keep the streams of an account that it does not know any more.
+                if self._shared is not None:
+                    await self._shared.remove(job.metadata.uid or "", _names(job).all_streams)
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
                 self._accounts.pop(accounts.streams, None)
@@ -235,21 +262,9 @@ class JobStreams:
                 raise OSError(self._connection.unreachable or "not connected")
             yield self._connection.client
             return
-        client = Client()
         credentials = RawCredentials(stream_credentials(JobKeys.of(job, self._issuer)))
-        try:
-            await client.connect(
-                self._connection.url.split(","),
-                user_credentials=credentials,
-                **tls_options(self._connection.url, self._issuer.trusted),
-                allow_reconnect=False,
-                connect_timeout=2,
-                error_cb=_ignore,
-            )
+        async with brief_client(self._connection.url, credentials, self._issuer.trusted) as client:
             yield client
-        finally:
-            with suppress(TimeoutError, OSError, nats.errors.Error):
-                await client.close()
 
 
 def replicas_of(job: RLJob, servers: int) -> int:
@@ -273,7 +288,3 @@ def replicas_of(job: RLJob, servers: int) -> int:
 def _names(job: RLJob) -> StreamNames:
     metadata = job.metadata
     return StreamNames.of_job(namespace=metadata.namespace, job=metadata.name, uid=metadata.uid or "")
-
-
-async def _ignore(_: Exception) -> None:
-    """nats-py reports here what it also raises."""

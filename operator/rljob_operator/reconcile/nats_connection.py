@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
@@ -104,7 +104,7 @@ class NatsConnection:
                 async with asyncio.timeout(_ATTEMPT_SECONDS):
                     await self._connect(client)
                 self._connected()
-                await _until_lost(client)
+                await until_lost(client)
                 self._disconnected()
             # nats-py fails in many ways; whatever it was, the next attempt may succeed.
             except Exception as error:
@@ -140,7 +140,35 @@ class NatsConnection:
         asyncio.get_running_loop().call_later(_OUTAGE_SECONDS, self.on_outage)
 
 
-async def _until_lost(client: Client) -> None:
+@asynccontextmanager
+async def brief_client(url: str, credentials: RawCredentials, authority: str) -> AsyncIterator[Client]:
+    """A client for a few requests, which does not connect again.
+
+    Args:
+        url, authority: as of `NatsConnection`.
+        credentials: of its user.
+
+    Raises:
+        OSError: the server cannot be reached.
+        nats.errors.Error: it refuses.
+    """
+    client = Client()
+    try:
+        await client.connect(
+            url.split(","),
+            user_credentials=credentials,
+            **tls_options(url, authority),
+            allow_reconnect=False,
+            connect_timeout=_CONNECT_SECONDS,
+            error_cb=_log_error,
+        )
+        yield client
+    finally:
+        with suppress(TimeoutError, OSError, nats.errors.Error):
+            await client.close()
+
+
+async def until_lost(client: Client) -> None:
     """Return once the client has no connection any more; its callback may come much later."""
     while client.is_connected:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_SECONDS)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
-from nats.js.errors import NotFoundError
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 5.0
 _COUNT_SECONDS = 2.0
 _STREAM_EXISTS = 10058
+_NO_STREAM = 10059
 #: The server's errors if it has no room: in memory, on its disk, by its limits, by those of the account.
 _NO_ROOM = frozenset({10002, 10023, 10028, 10047, 10122})
 #: The same if it has not as many servers as a stream is to have replicas: now, or ever.
@@ -53,34 +52,48 @@ async def create(client: Client, definition: Mapping[str, Any]) -> bool:
     Raises:
         StreamRefused: the server has no room, or does not accept the definition.
     """
-    answer = await _stream_request(client, "CREATE", definition["name"], definition)
+    answer = await stream_request(client, "CREATE", definition["name"], definition)
     if answer.get("did_create"):
         # A server that starts passes over a stream whose description a power cut has damaged. Created again, the stream
         # has its messages, but only an update writes the whole description again.
-        answer = await _stream_request(client, "UPDATE", definition["name"], answer["config"])
+        answer = await stream_request(client, "UPDATE", definition["name"], answer["config"])
     error = answer.get("error")
     if error is not None and error.get("err_code") != _STREAM_EXISTS:
-        raise StreamRefused(f"the stream {definition['name']} cannot be created: {_reason(error)}")
+        raise StreamRefused(f"the stream {definition['name']} cannot be created: {reason_of(error)}")
     return error is None
 
 
 async def enlarge(client: Client, stream: str, size: int) -> bool:
     """Enlarge a stream to at least `size` bytes; False if the server refuses, or has no stream yet."""
-    info = await _stream_request(client, "INFO", stream, {})
+    info = await stream_request(client, "INFO", stream, {})
     if "error" in info:
         return False  # it will be created with this size
     if not 0 < info["config"]["max_bytes"] < size:
         return True
-    answer = await _stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
+    answer = await stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
     if (error := answer.get("error")) is not None:
         # The coordinator goes on with what there is, and says so.
-        log.warning("%s cannot be enlarged to %d MB: %s", stream, size >> 20, _reason(error))
+        log.warning("%s cannot be enlarged to %d MB: %s", stream, size >> 20, reason_of(error))
     return error is None
+
+
+async def stream_info(client: Client, stream: str) -> dict[str, Any] | None:
+    """Configuration (`config`) and content (`state`) of a stream; None if there is no such stream.
+
+    Raises:
+        StreamRefused: the server does not say.
+    """
+    info = await stream_request(client, "INFO", stream, {})
+    if (error := info.get("error")) is None:
+        return info
+    if error.get("err_code") != _NO_STREAM:
+        raise StreamRefused(f"the stream {stream} cannot be read: {reason_of(error)}")
+    return None
 
 
 async def stream_bytes(client: Client, stream: str) -> int:
     """Bytes that the server's replica of a stream takes; 0 if there is no such stream."""
-    info = await _stream_request(client, "INFO", stream, {})
+    info = await stream_request(client, "INFO", stream, {})
     return 0 if "error" in info else int(info["state"]["bytes"])
 
 
@@ -96,14 +109,14 @@ async def replicate(client: Client, stream: str, replicas: int, *, at_least: boo
     Raises:
         StreamRefused: the server cannot.
     """
-    info = await _stream_request(client, "INFO", stream, {})
+    info = await stream_request(client, "INFO", stream, {})
     before = replicas if "error" in info else info["config"]["num_replicas"]
     if before == replicas or (at_least and before > replicas):
         return
-    answer = await _stream_request(client, "UPDATE", stream, {**info["config"], "num_replicas": replicas})
+    answer = await stream_request(client, "UPDATE", stream, {**info["config"], "num_replicas": replicas})
     if (error := answer.get("error")) is not None:
         raise StreamRefused(
-            f"the stream {stream} keeps {before} replicas instead of {replicas}: {_reason(error)}"
+            f"the stream {stream} keeps {before} replicas instead of {replicas}: {reason_of(error)}"
         )
 
 
@@ -113,13 +126,13 @@ async def announce(client: Client, definition: Mapping[str, Any]) -> None:
     Its readers ask every now and then without it.
     """
     name = definition["name"]
-    info = await _stream_request(client, "INFO", name, {})
+    info = await stream_request(client, "INFO", name, {})
     if "error" in info or "republish" not in definition or "republish" in info["config"]:
         return
     changed = {**info["config"], "republish": definition["republish"]}
-    answer = await _stream_request(client, "UPDATE", name, changed)
+    answer = await stream_request(client, "UPDATE", name, changed)
     if (error := answer.get("error")) is not None:
-        log.warning("%s: its readers are not told what is stored: %s", name, _reason(error))
+        log.warning("%s: its readers are not told what is stored: %s", name, reason_of(error))
 
 
 async def create_queue(client: Client, stream: str, definition: Mapping[str, Any]) -> None:
@@ -140,15 +153,19 @@ async def create_queue(client: Client, stream: str, definition: Mapping[str, Any
         await _request(client, f"CONSUMER.DELETE.{stream}.{name}", {})
         answer = await _request(client, creation, body)
     if (error := answer.get("error")) is not None:
-        raise StreamRefused(f"the queue {name} of the stream {stream} cannot be created: {_reason(error)}")
+        raise StreamRefused(f"the queue {name} of the stream {stream} cannot be created: {reason_of(error)}")
 
 
 async def delete_streams(client: Client, names: Iterable[str]) -> None:
-    """Delete streams; those that are gone are passed over."""
-    manager = client.jsm(timeout=TIMEOUT_SECONDS)
+    """Delete streams; those that are gone are passed over.
+
+    Raises:
+        StreamRefused: the server does not delete one.
+    """
     for name in names:
-        with suppress(NotFoundError):
-            await manager.delete_stream(name)
+        answer = await stream_request(client, "DELETE", name, {})
+        if (error := answer.get("error")) is not None and error.get("err_code") != _NO_STREAM:
+            raise StreamRefused(f"the stream {name} cannot be deleted: {reason_of(error)}")
 
 
 async def ask(
@@ -165,9 +182,10 @@ async def ask(
     return answer
 
 
-async def _stream_request(
+async def stream_request(
     client: Client, request: str, stream: str, body: Mapping[str, object]
 ) -> dict[str, Any]:
+    """The answer to a request about one stream, which may be an error."""
     return await _request(client, f"STREAM.{request}.{stream}", body)
 
 
@@ -178,7 +196,8 @@ async def _request(client: Client, subject: str, body: Mapping[str, object]) -> 
     return found
 
 
-def _reason(error: Mapping[str, Any]) -> str:
+def reason_of(error: Mapping[str, Any]) -> str:
+    """What the server says is wrong, and what to do about it."""
     said = str(error.get("description", error))
     if error.get("err_code") in _NO_ROOM:
         return f"{said}: give the NATS server more storage, or delete jobs that have ended"

@@ -1,0 +1,245 @@
+"""A job of a release in which all jobs shared one account: the operator moves its streams, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from cluster_jobs import job_of, operator, prepare, role_store
+from e2e.harness.nats_server import EmbeddedServer
+from former_installation import (
+    SECONDS,
+    connected,
+    former_config,
+    former_job,
+    former_seeds,
+    former_user,
+    names_of,
+    stored,
+)
+from nats.aio.client import RawCredentials
+from typer.testing import CliRunner
+
+from rljob_cli.main import app
+from rljob_core.errors import StoreUnavailable
+from rljob_core.ports import Channel
+from rljob_core.records import EpochClaimed
+from rljob_operator.nats.accounts import Seeds, issuer, known_seeds, server_config
+from rljob_operator.nats.credentials import Issuer, JobKeys, shared_credentials, stream_credentials
+from rljob_operator.nats.permissions import Holder
+from rljob_operator.reconcile.job_streams import JobStreams
+from rljob_operator.reconcile.nats_connection import brief_client
+from rljob_operator.reconcile.shared_streams import SharedStreams
+from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.nats.answers import JetStreamError
+
+Messages = dict[str, list[dict[str, Any] | None]]
+
+
+@dataclass
+class Upgraded:
+    """A job of the former installation, and the server with the configuration of this release.
+
+    Attributes:
+        server: runs.
+        issuer: of this release's credentials.
+        uid: of the job.
+        before: its messages, as they were in the account that all jobs shared.
+        former: the credentials of a worker that runs still.
+    """
+
+    server: EmbeddedServer
+    folder: Path
+    issuer: Issuer
+    uid: str
+    before: Messages
+    former: str
+
+    def operating(self):
+        """The operator of this release."""
+        return operator(self.server.url, self.folder, issuer=self.issuer)
+
+    @property
+    def own(self) -> str:
+        """The operator's credentials in the job's own account."""
+        return stream_credentials(JobKeys(self.issuer, "default", "j", self.uid)) + self.issuer.trusted
+
+    async def now(self) -> Messages:
+        """The job's messages in its own account."""
+        return await stored(self.server.url, self.own, self.uid)
+
+    async def shared(self) -> set[str]:
+        """Names of the job's streams that are in the shared account."""
+        credentials = RawCredentials(shared_credentials(self.issuer))
+        account = SharedStreams(partial(brief_client, self.server.url, credentials, self.issuer.trusted))
+        return set(await account.bytes(self.uid, names_of(self.uid).all_streams))
+
+
+@pytest.fixture
+async def upgraded(tmp_path: Path) -> AsyncIterator[Upgraded]:
+    uid, seeds = uuid4().hex, former_seeds()
+    async with EmbeddedServer(tmp_path, accounts=former_config(seeds)) as server:
+        async with former_job(server.url, seeds, uid) as store:
+            ledger = Ledger(store, job=uid, instance="before")
+            writer = (await ledger.replay()).writer.successor("before")
+            await ledger.claim(writer, [EpochClaimed(writer.number, "before", uid)])
+            sequences = [
+                await store.publish(Channel.TRAJECTORIES, "payload", bytes([n]) * 200_000, message_id=f"t{n}")
+                for n in range(30)
+            ]
+            await store.delete(Channel.TRAJECTORIES, sequences[:5] + sequences[9:11])
+            for n in range(40):
+                await store.publish(Channel.PROGRESS, f"g{n % 4}.0", b"some", headers={"At": str(n)})
+                await store.publish(Channel.WORK, f"engine.e{n % 2}", b"work")
+                await store.publish(Channel.METRICS, "steps", json.dumps({"step": n}).encode())
+            for n in range(3):
+                await store.publish(Channel.VERSIONS, "policy", f"version {n}".encode())
+                await store.publish(Channel.WEIGHTS, f"chunk.v{n}", bytes(900_000))
+            await store.put_signal("engine.e0", b"{}")
+        former = former_user(seeds, "roles")
+        before = await stored(server.url, former_user(seeds, "streams"), uid)
+    assert sum(map(len, before.values())) > 100
+    renewed = Seeds.complete(known_seeds(json.dumps(seeds)), lambda size: uuid4().bytes * (size // 16))
+    accounts = server_config(renewed, folder=str(tmp_path / "accounts"))
+    async with EmbeddedServer(tmp_path, accounts=accounts) as server:
+        yield Upgraded(server, tmp_path, issuer(renewed), uid, before, former)
+
+
+async def begin(streams: JobStreams, uid: str) -> None:
+    """Let the operator begin to move a job's streams."""
+    async with asyncio.timeout(SECONDS):
+        while streams.trouble(job_of(uid)) is None:
+            await streams.prepare(job_of(uid), 64 << 20)
+            await asyncio.sleep(0)
+
+
+async def until_moved(streams: JobStreams, uid: str, number: int) -> None:
+    """Begin, and wait until so many streams are moved."""
+    await begin(streams, uid)
+    async with asyncio.timeout(SECONDS):
+        while not words(streams, uid).startswith(f"{number} of"):  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0)
+
+
+def words(streams: JobStreams, uid: str) -> str:
+    trouble = streams.trouble(job_of(uid))
+    return trouble.message if trouble is not None else ""
+
+
+def end(streams: JobStreams) -> None:
+    """End what the operator does beside its passes, as the end of its process does."""
+    assert streams._shared is not None
+    for move in streams._shared._moves.values():
+        move.task.cancel()
+
+
+async def test_every_message_arrives_as_it_was_and_the_job_goes_on(upgraded: Upgraded) -> None:
+    async with upgraded.operating() as streams:
+        await prepare(streams, job_of(upgraded.uid))
+    assert await upgraded.now() == upgraded.before
+    assert await upgraded.shared() == set()
+    store = role_store(upgraded.server.url, upgraded.uid, Holder.COORDINATOR, issuer=upgraded.issuer)
+    await store.open()
+    try:
+        ledger = Ledger(store, job=upgraded.uid, instance="after")
+        found = (await ledger.replay()).writer
+        assert found.instance == "before"
+        writer = found.successor("after")
+        await ledger.claim(writer, [EpochClaimed(writer.number, "after", upgraded.uid)])
+        assert await store.last_sequence(Channel.TRAJECTORIES) == 31
+    finally:
+        await store.close()
+
+
+async def test_workers_of_before_reach_nothing(upgraded: Upgraded) -> None:
+    with pytest.raises(StoreUnavailable, match=r"(?i)authorization"):
+        async with asyncio.timeout(SECONDS), connected(upgraded.server.url, upgraded.former):
+            pass
+
+
+@pytest.mark.parametrize("moved", [0, 2, 6])
+async def test_a_server_or_an_operator_that_ends_midway_loses_nothing(upgraded: Upgraded, moved: int) -> None:
+    async with upgraded.operating() as streams:
+        await until_moved(streams, upgraded.uid, moved)
+        await upgraded.server.kill()
+        await upgraded.server.start()
+        async with asyncio.timeout(SECONDS):
+            while words(streams, upgraded.uid):
+                await streams.prepare(job_of(upgraded.uid), 64 << 20)
+                await asyncio.sleep(0.01)
+        await until_moved(streams, upgraded.uid, moved + 1)
+        end(streams)
+    async with upgraded.operating() as streams:
+        await prepare(streams, job_of(upgraded.uid))
+    assert await upgraded.now() == upgraded.before
+    assert await upgraded.shared() == set()
+
+
+async def test_no_worker_writes_while_streams_are_moved(upgraded: Upgraded) -> None:
+    async with upgraded.operating() as streams:
+        await until_moved(streams, upgraded.uid, 3)
+        end(streams)
+    store = role_store(upgraded.server.url, upgraded.uid, Holder.COORDINATOR, issuer=upgraded.issuer)
+    with pytest.raises(StoreUnavailable, match=r"(?i)authorization"):
+        await store.open()
+
+
+async def test_a_job_that_began_again_in_its_own_account_is_refused_and_nothing_is_deleted(
+    upgraded: Upgraded,
+) -> None:
+    ledger = names_of(upgraded.uid).stream(Channel.LEDGER)
+    ignorant = replace(upgraded.issuer, shared_account="")
+    async with operator(upgraded.server.url, upgraded.folder, issuer=ignorant) as streams:
+        await prepare(streams, job_of(upgraded.uid))
+    async with upgraded.operating() as streams:
+        async with asyncio.timeout(SECONDS):
+            while f"{ledger} is in the account" not in words(streams, upgraded.uid):
+                assert not await streams.prepare(job_of(upgraded.uid), 64 << 20)
+                await asyncio.sleep(0.01)
+    assert await upgraded.shared() == set(names_of(upgraded.uid).all_streams)
+
+
+async def test_a_job_that_is_deleted_leaves_nothing_in_the_shared_account(upgraded: Upgraded) -> None:
+    async with upgraded.operating() as streams:
+        await until_moved(streams, upgraded.uid, 1)
+        await streams.remove(job_of(upgraded.uid))
+    assert await upgraded.shared() == set()
+
+
+async def test_the_operator_only_copies_and_deletes_there(upgraded: Upgraded) -> None:
+    names = names_of(upgraded.uid)
+    async with connected(upgraded.server.url, shared_credentials(upgraded.issuer)) as connection:
+        for request in (f"STREAM.CREATE.{names.prefix}-x", f"STREAM.PURGE.{names.stream(Channel.LEDGER)}"):
+            with pytest.raises(JetStreamError, match=r"(?i)permissions violation"):
+                await connection.call(request, {})
+
+
+def test_nats_init_makes_an_installation_of_the_former_seeds(tmp_path: Path) -> None:
+    seeds = former_seeds()
+    (tmp_path / "seeds.json").write_text(json.dumps(seeds))
+
+    def init() -> Seeds:
+        done = CliRunner().invoke(app, ["nats-init", str(tmp_path)])
+        assert done.exit_code == 0, done.output
+        return Seeds.read((tmp_path / "seeds.json").read_text())
+
+    renewed = init()
+    assert (renewed.operator, renewed.system, renewed.shared) == (
+        seeds["operator"], seeds["system"], seeds["streams"],
+    )  # fmt: skip
+    assert issuer(renewed).shared_account in (tmp_path / "accounts.conf").read_text()
+    assert init() == renewed
+    # Once nothing is left there, its seed is removed by hand.
+    kept = json.loads((tmp_path / "seeds.json").read_text())
+    del kept["shared"]
+    (tmp_path / "seeds.json").write_text(json.dumps(kept))
+    assert not init().shared
+    assert issuer(renewed).shared_account not in (tmp_path / "accounts.conf").read_text()
+    assert "shared" not in issuer(init()).text()
