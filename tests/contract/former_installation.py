@@ -24,7 +24,7 @@ _UNLIMITED = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "co
 _JETSTREAM = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
 _WORK_QUEUES = {Channel.WORK, Channel.TRAINING, Channel.EVENTS}
 _NEWEST_ONLY = {Channel.VERSIONS, Channel.PROGRESS}
-_PATIENCE = 20.0
+_PATIENCE = 5.0
 SECONDS = 60.0
 
 
@@ -117,7 +117,7 @@ def _former_streams(names: StreamNames) -> list[dict[str, Any]]:
         if channel in _WORK_QUEUES:
             stream["retention"] = "workqueue"
         if channel is Channel.TRAJECTORIES:
-            stream["max_bytes"] = 256 << 20
+            stream["max_bytes"] = 5 << 30  # grown while it ran
         if channel in _NEWEST_ONLY:
             stream["max_msgs_per_subject"] = 1
         found.append(stream)

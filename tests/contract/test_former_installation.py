@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,11 +32,19 @@ from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
 from rljob_core.records import EpochClaimed
 from rljob_operator.nats.accounts import Seeds, issuer, known_seeds, server_config
-from rljob_operator.nats.credentials import Issuer, JobKeys, shared_credentials, stream_credentials
+from rljob_operator.nats.credentials import (
+    Issuer,
+    JobKeys,
+    shared_credentials,
+    shared_signing_seed,
+    stream_credentials,
+)
+from rljob_operator.nats.jwt import NkeyKind, credentials_file, public_key, seed_of, token
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.nats_connection import brief_client
 from rljob_operator.reconcile.shared_streams import SharedStreams
+from rljob_operator.reconcile.stream_copies import COPIED
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.answers import JetStreamError
 
@@ -53,6 +61,7 @@ class Upgraded:
         uid: of the job.
         before: its messages, as they were in the account that all jobs shared.
         former: the credentials of a worker that runs still.
+        seeds: of this release.
     """
 
     server: EmbeddedServer
@@ -61,10 +70,22 @@ class Upgraded:
     uid: str
     before: Messages
     former: str
+    seeds: Seeds
 
-    def operating(self):
-        """The operator of this release."""
-        return operator(self.server.url, self.folder, issuer=self.issuer)
+    def operating(self, **options: float):
+        """The operator of this release, which does not wait before it deletes."""
+        return operator(self.server.url, self.folder, issuer=self.issuer, **({"settle": 0.0} | options))
+
+    @property
+    def streams_user(self) -> str:
+        """The credentials of a user who may do everything in the shared account."""
+        seed = seed_of(NkeyKind.USER, bytes(32))
+        claims = {"type": "user", "issuer_account": self.issuer.shared_account, "pub": {}, "sub": {}}
+        claims |= dict.fromkeys(("subs", "data", "payload"), -1)
+        signing = shared_signing_seed(self.issuer.signing_seed)
+        return credentials_file(
+            token(name="any", subject=public_key(seed), issuer=signing, claims=claims), seed
+        )
 
     @property
     def own(self) -> str:
@@ -109,23 +130,22 @@ async def upgraded(tmp_path: Path) -> AsyncIterator[Upgraded]:
     renewed = Seeds.complete(known_seeds(json.dumps(seeds)), lambda size: uuid4().bytes * (size // 16))
     accounts = server_config(renewed, folder=str(tmp_path / "accounts"))
     async with EmbeddedServer(tmp_path, accounts=accounts) as server:
-        yield Upgraded(server, tmp_path, issuer(renewed), uid, before, former)
+        yield Upgraded(server, tmp_path, issuer(renewed), uid, before, former, renewed)
 
 
-async def begin(streams: JobStreams, uid: str) -> None:
-    """Let the operator begin to move a job's streams."""
+async def until_moved(streams: JobStreams, uid: str, beginning: str) -> None:
+    """Begin, and wait until the operator says of the move what begins like that."""
     async with asyncio.timeout(SECONDS):
-        while streams.trouble(job_of(uid)) is None:
+        while uid not in moves(streams):
             await streams.prepare(job_of(uid), 64 << 20)
             await asyncio.sleep(0)
-
-
-async def until_moved(streams: JobStreams, uid: str, number: int) -> None:
-    """Begin, and wait until so many streams are moved."""
-    await begin(streams, uid)
-    async with asyncio.timeout(SECONDS):
-        while not words(streams, uid).startswith(f"{number} of"):  # noqa: ASYNC110  nothing tells
+        while not words(streams, uid).startswith(beginning):  # noqa: ASYNC110  nothing tells
             await asyncio.sleep(0)
+
+
+def moves(streams: JobStreams) -> Mapping[str, Any]:
+    assert streams._shared is not None
+    return streams._shared._moves
 
 
 def words(streams: JobStreams, uid: str) -> str:
@@ -135,8 +155,7 @@ def words(streams: JobStreams, uid: str) -> str:
 
 def end(streams: JobStreams) -> None:
     """End what the operator does beside its passes, as the end of its process does."""
-    assert streams._shared is not None
-    for move in streams._shared._moves.values():
+    for move in moves(streams).values():
         move.task.cancel()
 
 
@@ -164,17 +183,19 @@ async def test_workers_of_before_reach_nothing(upgraded: Upgraded) -> None:
             pass
 
 
-@pytest.mark.parametrize("moved", [0, 2, 6])
-async def test_a_server_or_an_operator_that_ends_midway_loses_nothing(upgraded: Upgraded, moved: int) -> None:
-    async with upgraded.operating() as streams:
+@pytest.mark.parametrize("moved", ["0 of", "6 of", "all of", "its streams are being deleted"])
+async def test_a_server_or_an_operator_that_ends_midway_loses_nothing(upgraded: Upgraded, moved: str) -> None:
+    async with upgraded.operating(settle=0.05) as streams:
         await until_moved(streams, upgraded.uid, moved)
         await upgraded.server.kill()
         await upgraded.server.start()
         async with asyncio.timeout(SECONDS):
-            while words(streams, upgraded.uid):
+            while upgraded.uid in moves(streams):
                 await streams.prepare(job_of(upgraded.uid), 64 << 20)
                 await asyncio.sleep(0.01)
-        await until_moved(streams, upgraded.uid, moved + 1)
+        if moved != "its streams are being deleted":
+            assert "the last attempt ended early" in words(streams, upgraded.uid)
+            await until_moved(streams, upgraded.uid, moved)
         end(streams)
     async with upgraded.operating() as streams:
         await prepare(streams, job_of(upgraded.uid))
@@ -182,11 +203,85 @@ async def test_a_server_or_an_operator_that_ends_midway_loses_nothing(upgraded: 
     assert await upgraded.shared() == set()
 
 
+async def test_a_copy_of_an_attempt_that_broke_off_is_made_again(upgraded: Upgraded) -> None:
+    """A server may lose what it has restored: it does not sync it."""
+    trajectories = names_of(upgraded.uid).stream(Channel.TRAJECTORIES)
+    async with upgraded.operating(settle=60.0) as streams:
+        await until_moved(streams, upgraded.uid, "all of")
+        end(streams)
+    async with connected(upgraded.server.url, upgraded.own) as connection:
+        await connection.call(f"STREAM.DELETE.{trajectories}", {})
+        empty = {"name": trajectories, "subjects": [f"{trajectories}.none"], "metadata": {COPIED: "true"}}
+        await connection.call(f"STREAM.CREATE.{trajectories}", empty)
+    async with upgraded.operating() as streams:
+        await prepare(streams, job_of(upgraded.uid))
+    assert await upgraded.now() == upgraded.before
+
+
+async def test_what_is_written_meanwhile_is_not_deleted(upgraded: Upgraded) -> None:
+    """A server that still has the former configuration lets the former workers write."""
+    async with upgraded.operating(settle=0.5) as streams:
+        await until_moved(streams, upgraded.uid, "all of")
+        async with connected(upgraded.server.url, upgraded.streams_user) as connection:
+            await connection.request(names_of(upgraded.uid).subject_of(Channel.REWARDS, "results"), b"late")
+        async with asyncio.timeout(SECONDS):
+            while "was written to while it was moved" not in words(streams, upgraded.uid):
+                await streams.prepare(job_of(upgraded.uid), 64 << 20)
+                await asyncio.sleep(0.01)
+        end(streams)
+    assert await upgraded.shared() == set(names_of(upgraded.uid).all_streams)
+    async with upgraded.operating() as streams:
+        await prepare(streams, job_of(upgraded.uid))
+    rewards = names_of(upgraded.uid).stream(Channel.REWARDS)
+    assert len((await upgraded.now())[rewards]) == len(upgraded.before[rewards]) + 1
+
+
+async def test_two_jobs_are_moved_at_once_and_no_more(upgraded: Upgraded) -> None:
+    most = 0
+    others = [uuid4().hex for _ in range(3)]
+    async with upgraded.operating(settle=0.2) as streams:
+        shared = streams._shared
+        assert shared is not None
+        async with connected(upgraded.server.url, upgraded.streams_user) as connection:
+            for uid in others:
+                ledger = names_of(uid).stream(Channel.LEDGER)
+                await connection.call(
+                    f"STREAM.CREATE.{ledger}", {"name": ledger, "subjects": [f"{ledger}.>"]}
+                )
+        waiting = {upgraded.uid, *others}
+        async with asyncio.timeout(SECONDS):
+            while waiting:
+                for uid in sorted(waiting):
+                    if await streams.prepare(job_of(uid), 64 << 20):
+                        waiting.discard(uid)
+                running = [uid for uid, move in moves(streams).items() if not move.task.done()]
+                most = max(
+                    most, sum("streams are in the NATS account" in words(streams, uid) for uid in running)
+                )
+                await asyncio.sleep(0.01)
+    assert most == 2
+
+
+async def test_an_account_that_the_server_does_not_know_is_named(upgraded: Upgraded, tmp_path: Path) -> None:
+    ignorant = server_config(replace(upgraded.seeds, shared=""), folder=str(tmp_path / "other-accounts"))
+    job = job_of(uuid4().hex)
+    async with (
+        EmbeddedServer(tmp_path / "other", accounts=ignorant) as server,
+        operator(server.url, tmp_path, issuer=upgraded.issuer) as streams,
+    ):
+        assert not await streams.prepare(job, 64 << 20)
+        trouble = streams.trouble(job)
+    assert trouble is not None
+    assert (trouble.reason, "rljob-nats-issuer" in trouble.message) == ("StreamsRefused", True)
+
+
 async def test_no_worker_writes_while_streams_are_moved(upgraded: Upgraded) -> None:
     async with upgraded.operating() as streams:
-        await until_moved(streams, upgraded.uid, 3)
+        await until_moved(streams, upgraded.uid, "3 of")
         end(streams)
-    store = role_store(upgraded.server.url, upgraded.uid, Holder.COORDINATOR, issuer=upgraded.issuer)
+    store = role_store(
+        upgraded.server.url, upgraded.uid, Holder.COORDINATOR, issuer=upgraded.issuer, patience=2.0
+    )
     with pytest.raises(StoreUnavailable, match=r"(?i)authorization"):
         await store.open()
 
@@ -208,7 +303,7 @@ async def test_a_job_that_began_again_in_its_own_account_is_refused_and_nothing_
 
 async def test_a_job_that_is_deleted_leaves_nothing_in_the_shared_account(upgraded: Upgraded) -> None:
     async with upgraded.operating() as streams:
-        await until_moved(streams, upgraded.uid, 1)
+        await until_moved(streams, upgraded.uid, "1 of")
         await streams.remove(job_of(upgraded.uid))
     assert await upgraded.shared() == set()
 
@@ -230,6 +325,11 @@ def test_nats_init_makes_an_installation_of_the_former_seeds(tmp_path: Path) -> 
         assert done.exit_code == 0, done.output
         return Seeds.read((tmp_path / "seeds.json").read_text())
 
+    renewed = init()
+    (tmp_path / "seeds.json").write_text(
+        json.dumps(seeds)
+    )  # from the beginning: the streams stay within reach
+    assert init().accounts == renewed.accounts
     renewed = init()
     assert (renewed.operator, renewed.system, renewed.shared) == (
         seeds["operator"], seeds["system"], seeds["streams"],

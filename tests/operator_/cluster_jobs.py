@@ -104,7 +104,9 @@ async def replicas_of(url: str, uid: str) -> dict[str, Any]:
         await connection.close()
 
 
-def role_store(url: str, uid: str, holder: Holder, *, issuer: Issuer = ISSUER) -> NatsStore:
+def role_store(
+    url: str, uid: str, holder: Holder, *, issuer: Issuer = ISSUER, patience: float = SECONDS
+) -> NatsStore:
     """A role's store at one server, not yet open."""
     names = StreamNames.of_job(namespace="default", job="j", uid=uid)
     return NatsStore(
@@ -114,4 +116,5 @@ def role_store(url: str, uid: str, holder: Holder, *, issuer: Issuer = ISSUER) -
         credentials=lasting_credentials(issuer, holder, namespace="default", job="j", uid=uid),
         inbox=inbox_of(uid, holder),
         create=False,
+        patience=patience,
     )

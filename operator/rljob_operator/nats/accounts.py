@@ -22,7 +22,7 @@ from rljob_operator.nats.credentials import (
     system_signing_seed,
 )
 from rljob_operator.nats.job_accounts import UNLIMITED, account_token
-from rljob_operator.nats.jwt import NkeyKind, checked_seed, public_key, seed_of, token
+from rljob_operator.nats.jwt import NkeyKind, checked_seed, derived_seed, public_key, seed_of, token
 from rljob_operator.nats.permissions import REPORTS
 
 SEEDS_SECRET = "rljob-nats-seeds"  # noqa: S105 a name
@@ -114,6 +114,8 @@ def known_seeds(text: str) -> dict[str, str]:
         raise ValueError("is no object of names and seeds")
     if _FORMER_STREAMS in found:
         found["shared"] = found[_FORMER_STREAMS]
+        # Read again, the same file gives the jobs' accounts the same names: they have the streams by then.
+        found["accounts"] = derived_seed(NkeyKind.ACCOUNT, found["shared"], "accounts")
         found = {
             name: seed
             for name, seed in found.items()

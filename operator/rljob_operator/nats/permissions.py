@@ -257,7 +257,11 @@ JOB_OPERATOR = Permissions(
 
 #: The same while streams are moved there from the account that all jobs shared in an earlier release.
 JOB_MOVER = Permissions(
-    publish=(*JOB_OPERATOR.publish, f"{_API}.STREAM.RESTORE.*", "$JS.SNAPSHOT.RESTORE.>"),
+    publish=(
+        *JOB_OPERATOR.publish,
+        *(f"{_API}.STREAM.{request}.*" for request in ("RESTORE", "DELETE")),
+        "$JS.SNAPSHOT.RESTORE.>",
+    ),
     subscribe=JOB_OPERATOR.subscribe,
 )
 

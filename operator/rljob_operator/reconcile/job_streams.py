@@ -44,7 +44,7 @@ from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.permissions import REPORT
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.server_storage import server_storage
-from rljob_operator.reconcile.shared_streams import SharedStreams
+from rljob_operator.reconcile.shared_streams import SETTLE_SECONDS, SharedStreams
 from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
@@ -72,10 +72,16 @@ class JobStreams:
         connection: to the server, as a user who may create accounts where there is an issuer.
         issuer: what accounts and credentials are made from; None if the server authenticates nobody.
         most: bytes of one replica that the streams of a job may take together.
+        settle: see `SharedStreams`.
     """
 
     def __init__(
-        self, connection: NatsConnection, issuer: Issuer | None = None, *, most: int = MOST_BYTES
+        self,
+        connection: NatsConnection,
+        issuer: Issuer | None = None,
+        *,
+        most: int = MOST_BYTES,
+        settle: float = SETTLE_SECONDS,
     ) -> None:
         self._connection = connection
         self._issuer = issuer
@@ -90,7 +96,11 @@ class JobStreams:
         """Where an earlier release may have put the streams of a job."""
         if issuer is not None and issuer.shared_account:
             credentials = RawCredentials(shared_credentials(issuer))
-            self._shared = SharedStreams(partial(brief_client, connection.url, credentials, issuer.trusted))
+            self._shared = SharedStreams(
+                partial(brief_client, connection.url, credentials, issuer.trusted),
+                on_end=lambda: connection.on_outage(),  # noqa: PLW0108  it is set later
+                settle=settle,
+            )
 
     def trouble(self, job: RLJob) -> Trouble | None:
         """Why a job cannot begin, or soon not continue, as was found when its streams were last prepared; or None."""
@@ -120,7 +130,8 @@ class JobStreams:
             log.warning("%s/%s: its streams: %s", job.metadata.namespace, job.metadata.name, error)
             self._refusals[uid] = str(error)
             return False
-        self._refusals.pop(uid, None)
+        if done:
+            self._refusals.pop(uid, None)
         return done
 
     async def _prepare(self, job: RLJob, size: int, *, restorable: bool) -> bool:
@@ -170,13 +181,17 @@ class JobStreams:
         if room.used:
             async with self._client(job) as client:
                 held = await stream_bytes(client, trajectories) * replicas
+        arriving: dict[str, int] = {}
         if self._shared is not None:
             arriving = await self._shared.bytes(job.metadata.uid or "", _names(job).all_streams)
+            size = max(size, arriving.get(trajectories, 0))
             held += arriving.get(trajectories, 0) * replicas
             room = replace(room, used=room.used + sum(arriving.values()) * replicas)
         given = storage(
             room, trajectory_limit=size, trajectory_bytes=held, replicas=replicas, most=self._most
         )
+        if given.allowed < sum(arriving.values()) * replicas:
+            raise StreamRefused(f"the job's streams take {in_gb(sum(arriving.values()))}: {given.short}")
         if room.allowed is None and given.allowed < needs_at_first(trajectory_limit=size, replicas=replicas):
             # A server that starts with an account that it has no room for serves none of that account's streams.
             raise StreamRefused(f"the job needs {in_gb(size)} for its trajectories, and more: {given.short}")

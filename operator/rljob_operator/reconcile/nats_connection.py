@@ -149,23 +149,25 @@ async def brief_client(url: str, credentials: RawCredentials, authority: str) ->
         credentials: of its user.
 
     Raises:
-        OSError: the server cannot be reached.
+        OSError, TimeoutError: the server cannot be reached.
         nats.errors.Error: it refuses.
     """
     client = Client()
     try:
-        await client.connect(
-            url.split(","),
-            user_credentials=credentials,
-            **tls_options(url, authority),
-            allow_reconnect=False,
-            connect_timeout=_CONNECT_SECONDS,
-            error_cb=_log_error,
-        )
+        async with asyncio.timeout(_ATTEMPT_SECONDS):  # see `NatsConnection.run`
+            await client.connect(
+                url.split(","),
+                user_credentials=credentials,
+                **tls_options(url, authority),
+                allow_reconnect=False,
+                connect_timeout=_CONNECT_SECONDS,
+                error_cb=_log_error,
+            )
         yield client
     finally:
         with suppress(TimeoutError, OSError, nats.errors.Error):
-            await client.close()
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await client.close()
 
 
 async def until_lost(client: Client) -> None:
