@@ -84,7 +84,7 @@ class PoisonedEngine(EmulatedEngine):
                 self._fatal[request.id] = loop.call_later(seconds, self._die, request.id, trajectory)
 
     def _die(self, request: str, trajectory: str) -> None:
-        running = {response.request.id for response in (*self._running, *self._waiting)}
+        running = {response.request.id for response in (*self._batch.running, *self._batch.waiting)}
         if request in running:
             self._dies(trajectory)
 

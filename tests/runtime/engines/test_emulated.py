@@ -3,96 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
+from emulated_reference import step_by_step
+from emulated_serving import VirtualLoop, ask, run, serve, started
+from pydantic import ValidationError
 
-from rljob_core.ports import Completed, Request
+from rljob_core.ports import Completed, Progress
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.engines.emulated.engine import EmulatedEngine, response_length
+from rljob_runtime.engines.emulated.engine import EmulatedEngine
+from rljob_runtime.engines.emulated.lengths import response_length
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions, LengthOptions
-
-T = TypeVar("T")
-ENDLESS = {"median": 1e6, "sigma": 0.0, "promptSigma": 0.0, "max": 10**6}
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time passes only while nothing else is to do."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.turns = 0
-        loop = self
-
-        class Selector(selectors.SelectSelector):
-            def select(self, timeout: float | None = None) -> list[Any]:
-                assert timeout is not None, "everything waits for ever"
-                loop.now += timeout
-                loop.turns += 1
-                return super().select(0)
-
-        super().__init__(Selector())
-
-    def time(self) -> float:
-        return self.now
-
-
-def run(work: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(work(loop))
-    finally:
-        loop.close()
-
-
-def ask(name: str, length: int, *, prompt: int = 10) -> Request:
-    return Request(name, np.arange(prompt, dtype=np.int32), 1.0, 1.0, length, frozenset(), (), 0)
-
-
-async def serve(
-    loop: VirtualLoop, options: dict[str, Any], arrivals: Sequence[tuple[float, Request]]
-) -> tuple[dict[str, float], list[Completed]]:
-    """When each response came, and the responses."""
-    engine = EmulatedEngine(EmulatedEngineOptions.model_validate({"lengths": ENDLESS, **options}))
-    await engine.start()
-    await engine.swap(0, None, "Update")
-    for at, request in arrivals:
-        loop.call_at(at, engine.submit, [request])
-    times: dict[str, float] = {}
-    done: list[Completed] = []
-    while len(done) < len(arrivals):
-        for event in await engine.events():
-            assert isinstance(event, Completed)
-            times[event.id] = loop.time()
-            done.append(event)
-    await engine.close()
-    return times, done
-
-
-def step_by_step(options: dict[str, Any], arrivals: Sequence[tuple[float, Request]]) -> dict[str, float]:
-    """The same, one decode step at a time."""
-    waiting, running = list(arrivals), dict[str, list[int]]()  # id: [tokens in context, tokens to come]
-    now, times = 0.0, {}
-    while waiting or running:
-        while waiting and waiting[0][0] <= now + 1e-9 and len(running) < options["slots"]:
-            request = waiting.pop(0)[1]
-            running[request.id] = [len(request.tokens), request.max_tokens]
-        if not running:
-            now = waiting[0][0]
-            continue
-        context = sum(tokens for tokens, _ in running.values())
-        now += options["stepSeconds"] + options.get("stepSecondsPerSlot", 0.0) * len(running)
-        now += options.get("stepSecondsPerContextToken", 0.0) * context
-        for name, state in list(running.items()):
-            state[0] += 1
-            state[1] -= 1
-            if not state[1]:
-                del running[name]
-                times[name] = now
-    return times
 
 
 @pytest.mark.parametrize(
@@ -113,7 +36,7 @@ def test_time_passes_as_it_would_step_by_step(profile: dict[str, float]) -> None
         for n, time in enumerate(at)
     ]
     times, _ = run(lambda loop: serve(loop, options, arrivals))
-    expected = step_by_step(options, arrivals)
+    expected = step_by_step(options, arrivals).times
     assert times.keys() == expected.keys()
     for name, time in expected.items():
         assert times[name] == pytest.approx(time, abs=1e-6)
@@ -135,6 +58,19 @@ def test_a_loop_that_was_late_loses_no_time() -> None:
     assert max(run(stalled).values()) == pytest.approx(8 * 50 * 0.01)
 
 
+def test_a_request_that_comes_before_the_engine_has_begun_takes_its_time() -> None:
+    async def early(loop: VirtualLoop) -> None:
+        await asyncio.sleep(1000.0)
+        engine = EmulatedEngine(EmulatedEngineOptions(step_seconds=0.01))
+        await engine.start()
+        engine.submit([ask("a", 50)])
+        await engine.events()
+        assert loop.time() == pytest.approx(1000.5)
+        await engine.close()
+
+    run(early)
+
+
 def test_it_wakes_for_events_and_not_for_tokens() -> None:
     async def turns(loop: VirtualLoop) -> int:
         await serve(loop, {"slots": 32}, [(0.0, ask(str(n), 200 + n)) for n in range(64)])
@@ -145,9 +81,7 @@ def test_it_wakes_for_events_and_not_for_tokens() -> None:
 
 def test_versions_follow_swaps() -> None:
     async def swapped(loop: VirtualLoop) -> list[Completed]:
-        engine = EmulatedEngine(EmulatedEngineOptions.model_validate({"lengths": ENDLESS}))
-        await engine.start()
-        await engine.swap(0, None, "Update")
+        engine = await started({})
         engine.submit([ask("a", 100), ask("b", 40)])
         await asyncio.sleep(0.105)
         await engine.swap(1, None, "Update")
@@ -190,3 +124,136 @@ def test_lengths_stay_within_their_bounds_and_the_requests() -> None:
     for event in done:
         assert event.finish is (FinishReason.LENGTH if len(event.tokens) == 280 else FinishReason.STOP)
         assert set(event.tokens.tolist()) <= set(range(64))
+
+
+GROWING = {"median": 100.0, "sigma": 0.5, "promptSigma": 0.3, "min": 1, "max": 10**6, "growthPerVersion": 0.1}
+
+
+def test_lengths_grow_with_the_version_that_a_response_begins_with() -> None:
+    options = LengthOptions.model_validate(GROWING)
+    prompt = np.arange(5, dtype=np.int32)
+    at_first = response_length(options, prompt, 7)
+    for version in (1, 5, 20):
+        grown = 1.1**version
+        assert response_length(options, prompt, 7, version) == pytest.approx(at_first * grown, abs=grown)
+    assert response_length(options, prompt, 7, -1) == at_first, "there are no weights yet"
+    steady = options.model_copy(update={"growth_per_version": 0.0})
+    assert response_length(steady, prompt, 7, 1000) == at_first
+
+
+@pytest.mark.parametrize(("growth", "length"), [(-1.0, 1), (-0.9, 1), (1.0, 10**6), (1e300, 10**6)])
+def test_lengths_that_grow_without_limit_stay_within_their_bounds(growth: float, length: int) -> None:
+    options = LengthOptions.model_validate({**GROWING, "growthPerVersion": growth})
+    assert response_length(options, np.arange(5, dtype=np.int32), 0, 10**9) == length
+
+
+def test_a_response_that_moves_to_an_engine_with_newer_weights_keeps_its_length() -> None:
+    async def lengths(loop: VirtualLoop) -> list[int]:
+        found = []
+        for inherited, version in ((None, 3), (30, 12), (None, 12)):
+            engine = await started({"lengths": GROWING})
+            await engine.swap(version, None, "Update")
+            progress = inherited and Progress(
+                "r",
+                np.zeros(inherited, np.int32),
+                np.zeros(inherited, np.float32),
+                np.repeat(np.array([3, 7], np.int32), [1, inherited - 1]),
+            )
+            engine.submit([ask("r", 10**6, inherited=progress or None)])
+            await asyncio.sleep(0.02)
+            await engine.swap(20, None, "Update")  # its length is drawn by now
+            (event,) = await engine.events()
+            assert isinstance(event, Completed)
+            found.append(len(event.tokens))
+            await engine.close()
+        return found
+
+    alone, moved, later = run(lengths)
+    assert moved == alone
+    assert later == pytest.approx(alone * 1.1**9, rel=0.02)
+
+
+def test_a_device_gives_defaults_that_options_override() -> None:
+    def options(**values: Any) -> tuple[float, float, float, int | None]:
+        found = EmulatedEngineOptions.model_validate(values)
+        return (
+            found.step_seconds,
+            found.step_seconds_per_slot,
+            found.step_seconds_per_context_token,
+            found.kv_tokens,
+        )
+
+    assert options() == (0.01, 0.0, 0.0, None)
+    assert options(device="H100") == (8.5e-3, 45e-6, 59e-9, 357_000)
+    assert options(device="L40S") == (27e-3, 109e-6, 228e-9, 161_000)
+    assert options(device="L40S", kvTokens=1000, stepSecondsPerSlot=0) == (27e-3, 0.0, 228e-9, 1000)
+    assert options(device="L40S", kv_tokens=None, step_seconds=1.0) == (1.0, 109e-6, 228e-9, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"device": "H1000"}, "device"),
+        ({"device": ["H100"]}, "device"),
+        ({"device": "H100", "stepSeconds": -1}, "stepSeconds"),
+        ({"kvTokens": 0}, "kvTokens"),
+        ({"prefillSecondsPerToken": -1e-9}, "prefillSecondsPerToken"),
+        ({"swapSeconds": float("inf")}, "swapSeconds"),
+        ({"timeScale": 0}, "timeScale"),
+        ({"profileError": 0.0}, "profileError"),
+        ({"lengths": {"growthPerVersion": -1.1}}, "lengths.growthPerVersion"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        EmulatedEngineOptions.model_validate(options)
+    assert [".".join(map(str, error["loc"])) for error in refused.value.errors()] == [field]
+
+
+def test_a_scale_of_time_scales_all_durations() -> None:
+    costs = {"prefillSecondsPerToken": 1e-3, "swapSeconds": 2.0, "slots": 4}
+    arrivals = [(0.0, ask("a", 80, kind=1)), (0.0, ask("b", 100, kind=2))]
+
+    async def last(loop: VirtualLoop, scale: float) -> float:
+        options = {"device": "L40S", **costs, "timeScale": scale}
+        return max((await serve(loop, options, arrivals, [scale * 0.5]))[0].values())
+
+    whole = run(lambda loop: last(loop, 1.0))
+    assert whole > 100 * 0.027 + 2.0
+    assert run(lambda loop: last(loop, 0.05)) == pytest.approx(whole / 20)
+
+
+@pytest.mark.parametrize("error", [1.0, 0.1, 10.0])
+def test_it_reports_its_step_times_and_its_cache(error: float) -> None:
+    async def loads(loop: VirtualLoop) -> None:
+        engine = await started({"device": "H100", "timeScale": 0.05, "profileError": error, "slots": 2})
+        idle = engine.load()
+        assert (idle.context, idle.kv_tokens) == (0, 357_000)
+        assert idle.profile is not None
+        assert idle.profile.seconds == pytest.approx(error * 8.5e-3 / 20)
+        assert idle.profile.seconds_per_slot == pytest.approx(error * 45e-6 / 20)
+        assert idle.profile.seconds_per_context_token == pytest.approx(error * 59e-9 / 20)
+        engine.submit([ask("a", 500), ask("b", 500), ask("c", 500)])
+        step = (8.5e-3 + 2 * 45e-6 + 20 * 59e-9) / 20
+        await asyncio.sleep(100.3 * step)
+        load = engine.load()
+        assert (load.running, load.waiting, load.tokens, load.context) == (2, 1, 200, 220)
+        assert load.profile is not None
+        assert load.profile.steps == 100
+        await engine.close()
+
+    run(loads)
+
+
+def test_the_profile_that_it_reports_is_that_of_its_steps() -> None:
+    async def measured(loop: VirtualLoop) -> None:
+        engine = await started({"device": "L40S", "slots": 8})
+        engine.submit([ask(str(n), 1, prompt=100 + n, kind=n) for n in range(8)])
+        profile = engine.load().profile
+        assert profile is not None
+        began = loop.time()
+        await engine.events()
+        assert loop.time() - began == pytest.approx(profile.step(batch=8, context=828))
+        await engine.close()
+
+    run(measured)

@@ -89,12 +89,23 @@ EngineEvent = Completed | Stopped
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """How busy an engine is, and how fast, once it has been measured."""
+    """How busy an engine is, and how fast, once it has been measured.
+
+    Attributes:
+        running: responses that it generates.
+        waiting: responses that it holds and does not generate yet.
+        tokens: generated since it started.
+        profile: of its decode steps; None before they have been measured.
+        context: tokens, prompts and responses, of the running responses; 0 if the engine does not say.
+        kv_tokens: how many tokens its KV cache holds; None if the engine does not say, or any number.
+    """
 
     running: int
     waiting: int
     tokens: int
     profile: EngineProfile | None = None
+    context: int = 0
+    kv_tokens: int | None = None
 
 
 class Engine(Protocol):
