@@ -49,6 +49,8 @@ class EngineSignal:
         started: seconds since 1970. Of two instances of one pod the later one is alive.
         stuck: why it cannot load the newest weights now; it is only given what its own weights may generate.
         profile: of its decode steps, once they have been measured.
+        context: tokens, prompts and responses, of the running trajectories; 0 if the engine does not say.
+        kv_tokens: how many tokens its KV cache holds; None if the engine does not say, or any number.
     """
 
     engine: str
@@ -64,6 +66,8 @@ class EngineSignal:
     started: float = 0.0
     stuck: str = ""
     profile: EngineProfile | None = None
+    context: int = 0
+    kv_tokens: int | None = None
 
 
 ENGINE_SIGNAL: TypeAdapter[EngineSignal] = TypeAdapter(EngineSignal)

@@ -196,5 +196,7 @@ class Rollout:
             draining=self._stopping or self._weights.draining,
             stuck=self._weights.stuck,
             profile=load.profile,
+            context=load.context,
+            kv_tokens=load.kv_tokens,
         )
         await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))
