@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{DATABASE.name}: {len(found)} of {len(releases)} locked releases looked up")
     if missed := [str(release) for release in wanted if release not in found]:
         print(
-            f"no answer for {', '.join(missed)}: not there, or no advisories are served here (--osv-url)",
+            f"no answer for {', '.join(missed)}: the index does not have them, or serves no advisories (--osv-url)",
             file=sys.stderr,
         )
         return 1

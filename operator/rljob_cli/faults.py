@@ -54,7 +54,7 @@ DISK = Fault(
 PERMISSIONS = Fault("the permissions of that path", "let this user read and write it")
 SERVER = Fault("the NATS server, or its disk", "start or repair it; its log says why", "nats-server")
 LEDGER = Fault(
-    "whoever wrote or damaged the ledger",
+    "the ledger, which was damaged, or which another release or another program wrote",
     "restore the folder nats from a copy; `rljob audit` says what is left",
 )
 UNKNOWN = Fault(
@@ -68,7 +68,8 @@ _BY_WORDS = [
     (re.compile(r"prompts of step \d+ were given up"), ENGINE),
     (re.compile(r"Versions that do verify"), WEIGHTS),
     (re.compile(r"is not finite|out of memory \("), TRAINING),
-    (re.compile(r"payloads of \d+ groups were not there"), SERVER),
+    # Earlier releases wrote "not there".
+    (re.compile(r"payloads of \d+ groups were (missing|not there)"), SERVER),
     (re.compile(r"trainer attempts failed, spec\.backoffLimit"), TRAINER),
     (re.compile(r"activeDeadlineSeconds"), DEADLINE),
     (re.compile(r"\bof the ledger\b"), LEDGER),

@@ -117,5 +117,5 @@ def test_nobody_goes_back_in_it(
 def test_rollback_is_for_a_resumed_run(tmp_path: Path) -> None:
     file = write_job(tmp_path, **EMULATED)
     assert refused(file, "--from-version", "1") == [
-        "--from-version: goes back in a run that is there: add --resume"
+        "--from-version: goes back in a run that exists: add --resume"
     ]

@@ -349,7 +349,7 @@ def test_a_job_goes_on_once_its_namespace_is_open_and_ends_where_it_is_not(
         until(lambda: len(watched.names("pod")) == 6)
         kubectl("label", "namespace", "door", CLOSED)
         until(lambda: watched.refuses(job("tried")))
-        assert f"namespace door is not open to RLJobs: whoever runs the cluster opens it by: {remedy}" in (
+        assert f"namespace door is not open to RLJobs: a cluster administrator opens it by: {remedy}" in (
             watched.refuses(job("tried"))
         )
         with pytest.raises(ClusterError, match=remedy):

@@ -41,9 +41,7 @@ def run(
         Path | None,
         typer.Option(help="Folder for results, state and logs.", show_default="runs/<job's name>"),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the output folder.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
     from_version: Annotated[
         int | None,
         typer.Option(
@@ -93,7 +91,7 @@ def run(
         from rljob_cli.manifest.import_path import allow_modules_beside
 
         if from_version is not None and not resume:
-            raise SpecError("--from-version", "goes back in a run that is there: add --resume")
+            raise SpecError("--from-version", "goes back in a run that exists: add --resume")
         given = load_job(file, overrides)
         python_path = allow_modules_beside(file)
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)

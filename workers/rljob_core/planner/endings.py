@@ -144,9 +144,7 @@ def finish_if_due(context: PlannerContext) -> None:
         finish_job(context, JobFinished("Failed", message))
         return
     if lost > LOST_BATCHES * batch:
-        message = (
-            f"the payloads of {lost} groups were not there when step {state.version} was to train on them"
-        )
+        message = f"the payloads of {lost} groups were missing when step {state.version} was to train on them"
         finish_job(context, JobFinished("Failed", message))
         return
     evaluated = spec.evaluation is None or last in state.evaluated
