@@ -194,7 +194,7 @@ def measure_link(sizes: Sizes, url: str, kind: torch.dtype) -> dict[str, Any]:
                 if not np.array_equal(*(bytes_of(v["weights"]) for v in (found, versions[version]))):
                     raise RuntimeError("the weights are not what was published")
                 if (manifest.base is not None) != (kind_of == "delta"):
-                    raise RuntimeError(f"version {version} is no {kind_of}")
+                    raise RuntimeError(f"version {version} is not a {kind_of}")
                 row |= {
                     f"{kind_of}_publish_seconds": put,
                     f"{kind_of}_read_seconds": got,

@@ -20,7 +20,9 @@ def job_config(path: Path) -> JobConfig:
     try:
         return JobConfig.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise SpecError(str(path), "is no configuration of a job; give the output folder of a run") from error
+        raise SpecError(
+            str(path), "is not the configuration of a job: give the output folder of a run"
+        ) from error
 
 
 def manifest_of(config: JobConfig) -> RLJob:

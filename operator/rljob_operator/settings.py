@@ -145,7 +145,7 @@ def _file(environment: Mapping[str, str], name: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(name, f"{path} does not read: {error}") from error
+        raise SpecError(name, f"{path} cannot be read: {error}") from error
 
 
 def _issuer(text: str) -> Issuer:
@@ -165,11 +165,11 @@ def _egress(environment: Mapping[str, str]) -> tuple[Manifest, ...]:
     try:
         found = YAML(typ="safe").load(_file(environment, name)) or []
     except YAMLError as error:
-        raise SpecError(name, f"is no YAML: {error}") from error
+        raise SpecError(name, f"is not YAML: {error}") from error
     if not isinstance(found, list) or not all(
         isinstance(r, dict) and set(r) <= {"to", "ports"} for r in found
     ):
-        raise SpecError(name, "is no list of egress rules: write to and ports, as in a NetworkPolicy")
+        raise SpecError(name, "is not a list of egress rules: write to and ports, as in a NetworkPolicy")
     return tuple(found)
 
 
@@ -181,9 +181,9 @@ def _template(environment: Mapping[str, str]) -> Manifest:
     try:
         found = YAML(typ="safe").load(_file(environment, name)) or {}
     except YAMLError as error:
-        raise SpecError(name, f"is no YAML: {error}") from error
+        raise SpecError(name, f"is not YAML: {error}") from error
     if not isinstance(found, dict) or not set(found) <= {"metadata", "spec"}:
-        raise SpecError(name, "is no pod template: write metadata and spec, as in a Deployment's template")
+        raise SpecError(name, "is not a pod template: write metadata and spec, as in a Deployment's template")
     template: Manifest = {field: value for field, value in found.items() if value is not None}
     merge(_SHAPE, template, name)  # refuses a template that could be applied to no pod
     if not isinstance(template.get("spec", {}).get("tolerations") or [], list):

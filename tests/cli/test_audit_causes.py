@@ -101,7 +101,7 @@ GROUNDLESS: dict[str, Happens] = {
     "an end to come": lambda s: s.write(GroupAborted("g7", "JobFinished")),
     "a loss that only a restored step tells of": lambda s: s.write(GroupAborted("g7", "LedgerLost")),
     "a rollback that never was": lambda s: s.write(GroupAborted("g7", "VersionRevoked")),
-    "no reason that there is": lambda s: s.write(GroupAborted("g7", "TooLong")),
+    "not a reason of the ledger": lambda s: s.write(GroupAborted("g7", "TooLong")),
 }
 
 

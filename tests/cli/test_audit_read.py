@@ -212,7 +212,7 @@ def test_a_corrupt_record_is_named_by_its_sequence(folder: RunFolder) -> None:
     at = len(job().ledger) + 2
     said = refutations(folder)
     assert set(said) == {"sources"}
-    assert f"message {at} of the ledger is no batch of records" in said["sources"][0]
+    assert f"message {at} of the ledger is not a batch of records" in said["sources"][0]
 
 
 def test_a_ledger_of_another_release_is_named(folder: RunFolder) -> None:

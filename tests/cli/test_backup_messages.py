@@ -169,5 +169,5 @@ def test_other_files_are_damage(file: bytes) -> None:
     def pieces() -> Iterator[bytes]:
         yield file
 
-    with pytest.raises(BackupDamaged, match="streams/x in the backup does not read"):
+    with pytest.raises(BackupDamaged, match="streams/x in the backup cannot be read"):
         list(decoded(pieces(), "streams/x"))

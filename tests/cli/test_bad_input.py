@@ -643,5 +643,5 @@ def test_version_and_help() -> None:
 def test_audit_of_something_else(tmp_path: Path) -> None:
     ended = rljob("audit", tmp_path)
     assert ended.code == 2
-    assert ended.errors == [f"error: {tmp_path}: is no output folder of rljob run: it has no job.json"]
+    assert ended.errors == [f"error: {tmp_path}: is not an output folder of rljob run: it has no job.json"]
     assert list(tmp_path.iterdir()) == []

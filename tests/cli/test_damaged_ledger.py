@@ -84,10 +84,10 @@ def test_a_running_job_ends_with_the_message_and_so_do_all_its_processes(tmp_pat
     ended = rljob("run", file, "--output", folder.path, "--resume")
     assert ended.code == 1, ended
     (error,) = [line for line in ended.errors if line.startswith("error: ")]
-    assert f"message {len(story.ledger) + 2} of the ledger is no batch of records (Invalid JSON" in error
+    assert f"message {len(story.ledger) + 2} of the ledger is not a batch of records (Invalid JSON" in error
     assert "restore the stream from a copy" in error
     assert not children() - before
-    assert "is no batch of records" in found_by_the_audit(folder)[0]
+    assert "is not a batch of records" in found_by_the_audit(folder)[0]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_running_job_ends_with_the_message_and_so_do_all_its_processes(tmp_pat
     [
         (of_another_job, "is of the job another, not of 0123", "name this job's own output folder"),
         (of_another_release, "was written by another release of rljob", "use that one"),
-        (damaged_in_the_middle, "is no batch of records", "restore the stream from a copy"),
+        (damaged_in_the_middle, "is not a batch of records", "restore the stream from a copy"),
     ],
 )
 def test_nobody_goes_back_in_it(

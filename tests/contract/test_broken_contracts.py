@@ -27,7 +27,7 @@ from rljob_runtime.engines.stepped import SteppedEngine
 
 VOCABULARY = 64
 PATIENCE = 120.0  # seconds
-SILENCE = "nothing came of it for "
+SILENCE = "it did not finish within "
 
 
 def heard(claim: str) -> None:
@@ -541,4 +541,4 @@ async def test_what_takes_its_time_does_not_use_up_a_checks_patience() -> None:
         await asyncio.Event().wait()
 
     found = found_by(await examine(contract, None, begin=heard, patience=0.1))
-    assert found == {"says-nothing": "nothing came of it for 0.1 s"}
+    assert found == {"says-nothing": "it did not finish within 0.1 s"}

@@ -147,7 +147,7 @@ async def test_a_ledger_cannot_be_continued_by_who_names_another_former_job(stor
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"{", "message 2 of the ledger is no batch of records"),
+        (b"{", "message 2 of the ledger is not a batch of records"),
         (
             b'{"writer":{"number":1,"instance":"a"},"records":[{"kind":"what"}]}',
             "message 2 of the ledger is no",

@@ -94,7 +94,7 @@ def test_scores_up_to_the_bound_count(good: RewardResult) -> None:
         (
             result(1.0, parts={"x" * 5_000_000: 1.0}),
             "RewardInvalid",
-            "a reward worker sent parts that are no function of the job: " + "x" * 64,
+            "a reward worker sent parts of a function that the job does not have: " + "x" * 64,
         ),
         (
             replace(result(), digest="d" * 65),

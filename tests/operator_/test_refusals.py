@@ -331,7 +331,7 @@ MANIFESTS = [
     case(
         "spec.networking.egress",
         [{"cidr": "fd00:::/16"}],
-        said("cidr has numbers and colons that are no address"),
+        said("cidr has numbers and colons that are not an address"),
         at="spec.networking.egress[0].cidr",
     ),
     # What no release has yet.

@@ -131,7 +131,7 @@ def test_an_issuer_that_is_none_is_refused_at_once(tmp_path: Path, text: str | b
 
 
 def test_a_missing_issuer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="does not read"):
+    with pytest.raises(SpecError, match="cannot be read"):
         Settings.read({**URL, "RLJOB_NATS_ISSUER": str(tmp_path / "gone")})
 
 
@@ -157,7 +157,12 @@ def test_egress_rules_hold_for_all_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("- [", "is no YAML"), ("to: []", "is no list"), ("- 3", "is no list"), ("- {from: []}", "is no list")],
+    [
+        ("- [", "is not YAML"),
+        ("to: []", "is not a list"),
+        ("- 3", "is not a list"),
+        ("- {from: []}", "is not a list"),
+    ],
 )
 def test_egress_rules_that_are_none_are_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(SpecError, match=words) as caught:
@@ -168,11 +173,11 @@ def test_egress_rules_that_are_none_are_refused(tmp_path: Path, text: str, words
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: [", "is no YAML"),
-        ("- a", "is no pod template"),
-        ("text", "is no pod template"),
-        ("containers: []", "is no pod template"),
-        ("apiVersion: v1\nkind: Pod\nspec: {}", "is no pod template"),
+        ("a: [", "is not YAML"),
+        ("- a", "is not a pod template"),
+        ("text", "is not a pod template"),
+        ("containers: []", "is not a pod template"),
+        ("apiVersion: v1\nkind: Pod\nspec: {}", "is not a pod template"),
         ("spec: 3", "spec"),
         ("spec: {containers: 3}", "containers"),
         ("spec: {containers: [3]}", "containers"),

@@ -106,7 +106,7 @@ def test_an_installed_loss_has_its_name(plugin: Path) -> None:
     config = job_config(plugin, algorithm={"loss": "Plain"})
     check_loss(config.spec)
     assert find_loss("Plain").average.token_weight(3) == 1.0
-    with pytest.raises(SpecError, match=r"spec.algorithm.loss: .*'number'.* it is no Loss, but int"):
+    with pytest.raises(SpecError, match=r"spec.algorithm.loss: .*'number'.* it is not a Loss, but int"):
         find_loss("number")
 
 
@@ -175,7 +175,7 @@ def test_what_does_not_load_is_named_with_its_distribution(
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("Number", "it is no callable, but int"), ("Wrong", "its options_model is no pydantic model")],
+    [("Number", "it is not callable, but int"), ("Wrong", "its options_model is not a pydantic model")],
 )
 def test_what_is_no_engine_is_reported(plugin: Path, name: str, words: str) -> None:
     assert words in refusal(name)
@@ -183,7 +183,7 @@ def test_what_is_no_engine_is_reported(plugin: Path, name: str, words: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("number", "it is no function, but int"), ("wrong", "must take the keyword arguments")],
+    [("number", "it is not a function, but int"), ("wrong", "must take the keyword arguments")],
 )
 def test_what_is_no_reward_is_reported(plugin: Path, prompts: PromptSource, name: str, words: str) -> None:
     with pytest.raises(SpecError, match=words) as caught:

@@ -143,7 +143,7 @@ async def _within(patience: float, check: Check[S], subject: S) -> None:
         raise
     except Exception:
         if limit.expired():
-            raise ContractBroken(f"nothing came of it for {patience:g} s") from None
+            raise ContractBroken(f"it did not finish within {patience:g} s") from None
         raise
 
 

@@ -55,10 +55,10 @@ class Factory(Generic[T]):
             TypeError: it is something else.
         """
         if not callable(offered):
-            raise TypeError(f"it is no callable, but {type(offered).__name__}")
+            raise TypeError(f"it is not callable, but {type(offered).__name__}")
         options = getattr(offered, "options_model", None)
         if options is not None and not (isinstance(options, type) and issubclass(options, BaseModel)):
-            raise TypeError(f"its options_model is no pydantic model, but {options!r}")
+            raise TypeError(f"its options_model is not a pydantic model, but {options!r}")
         return cls(offered, options)
 
     def check(self, options: Mapping[str, Any], *, field: str, whose: str) -> Any:

@@ -232,5 +232,5 @@ def snapshots(case: Case) -> Refuted:
             found.append(Violation((f"snapshot {ledger[places[-1]].sequence}",), text))
             break
         except ValueError as error:
-            found.append(damage(name, f"does not read: {error}"))
+            found.append(damage(name, f"cannot be read: {error}"))
     return len(places), found

@@ -79,7 +79,7 @@ class Causes:
             what = _BY_OTHER_RECORDS[record.reason]
             self._blame(record.group, f"was given up as {record.reason}, which only {what} says")
         else:
-            self._blame(record.group, f"was given up as {record.reason}, which is no reason that there is")
+            self._blame(record.group, f"was given up as {record.reason}, which is not a reason of the ledger")
 
     def succeeded(self, record: JobFinished, at: Moment) -> None:
         """The job has ended as a success: it must have made and evaluated its last version."""

@@ -47,7 +47,7 @@ async def read_folder(folder: RunFolder) -> Evidence:
     """
     identity = folder.identity()
     if identity is None:
-        raise SpecError(str(folder.path), "is no output folder of rljob run: it has no job.json")
+        raise SpecError(str(folder.path), "is not an output folder of rljob run: it has no job.json")
     weights = identity.manifest["spec"]["weights"]
     async with served_streams(folder, identity) as url:
         connect = partial(store_of, identity, url, patience=PATIENCE_SECONDS)
@@ -129,7 +129,7 @@ def _manifests(weights: Transport, unreadable: list[str]) -> Iterator[ManifestFi
                 continue
             manifest = _MANIFEST.validate_json(content)
         except (RLJobError, ValidationError) as error:
-            unreadable.append(f"the manifest of {key} does not read: {error}")
+            unreadable.append(f"the manifest of {key} cannot be read: {error}")
             continue
         yield ManifestFile(
             key=key,

@@ -46,10 +46,10 @@ def _summary(folder: RunFolder, unreadable: list[str]) -> dict[str, Any] | None:
     try:
         found = json.loads(folder.summary.read_bytes())
     except ValueError as error:
-        unreadable.append(f"summary.json does not read: {error}")
+        unreadable.append(f"summary.json cannot be read: {error}")
         return None
     if not isinstance(found, dict):
-        unreadable.append("summary.json is no object")
+        unreadable.append("summary.json is not a JSON object")
         return None
     return found
 
@@ -69,6 +69,6 @@ def _workers(folder: RunFolder, unreadable: list[str]) -> Iterator[tuple[str, di
         try:
             config = JobConfig.model_validate_json(file.read_bytes())
         except ValidationError as error:
-            unreadable.append(f"the configuration of {pod} does not read: {error.errors()[0]['msg']}")
+            unreadable.append(f"the configuration of {pod} cannot be read: {error.errors()[0]['msg']}")
             continue
         yield pod, config.spec.model_dump(mode="json", by_alias=True)

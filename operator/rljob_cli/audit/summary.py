@@ -29,7 +29,7 @@ def summary(case: Case) -> Refuted:
         return 0, []
     end = written.get("exit")
     if end not in (*_ENDS, *_OPEN):
-        return 1, [Violation(_NAME, f"says exit {end}, which is no way in which a run ends")]
+        return 1, [Violation(_NAME, f"says exit {end}, but no run ends in that way")]
     if case.evidence.in_use and end in _OPEN:
         return 1, []
     if history.finished is None:

@@ -100,7 +100,7 @@ def read_index(place: BackupPlace) -> Index | None:
     """Return the index of the backup at a place; None if there is none.
 
     Raises:
-        BackupDamaged: it does not read, or a newer release of rljob has written it.
+        BackupDamaged: it cannot be read, or a newer release of rljob has written it.
     """
     if INDEX not in place.paths():
         return None
@@ -110,6 +110,6 @@ def read_index(place: BackupPlace) -> Index | None:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise BackupDamaged(
-            f"{INDEX} of the backup does not read ({where}: {first['msg']}): use the release of rljob that wrote it, "
+            f"{INDEX} of the backup cannot be read ({where}: {first['msg']}): use the release of rljob that wrote it, "
             "or another backup"
         ) from error

@@ -98,7 +98,7 @@ def decoded(pieces: Iterable[bytes], path: str) -> Iterator[Message]:
             data = base64.b64decode(content["data"], validate=True)
             yield Message(content["sequence"], content["suffix"], data, content["headers"], len(data))
     except (ValueError, LookupError, TypeError, zlib.error) as error:
-        raise BackupDamaged(f"{path} in the backup does not read ({error}): use another backup") from error
+        raise BackupDamaged(f"{path} in the backup cannot be read ({error}): use another backup") from error
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

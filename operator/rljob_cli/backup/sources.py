@@ -37,7 +37,7 @@ async def back_up_run(folder: RunFolder, place: BackupPlace) -> Taken:
     """
     identity = folder.identity()
     if identity is None:
-        raise SpecError(str(folder.path), "is no output folder of rljob run: it has no job.json")
+        raise SpecError(str(folder.path), "is not an output folder of rljob run: it has no job.json")
     over = not folder.in_use()
     job = BackedUpJob(identity.namespace, identity.name, identity.uid, partial(_described, folder, over=over))
     async with served_streams(folder, identity) as url:

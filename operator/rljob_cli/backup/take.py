@@ -75,7 +75,7 @@ async def take(job: BackedUpJob, store: NatsStore, files: JobFiles, place: Backu
 
     Raises:
         SpecError: the place holds something else, a backup of another job, or one that this one does not continue.
-        BackupDamaged: the earlier backup there does not read.
+        BackupDamaged: the earlier backup there cannot be read.
         CorruptLedger: the ledger does not decode.
         StorageRefused, StoreUnavailable: of the place, or of the job.
     """

@@ -111,7 +111,7 @@ def _servers(config: JobConfig) -> None:
     name = config.spec.rollout.engine.name
     engine = find_engine(name)
     if engine.check_pools is not None and (problems := engine.check_pools(config)):
-        raise InvalidManifest("the engines would get into each other's way", problems)
+        raise InvalidManifest("the engines cannot run beside each other", problems)
     if (ask := engine.check_server) is not None:
         _in_every_pool(config, lambda options: asyncio.run(ask(check_engine(name, options))))
 

@@ -42,7 +42,7 @@ def _check_answers(urls: str) -> None:
             with socket.create_connection((host, port), timeout=3) as connection:
                 # At tls:// the server may wait for the handshake.
                 if parsed.scheme == "nats" and not connection.recv(5).startswith(b"INFO"):
-                    raise SpecError("spec.nats.url", f"what answers at {host}:{port} is no nats-server")
+                    raise SpecError("spec.nats.url", f"what answers at {host}:{port} is not a nats-server")
                 return
         except OSError as error:
             silent.append(f"{host}:{port} ({error.strerror or error})")

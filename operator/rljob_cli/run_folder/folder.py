@@ -99,7 +99,7 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            raise SpecError(str(self.job), f"does not read ({error}): choose another --output") from error
+            raise SpecError(str(self.job), f"cannot be read ({error}): choose another --output") from error
 
     def earlier_summary(self) -> dict[str, Any]:
         """The `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""

@@ -142,10 +142,14 @@ class _Lowering:
             if further is True:
                 return {"additionalProperties": dict(_ANYTHING)}
             if further is False:
-                raise TypeError(f"{path}: an object without fields")
+                raise TypeError(
+                    f"{path}: an object needs fields: declare them, or allow any (additionalProperties)"
+                )
             return {"additionalProperties": self.lower(further, f"{path}.*")}
         if further is not False:
-            raise TypeError(f"{path}: fields and any others besides: forbid the others")
+            raise TypeError(
+                f"{path}: an object with declared fields must not allow others: set extra to forbid"
+            )
         fields = node["properties"]
         lowered: Schema = {"required": node["required"]} if node.get("required") else {}
         lowered["properties"] = {name: self.lower(field, f"{path}.{name}") for name, field in fields.items()}
@@ -162,7 +166,7 @@ class _Lowering:
 
 def _pattern(choices: list[Any], path: str) -> Schema:
     if not all(isinstance(choice, str) for choice in choices):
-        raise TypeError(f"{path}: null or one of some values that are not all text: leave null out")
+        raise TypeError(f"{path}: the values of a nullable enumeration must be strings: make it not nullable")
     either = "|".join(re.escape(choice).replace(r"\-", "-") for choice in choices)
     return {"pattern": f"^({either})$", "maxLength": max(map(len, choices))}
 

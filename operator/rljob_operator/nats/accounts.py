@@ -111,7 +111,7 @@ def known_seeds(text: str) -> dict[str, str]:
     """
     found = json.loads(text)
     if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
-        raise ValueError("is no object of names and seeds")
+        raise ValueError("is not a JSON object of names and seeds")
     if _FORMER_STREAMS in found:
         found["shared"] = found[_FORMER_STREAMS]
         # Read again, the same file gives the jobs' accounts the same names: they have the streams by then.

@@ -38,7 +38,7 @@ class JobRulesFolder:
             files = [file for file in self._folder.glob("[!.]*") if file.is_file()]
             found = JobRules({file.name: file.read_text(encoding="utf-8") for file in files})
         except (OSError, UnicodeDecodeError) as error:
-            log.warning("rules for jobs do not read, and the old ones hold: %s", error)
+            log.warning("rules for jobs cannot be read, so the old ones remain in force: %s", error)
             return False
         if found == self.rules:
             return False

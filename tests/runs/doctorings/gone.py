@@ -9,7 +9,7 @@ from doctored_run import DoctoredRun
 from doctorings.forging import feed
 from doctorings.registry import DAMAGED, VIOLATED, expect
 
-GONE = "evidence that is gone or does not read"
+GONE = "evidence that is gone or cannot be read"
 
 
 @expect(DAMAGED, GONE)

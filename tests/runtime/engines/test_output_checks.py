@@ -51,12 +51,12 @@ def test_what_keeps_to_its_limits_passes(good: Completed | Progress) -> None:
 @pytest.mark.parametrize(
     ("bad", "fault"),
     [
-        (response(tokens=None), "its tokens are no column of whole numbers"),
-        (response(tokens=[[1, 2, 3, 4]]), "its tokens are no column of whole numbers"),
-        (response(tokens=[1, 2, 3, 0.5]), "its tokens are no column of whole numbers"),
-        (response(tokens=[1, 2, 3, 10**30]), "its tokens are no column of whole numbers"),
-        (response(tokens=[[1], [2, 3]]), "its tokens are no column of whole numbers"),
-        (response(logprobs=["a"] * 4), "its logprobs are no column of numbers"),
+        (response(tokens=None), "its tokens are not a column of whole numbers"),
+        (response(tokens=[[1, 2, 3, 4]]), "its tokens are not a column of whole numbers"),
+        (response(tokens=[1, 2, 3, 0.5]), "its tokens are not a column of whole numbers"),
+        (response(tokens=[1, 2, 3, 10**30]), "its tokens are not a column of whole numbers"),
+        (response(tokens=[[1], [2, 3]]), "its tokens are not a column of whole numbers"),
+        (response(logprobs=["a"] * 4), "its logprobs are not a column of numbers"),
         (response(logprobs=np.zeros(3)), "4 tokens have 3 log-probabilities and 4 versions"),
         (response(versions=[3]), "4 tokens have 4 log-probabilities and 1 versions"),
         (response(tokens=[], logprobs=[], versions=[]), "it has no tokens"),

@@ -78,7 +78,7 @@ def test_math_verify_compares_values(
 
 
 def test_math_verify_does_not_guess_what_an_unreadable_answer_means(sums: PromptSource) -> None:
-    with pytest.raises(RewardFailed, match="no mathematical expression"):
+    with pytest.raises(RewardFailed, match="not a mathematical expression"):
         value("math_verify", sums, "1", {"answer": ""})
 
 
@@ -105,7 +105,7 @@ def test_several_functions_are_resolved_in_order(sums: PromptSource, module: str
         (["no_such_module:f"], "[0]", "no_such_module does not import: ModuleNotFoundError"),
         (["user_broken:f"], "[0]", "user_broken does not import: RuntimeError: no licence"),
         (["user_rewards:missing"], "[0]", "has no function 'missing'"),
-        (["user_rewards:number"], "[0]", "it is no function, but int"),
+        (["user_rewards:number"], "[0]", "it is not a function, but int"),
         (["user_rewards:other"], "[0]", "must take the keyword arguments completion and item"),
     ],
 )

@@ -252,10 +252,10 @@ def test_a_log_of_another_release_is_refused(world: LoggedWorld, tmp_path: Path)
     with pytest.raises(SpecError, match=r"c1\.jsonl, line 4: .*does not know"):
         replay(path)
     path.write_text("{}\n")
-    with pytest.raises(SpecError, match="no log of a coordinator's decisions"):
+    with pytest.raises(SpecError, match="not a log of a coordinator's decisions"):
         replay(path)
     path.write_text("hello\n")
-    with pytest.raises(SpecError, match="no log of a coordinator's decisions"):
+    with pytest.raises(SpecError, match="not a log of a coordinator's decisions"):
         replay(path)
 
 

@@ -30,7 +30,10 @@ def failure_of(result: RewardResult, *, functions: Collection[str]) -> tuple[str
     if not abs(result.reward) <= len(functions) * LARGEST_SCORE:
         return OUT_OF_RANGE, f"a reward worker sent the score {result.reward:g}"
     if unknown := result.parts.keys() - set(functions):
-        return INVALID, f"a reward worker sent parts that are no function of the job: {min(unknown)[:64]}"
+        return (
+            INVALID,
+            f"a reward worker sent parts of a function that the job does not have: {min(unknown)[:64]}",
+        )
     if len(result.digest) > LONGEST_DIGEST:
         return INVALID, f"a reward worker sent a digest of {len(result.digest)} characters"
     for name, score in result.parts.items():

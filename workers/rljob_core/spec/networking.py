@@ -50,7 +50,7 @@ class EgressSpec(ApiModel):
         Rule(
             "cidr",
             "!has(self.cidr) || isCIDR(self.cidr)",
-            "cidr has numbers and colons that are no address: write a range such as fd00:10::/32",
+            "cidr has numbers and colons that are not an address: write a range such as fd00:10::/32",
             lambda place: place.cidr is None or _is_range(place.cidr),
         ),
     )

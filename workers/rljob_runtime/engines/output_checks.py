@@ -45,7 +45,7 @@ def output_fault(made: Completed | Progress, limits: OutputLimits) -> str:
     for name, kinds in (("tokens", "iu"), ("logprobs", "fiu"), ("versions", "iu")):
         column = _column(getattr(made, name), kinds)
         if column is None:
-            return f"its {name} are no column of {'numbers' if name == 'logprobs' else 'whole numbers'}"
+            return f"its {name} are not a column of {'numbers' if name == 'logprobs' else 'whole numbers'}"
         columns[name] = column
     tokens, logprobs, versions = columns.values()
     if not len(tokens) == len(logprobs) == len(versions):

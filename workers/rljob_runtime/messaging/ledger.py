@@ -283,7 +283,7 @@ def read_batch(message: Message) -> RecordBatch:
         what = (
             f"message {message.sequence} of the ledger was written by another release of rljob: use that one"
             if where == "version"
-            else f"message {message.sequence} of the ledger is no batch of records ({why}): restore "
+            else f"message {message.sequence} of the ledger is not a batch of records ({why}): restore "
             "the stream from a copy; `rljob audit` says what the rest of it holds"
         )
         raise CorruptLedger(what) from error

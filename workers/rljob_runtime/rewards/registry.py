@@ -83,7 +83,9 @@ def score(name: str, function: Reward, *, completion: str, item: Mapping[str, An
     except OverflowError:
         number = math.inf
     except Exception as error:
-        raise RewardFailed(f"{name} returned what is no number: {error_in_words(error)}") from error
+        raise RewardFailed(
+            f"{name} returned something that is not a number: {error_in_words(error)}"
+        ) from error
     if number is None:
         raise RewardFailed(f"{name} returned {type(value).__name__}, not a number")
     if not abs(number) <= LARGEST_SCORE:
@@ -128,7 +130,7 @@ def _math_verify(source: Data, path: str) -> Reward:
         answer = str(item["answer"])
         gold = parse(answer, parsing_timeout=None) or parse(f"${answer}$", parsing_timeout=None)
         if not gold:
-            raise ValueError(f"the item's answer {answer!r} is no mathematical expression")
+            raise ValueError(f"the item's answer {answer!r} is not a mathematical expression")
         return float(verify(gold, parse(completion, parsing_timeout=None), timeout_seconds=None))
 
     return math_verify
@@ -179,7 +181,7 @@ def _callable(made: Any) -> Reward:
         TypeError: it cannot be called with `completion` and `item`.
     """
     if not callable(made):
-        raise TypeError(f"it is no function, but {type(made).__name__}")
+        raise TypeError(f"it is not a function, but {type(made).__name__}")
     try:
         inspect.signature(made).bind(completion="", item={})
     except TypeError as error:

@@ -132,7 +132,7 @@ def read_begun(line: bytes) -> Begun:
     except ValueError:
         content = None
     if not isinstance(content, dict) or "release" not in content:
-        raise ValueError("it is no log of a coordinator's decisions")
+        raise ValueError("it is not a log of a coordinator's decisions")
     try:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
@@ -145,7 +145,7 @@ def read_begun(line: bytes) -> Begun:
         )
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"rljob {content['release']} wrote it, and this is {metadata.version('rljob')}, which does not read it "
+            f"rljob {content['release']} wrote it, and this is {metadata.version('rljob')}, which cannot read it "
             f"({_reason(error)}): replay it with the release that wrote it"
         ) from error
 

@@ -166,7 +166,7 @@ class CheckpointStore:
             return CheckpointInfo.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             raise SpecError(
-                "", f"{path.parent} is no checkpoint: {path.name} is missing or damaged"
+                "", f"{path.parent} is not a checkpoint: {path.name} is missing or damaged"
             ) from error
 
     def verify_model(self, key: str) -> None:

@@ -94,7 +94,7 @@ class CompletionStream:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ServerBroken(f"the connection was lost: {error!r}") from error
         if not whole:
-            raise ServerBroken("the stream ended without a word")
+            raise ServerBroken("the stream ended without `data: [DONE]`")
 
 
 class Server:

@@ -131,4 +131,4 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise OSError(f"{path} is no text: {error}") from error
+        raise OSError(f"{path} is not UTF-8 text: {error}") from error

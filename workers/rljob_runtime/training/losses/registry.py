@@ -16,7 +16,7 @@ def _installed(offered: object) -> Loss:
         TypeError: it is something else.
     """
     if not isinstance(offered, Loss):
-        raise TypeError(f"it is no Loss, but {type(offered).__name__}")
+        raise TypeError(f"it is not a Loss, but {type(offered).__name__}")
     return offered
 
 
