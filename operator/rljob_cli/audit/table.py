@@ -60,7 +60,7 @@ def print_table(console: Console, findings: Findings) -> None:
     )
     if counts["resumed"]:
         console.print(
-            f"{counts['resumed']:,} times an engine went on where another had stopped: "
+            f"{counts['resumed']:,} times an engine continued where another had stopped: "
             f"{counts['resumed_tokens']:,} tokens were not generated again",
             highlight=False,
         )
