@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def measured(name: str, size: str) -> bool:
-    """Run one benchmark and keep what it found; False, and the reason printed, if it failed: the others go on."""
+    """Run one benchmark and keep what it found; False, and the reason printed, if it failed: the others continue."""
     print(f"\n== {name}", flush=True)
     module = importlib.import_module(f"bench.{name}")
     try:

@@ -1,4 +1,4 @@
-"""To ask an engine for responses, to wait for them, and to look at them."""
+"""Helpers of the engine checks: they send an engine requests, wait for its responses, and check these."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def shown(event: EngineEvent) -> str:
 
 
 def require_columns(made: Completed | Progress, length: int) -> None:
-    """Go on only if a response has that many tokens, and its columns their types."""
+    """Require that a response has that many tokens, and its columns their types."""
     for column, dtype in COLUMNS.items():
         array = getattr(made, column)
         require(
@@ -118,7 +118,7 @@ def require_columns(made: Completed | Progress, length: int) -> None:
 
 
 def require_versions(event: Completed, expected: Sequence[int]) -> None:
-    """Go on only if the tokens of a response have these versions."""
+    """Require that the tokens of a response have these versions."""
     found = versions(event)
     require(
         found == list(expected), f"versions of {event.id!r} are {runs(found)}, not {runs(list(expected))}"

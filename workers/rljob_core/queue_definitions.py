@@ -1,7 +1,7 @@
 """The durable queues of a job's streams that several readers share, as the server takes their definitions.
 
-The operator creates them, or, on a server that authenticates nobody, whoever takes from them first. Channels of which
-each suffix has a single reader (`SINGLE_READER`) need none: see `docs/design/streams.md`.
+The operator creates them, or, on a server that authenticates nobody, the first role that takes from them. Channels of
+which each suffix has a single reader (`SINGLE_READER`) need none: see `docs/design/streams.md`.
 """
 
 from __future__ import annotations

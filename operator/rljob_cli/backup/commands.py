@@ -34,7 +34,7 @@ def backup(
     ],
     target: Target,
 ) -> None:
-    """Copy a job, while it runs or after it has ended, so that it can go on elsewhere.
+    """Copy a job, while it runs or after it has ended, so that it can continue elsewhere.
 
     The backup holds the job as it was at one moment: its ledger, the payloads, scores and metrics in its streams, the
     weights that its newest versions need, every manifest, the checkpoints and the trainer's own log. The job is not
@@ -92,7 +92,7 @@ def restore(
     """Make an output folder from a backup; `rljob run --resume` then continues the job, and `rljob audit` audits it.
 
     The job keeps its name, its uid and its history: what was consumed before the backup is never trained again. What
-    the job did after the backup was taken is not in it. So of one job, let only one copy go on.
+    the job did after the backup was taken is not in it. So continue only one copy of a job.
 
     Nothing is overwritten. Every file is compared with its digest; if one differs, nothing is restored.
 

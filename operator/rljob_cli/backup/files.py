@@ -1,4 +1,4 @@
-"""Copies the weights, checkpoints and trainer's log that belong to a ledger, while the job goes on.
+"""Copies the weights, checkpoints and trainer's log that belong to a ledger, while the job continues.
 
 A backup has two moments: first `look` notes what is there, then the ledger is read. What was there at the first moment
 proves nothing that the ledger, read later, lacks. What the ledger refers to was stored before it was recorded, so it

@@ -1,4 +1,4 @@
-"""Makes a run's folder of a backup, so that `rljob run --resume` and `rljob audit` go on from there.
+"""Makes a run's folder of a backup, so that `rljob run --resume` and `rljob audit` continue from there.
 
 The folder is made under a hidden name beside its own and renamed when it is complete. What the job keeps elsewhere, by
 its spec (streams on a server, weights, checkpoints), is written there, if nothing of the kind is there.

@@ -1,8 +1,8 @@
 """Fills a job on a cluster from a backup, from inside a pod, while the job is suspended and before it first runs.
 
 The job has a UID of its own, and so have its streams. The ledger stays as it was, claims of the former job included. A
-claim is added by which this job continues it (`EpochClaimed.former`): whoever reads the ledger finds whose it is in the
-ledger itself.
+claim is added by which this job continues it (`EpochClaimed.former`): a reader of the ledger finds in it to which job
+it belongs.
 
 The ledger comes first and this claim after everything else. So a restore that breaks off leaves either nothing, or a
 ledger that this job's coordinator refuses as another job's.

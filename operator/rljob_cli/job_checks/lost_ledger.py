@@ -1,4 +1,4 @@
-"""What a run's folder still holds when the streams of its job, and with them the ledger, are gone; and how to go on."""
+"""Says what a run's folder still holds when its streams, and the ledger with them, are gone; and how to continue."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def tokens_config_map(
 ) -> Manifest:
     """The ConfigMap with the roles' tokens, a key for each role.
 
-    It exists as long as the job: pods of a job whose spec was changed into one that does not fit go on, and so do
+    It exists as long as the job: pods of a job whose spec was changed into one that does not fit continue, and so do
     audits of one that has ended.
     """
     keys = JobKeys.of(job, issuer)

@@ -197,7 +197,7 @@ def _freeze(owner: Schema, name: str, *, because: str, instead: str, among: Sequ
     Objects are frozen leaf by leaf: the message then names what was changed, and to the CEL of Kubernetes before 1.35
     no object with a null in it equals itself.
 
-    A free-form map is not declared to CEL, and `self.options` would not compile; at run time it is there all the same,
+    A free-form map is not declared to CEL, and `self.options` would not compile; at run time it exists nevertheless,
     so it is `dyn`. It must be a map of anything: of an object that preserves unknown fields CEL compares only the keys
     that both have, and a renamed one would pass.
     """

@@ -1,4 +1,4 @@
-"""Refuses to start a job whose name would let its children meet those of another job."""
+"""Refuses to start a job if its child objects could have the same names as those of another job."""
 
 from __future__ import annotations
 

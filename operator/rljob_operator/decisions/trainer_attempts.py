@@ -4,7 +4,7 @@ The only stored state is `trainerAttempt` and `failures` in the status, both wri
 
 * No Job and no pod of any attempt exists: the next attempt starts. Its number is one higher even if the last attempt
   was never created (or was deleted, or suspended), because the number is a fencing token and must not be used twice.
-  A job that was restored from a backup goes on after the attempts that its metrics report. If these are not known any
+  A job that was restored from a backup continues after the attempts that its metrics report. If these are not known any
   more, its coordinator fences the attempts that are too low, one after the other.
 * The Job runs: it stays, unless what it was rendered from has changed; then it is deleted, and not counted.
 * The Job failed: it counts if one of its pods crashed. It does not count if pods were evicted or deleted, by a person
@@ -28,7 +28,7 @@ from rljob_operator.decisions.pods import PodExit
 
 # Each look for what is missing costs the start of an attempt.
 _MISSING_SECONDS = 10.0
-# Whoever restores a job says which attempt is its newest.
+# The restored metrics say which attempt is the newest, and the restoring user writes them.
 _MOST_RESTORED = 1_000_000
 
 

@@ -32,7 +32,7 @@ _SERIAL_BYTES = 19  # RFC 5280 admits 20, of a positive number
 
 @lru_cache(maxsize=8)  # every role's credentials have it
 def authority(seed: str, purpose: str) -> str:
-    """The certificate of an authority, which whoever trusts it needs (PEM)."""
+    """The certificate of an authority (PEM), which every client that trusts it needs."""
     return _pem(_authority(_key(seed, purpose, "authority"), purpose))
 
 

@@ -4,9 +4,9 @@ Permissions to publish cover everything that a role does. A request to JetStream
 names the stream and the consumer; the reply arrives in the role's own inbox. Beside it, a role may subscribe to the
 subjects on which the server says that a message is stored, of the streams that it reads in order.
 
-Who creates a consumer chooses where the server delivers its messages. So no role creates, changes or deletes any. The
-operator creates the two queues that are shared, and their roles take from them. Whoever else reads a stream asks for
-messages by sequence, and may hear that one is stored. Hence each receiving role has a stream of its own.
+The creator of a consumer chooses where the server delivers its messages. So no role creates, changes or deletes any.
+The operator creates the two queues that are shared, and their roles take from them. Every other reader of a stream asks
+for messages by sequence, and may hear that one is stored. Hence each receiving role has a stream of its own.
 """
 
 from __future__ import annotations

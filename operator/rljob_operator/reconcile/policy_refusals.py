@@ -1,7 +1,7 @@
 """Remembers which of a job's children a policy of the cluster refuses, and tries it again after a back-off.
 
 The policy, not the job, may change; no event reports that. The child is tried as a dry run, so that a pass which would
-be refused again neither writes half of the children nor says in between that the job goes on.
+be refused again neither writes half of the children nor says in between that the job continues.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class Reconciler:
         return not observed.children and not observed.pods
 
     async def _renew(self, observed: Observed, tokens: TokenTimes) -> None:
-        """Renew the NATS tokens of a job whose spec cannot be followed: the pods that it has go on."""
+        """Renew the NATS tokens of a job whose spec cannot be followed: the pods that it has continue."""
         job, issuer = observed.job, self._defaults.issuer
         ref = Ref("ConfigMap", job.metadata.namespace, names.tokens(job.metadata.name))
         found = observed.children.get(ref)
@@ -251,7 +251,7 @@ class Reconciler:
             return
         wanted = renewed_tokens(job, found, issuer, expires=tokens.expires)
         due = [action for action in plan(observed, [wanted]) if isinstance(action, Apply)]
-        with suppress(Refused, Rejected, NameTaken):  # the job's status says what keeps it from going on
+        with suppress(Refused, Rejected, NameTaken):  # the job's status says what keeps it from continuing
             await perform(self._cluster, due, concurrent=False)
 
     async def _with_costs(

@@ -72,7 +72,7 @@ async def enlarge(client: Client, stream: str, size: int) -> bool:
         return True
     answer = await stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
     if (error := answer.get("error")) is not None:
-        # The coordinator goes on with what there is, and says so.
+        # The coordinator continues with what there is, and says so.
         log.warning("%s cannot be enlarged to %d MB: %s", stream, size >> 20, reason_of(error))
     return error is None
 

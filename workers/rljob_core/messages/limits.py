@@ -1,4 +1,4 @@
-"""What the roles take from one another: whoever can write to the job's streams may send anything.
+"""Bounds the size and the content of messages that roles accept from each other, because a sender may send anything.
 
 The first part is sizes: no role reads, decompresses or allocates more because of what another one has written. Each
 size follows from what a job can need; `docs/nats-security.md` lists them. The second part is what an event, a signal, a
@@ -76,7 +76,7 @@ def within_limits(message: Said) -> Said:
     """The message, a dataclass, with its words cut.
 
     Raises:
-        OutOfBounds: it cannot be true, or would harm whoever works with it.
+        OutOfBounds: it cannot be true, or would harm the role that works with it.
     """
     checked: Said = _checked(message)
     return checked

@@ -5,7 +5,7 @@ A trajectory counts from its dispatch until its group ends: while it is generate
 trajectory of a later buffer is dispatched only if, beside it, everything that the earlier buffers have yet to dispatch
 would fit: the trainer never waits for a trajectory whose place was given to a later one.
 
-What can make the current buffer short of room all the same is a larger prompt that replaces another one, or a stored
+What can make the current buffer short of room nevertheless is a larger prompt that replaces another one, or a stored
 trajectory that must be generated again. Then the stream is asked to grow; if it cannot, stored groups of the newest
 buffers are generated again later. If not even that makes room for one step, the job ends and says how much it needs.
 """
@@ -104,7 +104,7 @@ def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evalua
 
 
 def on_heartbeat(context: PlannerContext) -> None:
-    """A step that does not fit waits for a larger stream, but not for ever."""
+    """A step that does not fit waits for a larger stream, but not forever."""
     room = context.room
     if room.heartbeats and context.state.finished is None:
         room.heartbeats += 1

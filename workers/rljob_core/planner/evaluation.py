@@ -4,10 +4,10 @@ Only its result goes into the ledger, so a coordinator that restarts runs it aga
 0, so that the scores of all versions are means over the same prompts. A prompt whose answers kill engines is not asked
 by later evaluations: each would cost as many engines.
 
-Training goes on meanwhile, and an engine that has taken the next version answers with it, wholly or from some token on.
-Answers are not pinned to the version: each engine would have to finish all of its own before it takes the next weights,
-and what it generates for training would be as much staler. Instead the result says how many answers are not of the
-version alone. The last evaluation is, as no version follows.
+Training continues meanwhile, and an engine that has taken the next version answers with it, wholly or from some token
+on. Answers are not pinned to the version: each engine would have to finish all of its own before it takes the next
+weights, and what it generates for training would be as much staler. Instead the result says how many answers are not of
+the version alone. The last evaluation is, as no version follows.
 """
 
 from __future__ import annotations

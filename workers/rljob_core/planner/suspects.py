@@ -11,7 +11,7 @@ tried one after the other; siblings stay together. A prompt that was alone on an
 attempt. `maxAttempts` of these, or of its deaths that nothing else explains (`earlier_failures`), end its group. The
 others then start at no deaths: it explains their deaths.
 
-While a sibling is a suspect, siblings of its group that wait for an engine go on waiting: they may be as deadly.
+While a sibling is a suspect, siblings of its group that wait for an engine continue to wait: they may be as deadly.
 
 The number of deaths is in the ledger; the cohorts are not, and a new coordinator makes them again from these numbers.
 """

@@ -1,4 +1,4 @@
-"""What an engine says it has generated, checked against what it was asked for: an engine may be anybody's.
+"""Checks an engine's responses against the requests, because an engine may be code that is not part of rljob.
 
 Rollout workers check each response before they store it, and what is unfinished before another engine may continue it;
 the engine contract (`rljob check-engine`) checks the same.

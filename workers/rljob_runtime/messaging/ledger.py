@@ -3,7 +3,7 @@
 The server stores a writer's append only directly after the writer's own last message (expected sequence and message
 id), so a coordinator that was replaced can append nothing, not even when the server has lost the ledger's end and the
 sequences are equal again by coincidence. Each message names the one before it; readers ignore a message that does not.
-Each also has a digest of itself and of all before it, which the trainer puts into the manifests: whoever rewrites the
+Each also has a digest of itself and of all before it, which the trainer puts into the manifests: a forger of the
 ledger must rewrite those, too.
 """
 

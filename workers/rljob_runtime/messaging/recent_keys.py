@@ -1,4 +1,4 @@
-"""What was seen not long ago, in bounded memory."""
+"""Remembers the newest keys, such as ids of messages, in bounded memory, so that a repeated one is recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts and logs messages that are refused: whoever sends a million of them gets seven lines of the log."""
+"""Counts the messages that a role refuses, and logs some of them: the first, tenth, hundredth, … of each sender."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rljob_core.words import one_line
 log = logging.getLogger(__name__)
 
 SENDERS = 1000
-"""Senders that are counted separately; whoever can write any subject could otherwise fill the memory with its names."""
+"""Senders that are counted separately; one that can write any subject could otherwise fill the memory with names."""
 
 _FIRST_CHARACTERS = 80
 

@@ -1,8 +1,8 @@
-"""A process says that it is alive, and what it begins, to the one that watches it.
+"""Reports through a pipe, to the process that watches this one, that it is alive and what work it begins.
 
-It writes lines into a pipe. A number is for how many seconds it may be silent from then on, 0 for without end. Before
-the first number nothing is expected of it: how long it takes to load a model is nobody's knowledge. `begins NAME` says
-what it would have been beginning if it died now, `begins` alone that it is nothing.
+It writes lines into the pipe. A number says for how many seconds it may be silent from then on; 0 means without limit.
+Before the first number nothing is expected of it, because nobody knows how long it takes to load a model. `begins NAME`
+names the work that it is beginning, which is suspected if it dies now; `begins` alone says that there is none.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from rljob_runtime.process.alive import AliveReader
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT}
 _TAIL_BYTES = 64 << 10  # of standard error; the stacks of many threads are printed there
-#: Seconds in which the rest of standard error is read; a process that the child started may hold it open for ever.
+#: Seconds in which the rest of standard error is read; a process that the child started may hold it open forever.
 _REST_SECONDS = 1.0
 _INTERRUPTED = 128 + signal.SIGINT
 

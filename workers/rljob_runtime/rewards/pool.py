@@ -36,7 +36,7 @@ _CHUNK = 256
 _LOOK = 0.1
 #: Seconds of a chunk beyond all limits of its functions, for the data's own code.
 _GRACE = 5.0
-#: Seconds for which a free process may leave a chunk alone. What was killed while it took one holds a lock for ever.
+#: Seconds for which a free process may leave a chunk alone. A process that was killed while it took one holds a lock.
 _UNTAKEN = 60.0
 #: The same, in durations of the pool's start: a process that replaces another one loads as much.
 _UNTAKEN_STARTS = 3

@@ -124,7 +124,7 @@ async def score(trajectory: Trajectory, digest: str, *, scorer: Scorer, tokenize
     """
     try:
         completion = tokenizer.decode(response(trajectory))
-    # Token ids outside any range. Without a result for them, the message would be delivered again for ever.
+    # Token ids outside any range. Without a result for them, the message would be delivered again forever.
     except OverflowError as error:
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:

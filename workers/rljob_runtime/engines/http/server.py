@@ -165,7 +165,7 @@ class Server:
 
     @asynccontextmanager
     async def completion(self, body: Mapping[str, Any]) -> AsyncIterator[CompletionStream]:
-        """Stream a completion; leaving it withdraws the request. Beginning is tried again, going on is not.
+        """Stream a completion; leaving it withdraws the request. Its beginning is tried again, its continuation is not.
 
         Raises:
             RequestRefused: the server will not.

@@ -87,7 +87,7 @@ class VllmEngine(StreamedEngine):
         def settle(error: BaseException | None) -> None:
             if not done.done():
                 done.set_result(None) if error is None else done.set_exception(error)
-            elif (llm := self._llm) is not None:  # given up, and loaded all the same
+            elif (llm := self._llm) is not None:  # given up, and loaded nevertheless
                 self._llm = None
                 threading.Thread(target=llm.shutdown, name="vllm-late", daemon=True).start()
 

@@ -13,7 +13,7 @@ _CANCEL_AGAIN = 0.5
 async def within(seconds: float, connecting: Coroutine[Any, Any, None]) -> None:
     """Connect, or raise what the last try raised, or TimeoutError.
 
-    nats-py tries for ever and waits by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that comes
+    nats-py tries forever and waits by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that comes
     in the same turn of the event loop as an error. Therefore the attempt is cancelled until it ends.
     """
     attempt = asyncio.create_task(connecting)

@@ -243,7 +243,7 @@ class Connection:
     async def hear(self, subject: str, handler: Callable[[Received], None]) -> Subscription | None:
         """Call `handler` for what is published to a subject, except while the connection is lost; None if it is closed.
 
-        Whoever listens must also ask: a lost connection is noticed by the requests.
+        The caller must also send requests: only they notice a lost connection.
         """
         with contextlib.suppress(nats.errors.Error):
             return await self._client.listen(subject, handler)

@@ -27,7 +27,7 @@ class Credentials:
 
     Args:
         given: the text of a credentials file, or the path of one.
-        token_path: a file with the token; None if it is in `given`. Whoever renews the token writes it there.
+        token_path: a file with the token; None if it is in `given`. A renewed token is written there.
     """
 
     def __init__(self, given: str, token_path: str | None = None) -> None:

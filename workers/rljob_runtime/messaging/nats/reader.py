@@ -186,7 +186,7 @@ class OrderedReader:
         try:
             last, left = end_of_batch(await question.end)
         except Interrupted:
-            self._look_at = 0.0  # whoever was asked may have died
+            self._look_at = 0.0  # the server that was asked may have died
             raise
         found = await self._taken(self._in_order(question.messages, last))
         self._at_end = not left

@@ -168,7 +168,7 @@ class NatsStore:
     async def begin_at(self, channel: Channel, sequence: int) -> None:
         """Let the next message of a channel that holds none get this sequence, if it would get a lower one."""
         subject = f"STREAM.PURGE.{self._streams.stream(channel)}"
-        # A purge up to a sequence that was never given empties the stream, and goes on from there.
+        # A purge up to a sequence that was never given empties the stream, which continues from there.
         await self._connection.retried(lambda: self._connection.call(subject, {"seq": sequence}))
 
     # ------------------------------------------------------------------------------------- reading

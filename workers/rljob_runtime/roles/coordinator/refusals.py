@@ -25,8 +25,8 @@ from rljob_runtime.messaging.refusals import Refusals
 CLAIMS_AHEAD = 16
 """Claims of coordinators that a worker may know of and the ledger not.
 
-A server that loses the ledger's end loses a second of it, and a coordinator takes longer to start. Whoever tells of a
-newer coordinator ends this one, whose successor claims a newer epoch: one forged message may cost so many starts.
+A server that loses the ledger's end loses a second of it, and a coordinator takes longer to start. A worker that tells
+of a newer coordinator ends this one, whose successor claims a newer epoch: one forged message may cost so many starts.
 """
 
 

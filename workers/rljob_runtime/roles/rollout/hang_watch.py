@@ -1,9 +1,9 @@
-"""Whether an engine still generates: one that hangs sends heartbeats for ever, and never an answer.
+"""Decides whether an engine still generates: one that hangs sends heartbeats forever, and never a response.
 
 A prompt may make an engine wait for what never comes, or stop its process altogether. So the rollout says that it is
-alive only while its engine has nothing to generate, or has made a token since. Whoever watches the process ends it when
-it has said nothing for `spec.rollout.hangSeconds`; then the coordinator suspects what the engine held, as after any
-other death. The lease cannot find this: it ends when no heartbeat comes, and it must be short.
+alive only while its engine has nothing to generate, or has made a token since. The watching process ends it when it
+has said nothing for `spec.rollout.hangSeconds`; then the coordinator suspects what the engine held, as after any other
+death. The lease cannot find this: it ends when no heartbeat comes, and it must be short.
 """
 
 from __future__ import annotations

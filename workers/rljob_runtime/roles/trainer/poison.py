@@ -1,4 +1,4 @@
-"""What must never be committed: figures and weights that are not finite; and errors that name what they came from.
+"""Refuses to commit statistics and weights that are not finite, and names the trajectories that an error came from.
 
 The job ends with such an error. The next attempt of a trainer would get the same trajectories and the same weights, so
 that most of these errors would come again, until the attempts are used up, with less to read.

@@ -263,7 +263,7 @@ class Trainer:
         try:
             stats = checked(await asyncio.to_thread(self._backend.finish_step))
             stepped = time.monotonic()
-            # First: whoever finds the version must find what it was trained on.
+            # First: a reader that finds the version must find what it was trained on.
             await asyncio.to_thread(self._consumed_log.sync)
             proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed))
         except NotFinite as error:

@@ -58,7 +58,7 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale
 
 @lru_cache(maxsize=1)
 def _compiled() -> Any:
-    # Beyond its limit of recompilations, torch would go on without a kernel and hold all scores; so it raises an error.
+    # Beyond its limit of recompilations, torch would continue without a kernel and hold all scores; so it raises.
     return torch.compile(_in_blocks, dynamic=True, fullgraph=True)
 
 
