@@ -53,6 +53,13 @@ def test_a_drawing_has_the_layers_of_its_contract(name: str) -> None:
     assert drawn()[name] == enforced(LAYERED[name])
 
 
+def test_every_other_contract_is_listed() -> None:
+    rules = PAGE[PAGE.index("## Import rules") :]
+    listed = re.findall(r"^- (.+?)\.$", re.sub(r"\n  ", " ", rules), re.MULTILINE)
+    others = [contract["name"] for contract in LINTER["contracts"] if contract["type"] != "layers"]
+    assert [rule[0].lower() + rule[1:] for rule in listed] == others
+
+
 @pytest.mark.parametrize("name", [name for name, contract in LAYERED.items() if "containers" in contract])
 def test_a_layers_contract_admits_no_module_that_it_does_not_place(name: str) -> None:
     assert LAYERED[name].get("exhaustive") is True
