@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import logging
+import re
 import tomllib
 from asyncio import sslproto
 from collections.abc import Iterator
@@ -63,6 +64,11 @@ def test_methods_take_what_they_took() -> None:
     assert parameters(TcpTransport.connect) == ["self", "uri", "buffer_size", "connect_timeout"], lacks(
         "TcpTransport.connect(uri, buffer_size, connect_timeout)", "it is extended by larger buffers"
     )
+    connect_tls = ["self", "uri", "ssl_context", "buffer_size", "connect_timeout"]
+    assert parameters(TcpTransport.connect_tls) == connect_tls, lacks(
+        "TcpTransport.connect_tls(uri, ssl_context, buffer_size, connect_timeout)",
+        "it is replaced by a handshake that keeps the larger reads",
+    )
     assert parameters(TcpTransport.read) == ["self", "buffer_size"], lacks(
         "TcpTransport.read(buffer_size)", "it is extended by larger reads"
     )
@@ -82,6 +88,27 @@ async def test_objects_have_what_is_read_of_them() -> None:
     assert "_io_writer" in vars(TcpTransport()), lacks(
         "TcpTransport._io_writer", "its socket is set up and aborted"
     )
+    assert "_io_reader" in vars(TcpTransport()), lacks(
+        "TcpTransport._io_reader", "it is replaced after the TLS handshake"
+    )
+
+
+def test_the_docstring_lists_every_private_part_that_is_used() -> None:
+    """Attributes of nats-py's objects with a leading underscore that the module reads, sets or overrides."""
+    module = ast.parse(CLIENT.read_text(encoding="utf-8"))
+    theirs = {
+        name
+        for kind in (Client(), TcpTransport(), Subscription(Client(), id=7, subject="a"))
+        for name in dir(kind)
+        if name.startswith("_") and not name.startswith("__")
+    }
+    used = {
+        node.attr if isinstance(node, ast.Attribute) else node.name
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute | ast.AsyncFunctionDef | ast.FunctionDef)
+    }
+    listed = set(re.findall(r"`\w+\.(_\w+)`", ast.get_docstring(module) or ""))
+    assert used & theirs == listed
 
 
 async def test_a_connection_keeps_our_transport_and_parser(nats_server: EmbeddedServer) -> None:

@@ -14,6 +14,8 @@ The private parts, each with its use, and what the public way would cost:
   a time. `publish` costs a queue and four copies for each message, and reads stay at 32 KB.
 - `TcpTransport._io_writer`: the socket's buffers are set, and the socket of a server that no longer reads is closed.
   `close` leaves that socket open.
+- `TcpTransport._io_reader`: with `_io_writer`, it is replaced after the TLS handshake. nats-py's own takes 64 KB at
+  a time, and its protocol logs the end of each connection as a mistake.
 - `Client._flush_pending`: a subscription is sent before the first request that is answered on it. `flush` costs a round
   trip for each reader and queue that is opened.
 - `Subscription._id`: the server names a subscription by this number alone. There is no public way.
