@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import socket
 import subprocess
 import weakref
 from pathlib import Path
 from typing import Self
 
 from rljob_core.errors import StoreUnavailable
-from rljob_runtime.messaging.nats.server import (
-    SYNC_INTERVAL,
-    command,
-    hold_port,
-    read_ports,
-    render_config,
-)
+from rljob_runtime.messaging.nats.server import SYNC_INTERVAL, command, render_config
+
+
+def hold_port(port: int = 0) -> socket.socket:
+    """Reserve a port of the loopback interface: the system gives it to no other process while the socket is open.
+
+    nats-server can listen on it nevertheless, because it reuses addresses, also after it was killed. A port that is
+    merely free may be given to another process first, even to a client that tries to connect to it.
+
+    Args:
+        port: the number; 0 for any free one.
+
+    Raises:
+        OSError: another process listens on it.
+    """
+    held = socket.socket()
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", port))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def read_ports(ports_dir: Path, pid: int) -> str | None:
+    """The client URL that the server of process `pid` wrote once it listened; None before."""
+    try:
+        text = (ports_dir / f"nats-server_{pid}.ports").read_text()
+        urls = json.loads(text)["nats"]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return str(urls[0])
 
 
 def _spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import nats
+from e2e.harness.nats_server import hold_port
 from links import Link
 
-from rljob_runtime.messaging.nats.server import binary, hold_port, render_config
+from rljob_runtime.messaging.nats.server import binary, render_config
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,14 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
 from e2e.harness.fixtures import SharedControlPlane
+from e2e.harness.nats_server import hold_port
 from installation import MANIFESTS, Object, of_kind, rendered
 
 from rljob_core.ports import Channel
 from rljob_operator.nats.accounts import ACCOUNTS_FOLDER, secrets
 from rljob_operator.nats.credentials import JobKeys
 from rljob_operator.nats.permissions import Holder
-from rljob_runtime.messaging.nats.server import command, hold_port
+from rljob_runtime.messaging.nats.server import command
 
 CLUSTER = MANIFESTS / "overlays/nats-cluster"
 

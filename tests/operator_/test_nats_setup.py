@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from e2e.harness.kubectl import Kubectl
+from e2e.harness.nats_server import read_ports
 from installation import MANIFESTS, NAMESPACED, Object, kubeconfig_of, moved, of_kind, rendered
 from operators import until
 
@@ -37,7 +38,7 @@ from rljob_operator.nats.credentials import operator_credentials
 from rljob_operator.nats.setup import SetupError, set_up
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
-from rljob_runtime.messaging.nats.server import command, read_ports
+from rljob_runtime.messaging.nats.server import command
 
 SECRETS = (SEEDS_SECRET, SERVER_SECRET, ISSUER_SECRET, CERTIFICATE_SECRET, ROUTES_SECRET)
 

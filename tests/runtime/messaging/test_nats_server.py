@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from e2e.harness.nats_server import EmbeddedServer
+from e2e.harness.nats_server import EmbeddedServer, hold_port, read_ports
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
@@ -18,8 +18,6 @@ from rljob_runtime.messaging.nats.server import (
     MAX_PAYLOAD,
     binary,
     command,
-    hold_port,
-    read_ports,
     render_config,
 )
 from rljob_runtime.messaging.nats.store import NatsStore

