@@ -1,8 +1,8 @@
 """What the pages show of `rljob` is what the command does.
 
-Every block of every page that shows a `$ rljob …` command is run here and its output compared, unless a comment
-before it says who runs it, `<!-- tested by: tests/runs/test_custom.py -->`, or why nobody can,
-`<!-- not run: it needs a GPU -->`.
+Every `console` block of every page, and every other one that shows a `$ rljob …` command, is run here and its output
+compared, unless a comment before it says who runs it, `<!-- tested by: tests/runs/test_custom.py -->`, or why nobody
+can, `<!-- not run: it needs a GPU -->`. Only `rljob` is run here, so that a block of other commands needs the comment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page that shows `$ rljob …` commands, with the comment before it that says who runs them, if any."""
+    """A block of a page that shows commands, with the comment before it that says who runs them, if any."""
 
     page: Path
     mark: str | None
@@ -49,12 +49,12 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page in which a reader is shown what to type and what rljob answers."""
+    """The blocks of a page in which a reader is shown what to type, and what is answered."""
     found = []
     for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
         parts = re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]
         examples = tuple((command, shown) for command, _, shown in (part.partition("\n") for part in parts))
-        if any(command.split()[0] == "rljob" for command, _ in examples):
+        if block["language"] == "console" or any(command.split()[0] == "rljob" for command, _ in examples):
             found.append(Block(page, block["mark"], block["reason"], examples))
     return found
 
@@ -103,8 +103,7 @@ def test_a_page_shows_what_the_command_does(page: Path, reader: Path) -> None:
         if block.mark is not None:
             continue
         for command, shown in block.examples:
-            program, *arguments = shlex.split(command)
-            assert program == "rljob"
+            _, *arguments = shlex.split(command)
             ensure_run(arguments[0])
             result = CliRunner().invoke(app, arguments)
             assert result.exit_code == (2 if shown.startswith("error") else 0), (command, result.output)
@@ -114,6 +113,14 @@ def test_a_page_shows_what_the_command_does(page: Path, reader: Path) -> None:
 
 def test_pages_are_run() -> None:
     assert {name(page) for page in RUN_HERE} >= {"docs/api.md", "docs/audit.md", "docs/cli.md"}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.page.stem)
+def test_a_block_is_run_here_or_marked(block: Block) -> None:
+    assert block.examples, "a console block shows a command after `$ `"
+    if block.mark is None:
+        others = [command for command, _ in block.examples if command.split()[0] != "rljob"]
+        assert others == [], "only rljob is run here: write `<!-- tested by: … -->` or `<!-- not run: … -->`"
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.mark], ids=lambda block: block.page.stem)
