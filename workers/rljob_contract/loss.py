@@ -36,7 +36,7 @@ class LossSubject:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sequence:
+class _TrainedTokens:
     """The trained tokens of one trajectory: float64 [n] each."""
 
     old: Tensor
@@ -176,7 +176,7 @@ def no_ratio_makes_the_gradient_infinite(subject: LossSubject) -> None:
 
     for before, now in ((-2000.0, -0.1), (-0.1, -2000.0)):
         for advantage in (1.0, -1.0):
-            samples = [_Sequence(alike(n, now), alike(n, before), advantage) for n in (1, 5)]
+            samples = [_TrainedTokens(alike(n, now), alike(n, before), advantage) for n in (1, 5)]
             gradient = _gradient(subject, samples)
             value = _value(subject, _batch(samples), samples).detach()
             require(
@@ -189,25 +189,25 @@ def no_ratio_makes_the_gradient_infinite(subject: LossSubject) -> None:
 # ---------------------------------------------------------------------------------------------------- the tokens
 
 
-def _sequences() -> list[_Sequence]:
+def _sequences() -> list[_TrainedTokens]:
     """Sequences of 1 to 24 tokens, with advantages of both signs and ratios on both sides of any clip."""
     import torch
 
     random = torch.Generator().manual_seed(1)
 
-    def drawn(count: int, advantage: float) -> _Sequence:
+    def drawn(count: int, advantage: float) -> _TrainedTokens:
         old = -3 * torch.rand(count, generator=random, dtype=torch.float64) - 0.1
         # The ratios of each sequence lie around a number of its own, as if some were staler than others.
         stale = 0.4 * torch.randn(1, generator=random, dtype=torch.float64)
         noise = 0.5 * torch.randn(count, generator=random, dtype=torch.float64)
-        return _Sequence(old, old + stale + noise, advantage)
+        return _TrainedTokens(old, old + stale + noise, advantage)
 
     advantages = torch.randn(9, generator=random, dtype=torch.float64).tolist()
     lengths = (5, 1, 24, 3, 11, 2, 7, 16, 4)
     return [drawn(n, advantage) for n, advantage in zip(lengths, advantages, strict=True)]
 
 
-def _batch(samples: Sequence[_Sequence]) -> LossTokens:
+def _batch(samples: Sequence[_TrainedTokens]) -> LossTokens:
     import torch
 
     lengths = torch.tensor([len(each.old) for each in samples])
@@ -222,7 +222,7 @@ def _batch(samples: Sequence[_Sequence]) -> LossTokens:
     )
 
 
-def _value(subject: LossSubject, tokens: LossTokens, samples: Sequence[_Sequence]) -> Tensor:
+def _value(subject: LossSubject, tokens: LossTokens, samples: Sequence[_TrainedTokens]) -> Tensor:
     """The weighted sum of the tokens' losses."""
     import torch
 
@@ -231,7 +231,7 @@ def _value(subject: LossSubject, tokens: LossTokens, samples: Sequence[_Sequence
     return (torch.tensor(weights, dtype=torch.float64)[tokens.sequences] * found).sum()
 
 
-def _gradient(subject: LossSubject, samples: Sequence[_Sequence], *, divided: bool = False) -> Tensor:
+def _gradient(subject: LossSubject, samples: Sequence[_TrainedTokens], *, divided: bool = False) -> Tensor:
     """∂/∂log π of the sum over these sequences, or of the average."""
     import torch
 
@@ -244,7 +244,7 @@ def _gradient(subject: LossSubject, samples: Sequence[_Sequence], *, divided: bo
     return found
 
 
-def _totals(samples: Sequence[_Sequence]) -> StepTotals:
+def _totals(samples: Sequence[_TrainedTokens]) -> StepTotals:
     tokens = sum(len(each.old) for each in samples)
     return StepTotals(sequences=len(samples), tokens=tokens, max_tokens=_MAX_TOKENS)
 

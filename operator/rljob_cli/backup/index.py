@@ -21,11 +21,11 @@ UNFINISHED = "unfinished"
 _CHECKPOINT_PARTS = 4  # checkpoints/<key>/<digest>/<file>
 
 
-class _Part(BaseModel):
+class _IndexPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class StreamSegment(_Part):
+class StreamSegment(_IndexPart):
     """A file with messages of a stream, in order.
 
     Attributes:
@@ -39,7 +39,7 @@ class StreamSegment(_Part):
     last_id: str
 
 
-class StreamCopy(_Part):
+class StreamCopy(_IndexPart):
     """A stream's messages.
 
     Attributes:
@@ -53,7 +53,7 @@ class StreamCopy(_Part):
     segments: tuple[StreamSegment, ...]
 
 
-class Index(_Part):
+class Index(_IndexPart):
     """A whole backup.
 
     Attributes:

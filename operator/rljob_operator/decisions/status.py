@@ -44,7 +44,7 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _PhaseWithReason:
     phase: Phase
     reason: str
     message: str = ""
@@ -61,16 +61,18 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
     deadline = _deadline(observed)
     verdict = _finished(observed.status) or _user_error(observed)
     if verdict is None and attempt.complete:
-        verdict = _Verdict(Phase.SUCCEEDED, "TrainingComplete", f"all {_steps(observed)} steps are trained")
+        verdict = _PhaseWithReason(
+            Phase.SUCCEEDED, "TrainingComplete", f"all {_steps(observed)} steps are trained"
+        )
     if verdict is None and attempt.failed:
-        verdict = _Verdict(Phase.FAILED, attempt.failed, attempt.message)
+        verdict = _PhaseWithReason(Phase.FAILED, attempt.failed, attempt.message)
     if verdict is None and deadline is not None and observed.now >= deadline:
         limit = observed.job.spec.active_deadline_seconds
-        verdict = _Verdict(
+        verdict = _PhaseWithReason(
             Phase.FAILED, "DeadlineExceeded", f"it ran for longer than activeDeadlineSeconds, {limit}"
         )
     if verdict is None and observed.job.spec.suspend:
-        verdict = _Verdict(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
+        verdict = _PhaseWithReason(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
     if verdict is None:
         verdict = _progress(observed, attempt)
     running = verdict.phase is Phase.RUNNING
@@ -88,7 +90,7 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
 
 def rejected(observed: Observed, reason: str, message: str) -> Assessment:
     """The status of a job whose children cannot be rendered, or are refused, with its present spec."""
-    verdict = _finished(observed.status) or _Verdict(Phase.STALLED, reason, message)
+    verdict = _finished(observed.status) or _PhaseWithReason(Phase.STALLED, reason, message)
     return Assessment(verdict.phase, _status(observed, verdict, None, metrics_due=True))
 
 
@@ -111,18 +113,18 @@ def _steps(observed: Observed) -> int:
     return max(observed.job.spec.steps, trained)
 
 
-def _finished(status: RLJobStatus) -> _Verdict | None:
+def _finished(status: RLJobStatus) -> _PhaseWithReason | None:
     for phase in (Phase.SUCCEEDED, Phase.FAILED):
         found = condition(status, phase.value)
         if found is not None and found.status == "True":
-            return _Verdict(phase, found.reason, found.message)
+            return _PhaseWithReason(phase, found.reason, found.message)
     return None
 
 
-def _user_error(observed: Observed) -> _Verdict | None:
+def _user_error(observed: Observed) -> _PhaseWithReason | None:
     for pod in observed.pods:
         if pod.exit is not None and pod.exit.user_error is not None:
-            return _Verdict(Phase.FAILED, "UserError", f"{pod.role}: {pod.exit.user_error}")
+            return _PhaseWithReason(Phase.FAILED, "UserError", f"{pod.role}: {pod.exit.user_error}")
     return None
 
 
@@ -147,12 +149,12 @@ _WAITED_FOR = (Role.COORDINATOR, Role.ROLLOUT, Role.REWARD, Role.TRAINER)
 _ALL_NEEDED = {Role.COORDINATOR, Role.TRAINER}
 
 
-def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
+def _progress(observed: Observed, attempt: Attempt) -> _PhaseWithReason:
     """The verdict on a running job; the reason says what it waits for, or is `Training`."""
     if observed.outage is not None:
-        return _Verdict(Phase.RUNNING, observed.outage.reason, observed.outage.message)
+        return _PhaseWithReason(Phase.RUNNING, observed.outage.reason, observed.outage.message)
     if attempt.reason != "TrainerRunning":
-        return _Verdict(Phase.RUNNING, attempt.reason, attempt.message)
+        return _PhaseWithReason(Phase.RUNNING, attempt.reason, attempt.message)
     ready = dict.fromkeys(Role, 0)
     wanted = dict(ready)
     for deployed in observed.deployed:
@@ -170,8 +172,8 @@ def _progress(observed: Observed, attempt: Attempt) -> _Verdict:
         first = f"{waiting[0].value.capitalize()}NotReady"
         usual = first, f"{ready[waiting[0]]} of {wanted[waiting[0]]} ready"
         troubles = (found for role in waiting for found in _troubles(observed, role))
-        return _Verdict(Phase.RUNNING, *next(troubles, usual))
-    return _Verdict(Phase.RUNNING, "Training")
+        return _PhaseWithReason(Phase.RUNNING, *next(troubles, usual))
+    return _PhaseWithReason(Phase.RUNNING, "Training")
 
 
 def _troubles(observed: Observed, role: Role) -> Iterator[tuple[str, str]]:
@@ -191,7 +193,9 @@ def _as_wanted(observed: Observed) -> bool:
 # ---------------------------------------------------------------------------------------------- status
 
 
-def _status(observed: Observed, verdict: _Verdict, attempt: Attempt | None, metrics_due: bool) -> RLJobStatus:
+def _status(
+    observed: Observed, verdict: _PhaseWithReason, attempt: Attempt | None, metrics_due: bool
+) -> RLJobStatus:
     phase, reason, message = verdict.phase, verdict.reason, verdict.message
     ready = phase is Phase.RUNNING and reason == "Training"
     moving_reason, moving_message = reason, message

@@ -13,14 +13,14 @@ from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.cluster.port import Manifest
 
-_Key = tuple[object, ...]
+_ChildrenInputs = tuple[object, ...]
 
 
 class DesiredMemo:
     """The newest children of one job; the cluster's defaults must stay the same."""
 
     def __init__(self) -> None:
-        self._key: _Key = ()
+        self._key: _ChildrenInputs = ()
         self._made = b""
 
     def __call__(self, job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
@@ -37,7 +37,7 @@ class DesiredMemo:
         return made
 
 
-def _key(job: ResolvedJob, targets: Targets) -> _Key:
+def _key(job: ResolvedJob, targets: Targets) -> _ChildrenInputs:
     """Everything that the children depend on."""
     pools = sorted(
         (

@@ -50,7 +50,7 @@ OVERHEAD = _TABLE
 _INT = np.dtype("<i4")
 _FLOAT = np.dtype("<f4")
 _BYTE = np.dtype("u1")
-_Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_NonNegativeInt32 = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Version = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
 
@@ -71,7 +71,10 @@ class _Meta:
     finish: FinishReason
     engine: str
     sample: str
-    segments: Annotated[tuple[tuple[Source, _Count, _Count, _Count, _Count], ...], Field(max_length=SEGMENTS)]
+    segments: Annotated[
+        tuple[tuple[Source, _NonNegativeInt32, _NonNegativeInt32, _NonNegativeInt32, _NonNegativeInt32], ...],
+        Field(max_length=SEGMENTS),
+    ]
 
 
 _META = TypeAdapter(_Meta)

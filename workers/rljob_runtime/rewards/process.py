@@ -60,15 +60,15 @@ class _SentItems:
 
 
 @dataclass(frozen=True, slots=True)
-class _Data:
+class _ItemsWithRewards:
     items: ItemSource
     functions: list[NamedReward] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    training: _Data
-    held_out: _Data
+    training: _ItemsWithRewards
+    held_out: _ItemsWithRewards
     calls: Sequence[CallInProgress]
 
 
@@ -92,12 +92,12 @@ def load(setup: ScoringSetup, calls: Sequence[CallInProgress]) -> None:
     _loaded = _Loaded(training, held_out, calls)
 
 
-def _data(setup: ItemsSetup, functions: Sequence[str]) -> _Data:
+def _data(setup: ItemsSetup, functions: Sequence[str]) -> _ItemsWithRewards:
     if setup.generated is not None:
         items: ItemSource = open_items(setup.generated, setup.path)
     else:
         items = _SentItems(setup.first or {})
-    return _Data(items, resolve(functions, _Data(items)))
+    return _ItemsWithRewards(items, resolve(functions, _ItemsWithRewards(items)))
 
 
 def check() -> tuple[str, str] | None:
@@ -121,7 +121,7 @@ def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
     return outcomes
 
 
-def _score(data: _Data, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
+def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
     parts = dict[str, float]()
     try:
         item = data.items.item(job.prompt) if job.item is None else job.item

@@ -61,7 +61,7 @@ class _ServerLost(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Answer:
+class _PendingScore:
     request: bytes
     outcome: asyncio.Future[ScoringOutcome]
     suspect: bool = False
@@ -85,9 +85,9 @@ class Scorer:
         self._functions = config.spec.reward.functions
         self._start_seconds = 0.0
         self._numbers = itertools.count()
-        self._suspects = deque[tuple[int, _Answer]]()
-        self._waiting = deque[tuple[int, _Answer]]()
-        self._sent = dict[int, _Answer]()
+        self._suspects = deque[tuple[int, _PendingScore]]()
+        self._waiting = deque[tuple[int, _PendingScore]]()
+        self._sent = dict[int, _PendingScore]()
         self._wake = asyncio.Event()
         self._silence = asyncio.timeout(None)
         self._talk: asyncio.Task[None] | None = None
@@ -127,7 +127,7 @@ class Scorer:
                 error=f"RewardRaised: item {job.prompt} and its answer take {len(request)} bytes; at most "
                 f"{LARGEST_REQUEST} can be scored"
             )
-        answer = _Answer(frame(request), asyncio.get_running_loop().create_future())
+        answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future())
         self._waiting.append((number, answer))
         self._wake.set()
         return await answer.outcome
@@ -213,7 +213,7 @@ class Scorer:
                     await writer.drain()
                 await self._wake.wait()
 
-    def _next(self) -> list[tuple[int, _Answer]]:
+    def _next(self) -> list[tuple[int, _PendingScore]]:
         """The next answers to send: a suspect alone, or what waits."""
         if self._suspects:
             return [] if self._sent else [self._suspects.popleft()]

@@ -82,11 +82,11 @@ async def roll_back(
         Fenced: a coordinator of the job is running.
     """
     place = _Place(store, weights, checkpoints)
-    charge = await _Charge.take(config, store, instance)
-    recovery.restore(charge.planner.context, await read_stores(store, weights, charge.state.version))
-    chain = list(charge.state.chain)
-    await asyncio.to_thread(_check, weights, chain, version, with_newest=charge.ledger.is_empty)
-    return await _go_back(charge, place, version)
+    pending = await _PendingClaim.take(config, store, instance)
+    recovery.restore(pending.planner.context, await read_stores(store, weights, pending.state.version))
+    chain = list(pending.state.chain)
+    await asyncio.to_thread(_check, weights, chain, version, with_newest=pending.ledger.is_empty)
+    return await _go_back(pending, place, version)
 
 
 async def reopen(
@@ -118,8 +118,8 @@ async def reopen(
     end = (await Ledger(store, job=config.uid, instance=instance).replay()).finished
     if end is None or end.outcome != "Failed":
         return None
-    charge = await _Charge.take(config, store, instance)
-    done = await _go_back(charge, _Place(store, weights, checkpoints), charge.state.version)
+    pending = await _PendingClaim.take(config, store, instance)
+    done = await _go_back(pending, _Place(store, weights, checkpoints), pending.state.version)
     return Reopened(done.version, end.message)
 
 
@@ -141,7 +141,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Charge:
+class _PendingClaim:
     """The whole ledger as it was read, and the decision to claim the next epoch, which is still to be recorded."""
 
     ledger: Ledger
@@ -150,7 +150,7 @@ class _Charge:
     claim: Decision
 
     @classmethod
-    async def take(cls, config: JobConfig, store: MessageStore, instance: str) -> _Charge:
+    async def take(cls, config: JobConfig, store: MessageStore, instance: str) -> _PendingClaim:
         ledger = Ledger(store, job=config.uid, instance=instance)
         state = VersionedState()
         await ledger.replay(state)
@@ -158,16 +158,16 @@ class _Charge:
         return cls(ledger, planner, state, planner.start(instance, asyncio.get_running_loop().time()))
 
 
-async def _go_back(charge: _Charge, place: _Place, version: int) -> RolledBack:
+async def _go_back(pending: _PendingClaim, place: _Place, version: int) -> RolledBack:
     """Claim the epoch and revoke what came after the version."""
-    state, chain = charge.state, list(charge.state.chain)
+    state, chain = pending.state, list(pending.state.chain)
     checkpoint = await asyncio.to_thread(_newest_checkpoint, state, place.checkpoints, version)
-    rollback.revoke(charge.planner.context, version, chain=chain, checkpoint=checkpoint)
-    decision = charge.planner.context.flush_decision()
-    await charge.ledger.claim(state.writer, charge.claim.records)
+    rollback.revoke(pending.planner.context, version, chain=chain, checkpoint=checkpoint)
+    decision = pending.planner.context.flush_decision()
+    await pending.ledger.claim(state.writer, pending.claim.records)
     # Before the record: if the process dies in between, the same command can be run again.
     await asyncio.to_thread(_delete_after, place.weights, place.checkpoints, version)
-    await charge.ledger.append(state.writer, decision.records)
+    await pending.ledger.append(state.writer, decision.records)
     # An event that nobody has acknowledged may be the one that ended the job: the next coordinator must not see it.
     await place.store.purge(Channel.EVENTS, ">")
     for action in decision.actions:

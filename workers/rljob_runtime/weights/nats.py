@@ -48,7 +48,7 @@ def open_messages(storage: JobStorage) -> MessageTransport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
+class _ChunkIndex:
     """Where a version's chunks are: the first line of its manifest's message.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Index:
     ranges: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, sequences: list[int], size: int) -> _Index:
+    def of(cls, sequences: list[int], size: int) -> _ChunkIndex:
         ranges: list[tuple[int, int]] = []
         for sequence in sequences:
             if ranges and ranges[-1][1] == sequence - 1:
@@ -70,7 +70,7 @@ class _Index:
         return cls(size, ranges)
 
     @classmethod
-    def decode(cls, line: bytes, key: str) -> _Index:
+    def decode(cls, line: bytes, key: str) -> _ChunkIndex:
         try:
             found = json.loads(line)
             index = cls(int(found["size"]), [(int(first), int(last)) for first, last in found["chunks"]])
@@ -148,7 +148,7 @@ class MessageTransport:
         finally:
             parts.close()
 
-    def _fetches(self, index: _Index, key: str) -> Iterator[Callable[[], Future[Part]]]:
+    def _fetches(self, index: _ChunkIndex, key: str) -> Iterator[Callable[[], Future[Part]]]:
         store = self._store
 
         async def fetch(sequence: int) -> Part:
@@ -167,7 +167,7 @@ class MessageTransport:
         found = self._stored(key)
         return None if found is None else found[1]
 
-    def _stored(self, key: str) -> tuple[_Index, bytes] | None:
+    def _stored(self, key: str) -> tuple[_ChunkIndex, bytes] | None:
         """Where a version's chunks are, and its manifest; None if it has no manifest."""
         message = self._loop.run(self._store.last(Channel.WEIGHTS, f"{_MANIFEST}.{key}"))
         if message is None:
@@ -182,7 +182,7 @@ class MessageTransport:
             raise WeightsRejected(f"a part of the manifest of {key} is missing")
         data = b"".join(part.data for part in [*parts, message] if part is not None)
         line, _, manifest = data.partition(b"\n")
-        return _Index.decode(line, key), manifest
+        return _ChunkIndex.decode(line, key), manifest
 
     def listing(self) -> dict[str, bool]:
         """Return the keys of all manifests, and whether their tensors exist."""
@@ -238,7 +238,7 @@ class MessageWriter:
         if self._rest:
             self._flush()
         self._settle(0)
-        data = _Index.of(self._sequences, self._size).encode() + b"\n" + manifest
+        data = _ChunkIndex.of(self._sequences, self._size).encode() + b"\n" + manifest
         pieces = [data[i : i + self._chunk_bytes] for i in range(0, len(data), self._chunk_bytes)]
         publish = partial(self._store.publish, Channel.WEIGHTS)
         parts = [self._loop.run(publish(f"{_PART}.{self._key}", piece)) for piece in pieces[:-1]]

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from rljob_runtime.engines.emulated.devices import DEVICES, DeviceName
 from rljob_runtime.engines.options import EngineOptions
 
-_Seconds = Annotated[float, Field(ge=0, strict=False, allow_inf_nan=False)]
+_NonNegativeSeconds = Annotated[float, Field(ge=0, strict=False, allow_inf_nan=False)]
 _Factor = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
@@ -58,11 +58,11 @@ class EmulatedEngineOptions(EngineOptions):
     `stepSecondsPerContextToken` and `kvTokens`; they are a roofline from data sheets for an 8B model."""
     step_seconds: Annotated[float, Field(gt=0, strict=False)] = 0.01
     """Duration of a decode step."""
-    step_seconds_per_slot: _Seconds = 0.0
+    step_seconds_per_slot: _NonNegativeSeconds = 0.0
     """What each running trajectory adds to the duration of a step."""
-    step_seconds_per_context_token: _Seconds = 0.0
+    step_seconds_per_context_token: _NonNegativeSeconds = 0.0
     """What each token in the contexts of the running trajectories adds to the duration of a step."""
-    prefill_seconds_per_token: _Seconds = 0.0
+    prefill_seconds_per_token: _NonNegativeSeconds = 0.0
     """What each token of a trajectory's context adds to the step in which the trajectory joins: prompt and inherited
     tokens, and all tokens again after a preemption."""
     kv_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -72,7 +72,7 @@ class EmulatedEngineOptions(EngineOptions):
     prefix_caching: bool = True
     """Whether a prompt that several running trajectories share is held, and computed, once. Without `kvTokens` and
     `prefillSecondsPerToken` this makes no difference."""
-    swap_seconds: _Seconds = 0.0
+    swap_seconds: _NonNegativeSeconds = 0.0
     """How long the engine stands still for new weights."""
     recompute_cache: bool = True
     """Whether `inflight: Update` computes the caches of running trajectories again, in the first step under the new

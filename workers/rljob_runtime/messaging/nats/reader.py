@@ -84,7 +84,7 @@ async def read_in_order(
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _LastRead:
     """The newest message that was read, and the newest time at which any was stored, as `_time_of` gives it."""
 
     sequence: int
@@ -119,7 +119,7 @@ class OrderedReader:
         self._subject = subject
         self._filter = {} if all_subjects else {"next_by_subj": subject}
         self._first = self._next = max(start, 1)
-        self._seen: _Seen | None = None
+        self._seen: _LastRead | None = None
         self._generation = 0
         self._look_at = 0.0
         self._at_end = False
@@ -236,7 +236,7 @@ class OrderedReader:
             # The server's clock may have been set back.
             newest = max(_time_of(message) for message, _ in messages)
             message, sequence = messages[-1]
-            self._seen = _Seen(sequence, _identity(message), max(newest, seen.time) if seen else newest)
+            self._seen = _LastRead(sequence, _identity(message), max(newest, seen.time) if seen else newest)
         if self._seen:
             self._next = self._seen.sequence + 1
         return messages

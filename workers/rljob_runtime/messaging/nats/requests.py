@@ -21,7 +21,7 @@ Send = Callable[[str, bytes, Mapping[str, str] | None, str], None]
 
 
 @dataclass(slots=True)
-class _Request:
+class _PendingRequest:
     answer: asyncio.Future[Received]
     seconds: float
     deadline: float
@@ -68,7 +68,7 @@ class PendingRequests:
         self._seconds = seconds
         self._send = send
         self._count = 0
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, _PendingRequest] = {}
         self._sweeping = False
 
     def add(
@@ -97,7 +97,9 @@ class PendingRequests:
         now, answer = loop.time(), loop.create_future()
         due = now + _REPEAT_SECONDS if repeated else math.inf
         seconds = self._seconds if seconds is None else seconds
-        self._requests[token] = _Request(answer, seconds, now + seconds, due, subject, data, headers, batch)
+        self._requests[token] = _PendingRequest(
+            answer, seconds, now + seconds, due, subject, data, headers, batch
+        )
         if not self._sweeping:
             self._sweep()
         try:
