@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from e2e.harness.build import build
 from e2e.harness.errors import HarnessError
@@ -21,10 +20,9 @@ from e2e.harness.go_modules import KUBERNETES, KWOK
 
 from bench import results
 from bench.control_plane import phases, table
+from bench.control_plane.measure import Measurements
 from bench.control_plane.process import OperatorProcess
 from bench.control_plane.world import CONTROLLER_FLAGS, World, cores
-
-Figures = dict[str, Any]
 
 #: How often an old job changes while others are created.
 _CHANGE_SECONDS = 1.0
@@ -56,7 +54,7 @@ class Bench:
     def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
         self._arguments = arguments
         self._folder = folder
-        self.results: Figures = {
+        self.results: Measurements = {
             "cores": cores(),
             "load_before": os.getloadavg(),
             "controller_flags": CONTROLLER_FLAGS,
@@ -107,7 +105,7 @@ class Bench:
     def _world(self, name: str) -> World:
         return World(self._folder / name, nodes=self._arguments.nodes)
 
-    def _found(self, phase: str, title: str, found: Figures) -> None:
+    def _found(self, phase: str, title: str, found: Measurements) -> None:
         self.results[phase] = found
         table.show(title, table.rows(phase, found))
 

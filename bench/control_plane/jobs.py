@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from rljob_core.spec import API_VERSION
-
-Manifest = dict[str, Any]
+from rljob_operator.cluster.port import Manifest
 
 NAMESPACE = "bench"
 PODS = 10

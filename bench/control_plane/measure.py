@@ -10,6 +10,9 @@ from bench.control_plane.audit import Request
 from bench.control_plane.process import OperatorProcess
 from bench.control_plane.world import World, cores
 
+Measurements = dict[str, Any]
+"""What was measured, by name: numbers, or for one name several."""
+
 
 class Stretch:
     """A stretch from its construction until `end`."""
@@ -22,7 +25,7 @@ class Stretch:
         self._reconciles = operator.reconciles()
         self.began = time.time()
 
-    def end(self) -> tuple[dict[str, Any], list[Request]]:
+    def end(self) -> tuple[Measurements, list[Request]]:
         """Its figures, and the requests that were made during it."""
         seconds = time.time() - self.began
         spent = {name: total - self._spent[name] for name, total in self._cpu().items()}

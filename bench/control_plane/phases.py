@@ -14,13 +14,11 @@ from typing import Any
 
 from bench.control_plane import jobs
 from bench.control_plane.audit import Request
-from bench.control_plane.measure import Stretch, percentile, summary
+from bench.control_plane.measure import Measurements, Stretch, percentile, summary
 from bench.control_plane.process import OperatorProcess
 from bench.control_plane.world import World
 from rljob_operator.cluster.kube.errors import ApiError
-from rljob_operator.cluster.port import Ref
-
-Figures = dict[str, Any]
+from rljob_operator.cluster.port import Manifest, Ref
 
 _STUCK_SECONDS = 600.0
 _SAY_SECONDS = 10.0
@@ -34,7 +32,7 @@ class Stuck(Exception):
 # ---------------------------------------------------------------------------------------------- start
 
 
-async def start(world: World, *, rounds: int = 3) -> Figures:
+async def start(world: World, *, rounds: int = 3) -> Measurements:
     """Heavy modules that the import loads; seconds from the start of a process to its first reconcile."""
     code = f"import sys, rljob_operator.main; print([m for m in {_HEAVY!r} if m in sys.modules])"
     began = time.perf_counter()
@@ -63,7 +61,7 @@ async def start(world: World, *, rounds: int = 3) -> Figures:
 
 async def create(
     world: World, operator: OperatorProcess, numbers: Sequence[int], say: Callable[[str], None]
-) -> Figures:
+) -> Measurements:
     """Create many jobs by one `kubectl create`, and wait until all are at rest."""
     manifests = [jobs.manifest(number) for number in numbers]
     file = world.folder / "jobs.json"
@@ -132,7 +130,7 @@ async def change(
     rate: float,
     every: float,
     say: Callable[[str], None],
-) -> Figures:
+) -> Measurements:
     """Change one old job after another, while new ones are created at `rate` a second."""
     stretch = Stretch(world, operator)
     tasks: list[asyncio.Task[Any]] = []
@@ -187,7 +185,7 @@ def _answered(requests: Iterable[Request], job: str) -> float:
 
 async def idle(
     world: World, operator: OperatorProcess, *, seconds: float, say: Callable[[str], None]
-) -> Figures:
+) -> Measurements:
     """Requests, CPU and memory while nothing changes."""
     await _quiet(world)
     say(f"idle for {seconds:.0f} s")
@@ -212,7 +210,7 @@ async def _quiet(world: World, *, seconds: float = 15.0) -> None:
             last = time.monotonic()
 
 
-async def restart(world: World, operator: OperatorProcess, count: int) -> Figures:
+async def restart(world: World, operator: OperatorProcess, count: int) -> Measurements:
     """Restart the operator beside `count` jobs that need no change."""
     operator.stop()
     world.audit.read()
@@ -242,11 +240,11 @@ async def restart(world: World, operator: OperatorProcess, count: int) -> Figure
 
 async def until_at_rest(
     world: World, operator: OperatorProcess, wanted: Sequence[str], *, say: Callable[[str], None]
-) -> list[jobs.Manifest]:
+) -> list[Manifest]:
     """Wait until all jobs of these names are at rest; returns them."""
     names = set(wanted)
     began = said = moved = time.monotonic()
-    listed: list[jobs.Manifest] = []
+    listed: list[Manifest] = []
     states: dict[str, str] = {}
     while True:
         with suppress(ApiError):  # a loaded API server may ask to come again

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-Figures = dict[str, Any]
+from bench.control_plane.measure import Measurements
 
 #: KubeRay (August 2026), 100 RayClusters of 10 workers until all 1,000 pods run, on such a machine.
 KUBERAY = {"seconds": 33.0, "create": 17.0, "megabytes": 84.0, "cpu_seconds": 5.0, "idle_writes": 0.0}
@@ -29,7 +28,7 @@ class Row:
         return self.limit is not None and self.value > self.limit
 
 
-def rows(phase: str, found: Figures) -> list[Row]:
+def rows(phase: str, found: Measurements) -> list[Row]:
     """The rows of a phase."""
     return {"start": _start, "small": _small, "scale": _scale, "change": _change, "idle": _idle, "restart": _restart}[
         phase
@@ -46,7 +45,7 @@ def show(title: str, lines: Iterable[Row]) -> None:
         print(f"  {row.what:<50}{row.value:>12,.4g}  {row.unit:<8}{limit:>9}{peer:>9}{verdict}", flush=True)
 
 
-def _start(found: Figures) -> list[Row]:
+def _start(found: Measurements) -> list[Row]:
     return [
         Row("import of the operator", found["import_seconds"]),
         Row("torch, vllm … that it loads", len(found["heavy_modules"]), "", 0),
@@ -54,7 +53,7 @@ def _start(found: Figures) -> list[Row]:
     ]
 
 
-def _small(found: Figures) -> list[Row]:
+def _small(found: Measurements) -> list[Row]:
     idle = found["idle"]
     same = found["jobs"] == 100
     peer = {name: value if same else None for name, value in KUBERAY.items()}
@@ -68,7 +67,7 @@ def _small(found: Figures) -> list[Row]:
     ]  # fmt: skip
 
 
-def _scale(found: Figures) -> list[Row]:
+def _scale(found: Measurements) -> list[Row]:
     return [
         Row(_WHOLE, found["seconds"]),
         Row("kubectl create alone", found["kubectl_create_seconds"]),
@@ -78,7 +77,7 @@ def _scale(found: Figures) -> list[Row]:
     ]
 
 
-def _shared(found: Figures) -> list[Row]:
+def _shared(found: Measurements) -> list[Row]:
     return [
         Row("jobs per second", found["jobs_per_second"], "/s"),
         Row("create → children applied, median", found["create_to_children"]["median"]),
@@ -93,12 +92,12 @@ def _shared(found: Figures) -> list[Row]:
     ]
 
 
-def _cores(found: Figures) -> list[Row]:
+def _cores(found: Measurements) -> list[Row]:
     all_of = {**found["cores_of"], "others": found["cores_of_others"]}
     return [Row(f"cores of {found['cores']}: {name}", used, "") for name, used in all_of.items()]
 
 
-def _change(found: Figures) -> list[Row]:
+def _change(found: Measurements) -> list[Row]:
     return [
         Row("jobs created meanwhile", found["created_per_second"], "/s"),
         Row("change → reconciled, median", found["change_to_reconciled"]["median"]),
@@ -109,7 +108,7 @@ def _change(found: Figures) -> list[Row]:
     ]
 
 
-def _idle(found: Figures) -> list[Row]:
+def _idle(found: Measurements) -> list[Row]:
     return [
         Row("API requests per minute", found["requests_per_minute"], ""),
         Row("API writes per minute", found["writes_per_minute"], "", 0),
@@ -118,7 +117,7 @@ def _idle(found: Figures) -> list[Row]:
     ]
 
 
-def _restart(found: Figures) -> list[Row]:
+def _restart(found: Measurements) -> list[Row]:
     return [
         Row("process start → ready", found["ready_seconds"]),
         Row("process start → all jobs reconciled", found["all_reconciled_seconds"]),

@@ -24,7 +24,7 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.daemon import Daemon
 from e2e.harness.errors import ClusterError, NotAvailableError
 from e2e.harness.images import node_images
-from e2e.harness.kubectl import Kubectl, Manifest
+from e2e.harness.kubectl import Kubectl, KubernetesObject
 from e2e.harness.network import MAX_NODES, Network
 from e2e.harness.node import Node, NodeSpec, status_patch
 from e2e.harness.node_files import cni_programs
@@ -202,7 +202,7 @@ def requirements(folder: Path) -> Binaries:
     return binaries
 
 
-def _dns_permissions() -> list[Manifest]:
+def _dns_permissions() -> list[KubernetesObject]:
     rbac = "rbac.authorization.k8s.io"
     rules = [
         {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},

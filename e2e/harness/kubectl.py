@@ -11,7 +11,7 @@ from typing import Any
 
 from e2e.harness.errors import ClusterError
 
-Manifest = Mapping[str, Any]
+KubernetesObject = Mapping[str, Any]
 
 
 class Kubectl:
@@ -45,7 +45,7 @@ class Kubectl:
         """`get` and the like, parsed."""
         return json.loads(self(*arguments, "--output=json"))
 
-    def apply(self, manifests: Manifest | Iterable[Manifest]) -> None:
+    def apply(self, manifests: KubernetesObject | Iterable[KubernetesObject]) -> None:
         """Server-side apply; conflicts with another owner of a field are errors."""
         items = [manifests] if isinstance(manifests, Mapping) else list(manifests)
         document = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})

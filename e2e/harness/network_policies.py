@@ -16,18 +16,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from e2e.harness.cluster import Cluster
 from e2e.harness.errors import ClusterError
-
-Manifest = Mapping[str, Any]
+from e2e.harness.kubectl import KubernetesObject
 
 CHAIN = "POLICIES"
 _DIRECTIONS = (("Egress", "-s", "-d", "to"), ("Ingress", "-d", "-s", "from"))
 
 
-def render(policies: Sequence[Manifest], pods: Sequence[Manifest], namespaces: Sequence[Manifest]) -> str:
+def render(
+    policies: Sequence[KubernetesObject],
+    pods: Sequence[KubernetesObject],
+    namespaces: Sequence[KubernetesObject],
+) -> str:
     """Input of `iptables-restore --noflush`: the chain `POLICIES`, and one for each pod and direction that is limited.
 
     Raises:
@@ -57,7 +59,7 @@ def render(policies: Sequence[Manifest], pods: Sequence[Manifest], namespaces: S
     return "\n".join(["*filter", *(f":{chain} - [0:0]" for chain in chains), *rules, "COMMIT", ""])
 
 
-def _address(pod: Manifest) -> str:
+def _address(pod: KubernetesObject) -> str:
     """Its own, or nothing if it has none."""
     status = pod.get("status", {})
     if pod["spec"].get("hostNetwork") or status.get("phase") in {"Succeeded", "Failed"}:
@@ -65,7 +67,7 @@ def _address(pod: Manifest) -> str:
     return str(status.get("podIP", ""))
 
 
-def _limits(policy: Manifest, pod: Manifest, direction: str) -> bool:
+def _limits(policy: KubernetesObject, pod: KubernetesObject, direction: str) -> bool:
     spec = policy["spec"]
     default = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
     return (
@@ -75,13 +77,13 @@ def _limits(policy: Manifest, pod: Manifest, direction: str) -> bool:
     )
 
 
-def _selected(selector: Manifest, labels: Mapping[str, str]) -> bool:
+def _selected(selector: KubernetesObject, labels: Mapping[str, str]) -> bool:
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
         _holds(each, labels) for each in selector.get("matchExpressions", [])
     )
 
 
-def _holds(expression: Manifest, labels: Mapping[str, str]) -> bool:
+def _holds(expression: KubernetesObject, labels: Mapping[str, str]) -> bool:
     key, values = expression["key"], expression.get("values", [])
     match expression["operator"]:
         case "In":
@@ -95,9 +97,9 @@ def _holds(expression: Manifest, labels: Mapping[str, str]) -> bool:
 
 
 def _addresses(
-    peers: Sequence[Manifest] | None,
-    policy: Manifest,
-    pods: Sequence[Manifest],
+    peers: Sequence[KubernetesObject] | None,
+    policy: KubernetesObject,
+    pods: Sequence[KubernetesObject],
     places: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
     """Addresses and ranges that any of the peers is; an empty one stands for all of them."""
@@ -123,7 +125,7 @@ def _addresses(
                 yield _address(pod)
 
 
-def _ports(rule: Manifest) -> Iterator[str]:
+def _ports(rule: KubernetesObject) -> Iterator[str]:
     """Matches of the ports that a rule allows; an empty one stands for all of them."""
     if not rule.get("ports"):
         yield ""
@@ -149,7 +151,7 @@ def enforced(cluster: Cluster, *, every_seconds: float = 1.0) -> Iterator[None]:
 
     def refresh() -> None:
         nonlocal last
-        found: dict[str, list[Manifest]] = {"NetworkPolicy": [], "Pod": [], "Namespace": []}
+        found: dict[str, list[KubernetesObject]] = {"NetworkPolicy": [], "Pod": [], "Namespace": []}
         asked = cluster.kubectl.json("get", "networkpolicies,pods,namespaces", "--all-namespaces")
         for item in asked["items"]:
             found[item["kind"]].append(item)

@@ -249,10 +249,6 @@ def test_a_job_whose_newest_version_is_gone_is_not_backed_up(folder: RunFolder, 
 # ------------------------------------------------------------------------------------ the place of the backup
 
 
-class Stopped(Exception):
-    pass
-
-
 class FailingPlace(FolderPlace):
     """Takes so many files, and no more."""
 

@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
+PRODUCT = ("operator", "workers")
+BESIDE = ("tests", "bench", "e2e")
+TAKEN = {
+    "EmulatedOptions",
+    "Figures",
+    "Manifest",
+    "Progress",
+    "Refused",
+    "Stopped",
+    "Stream",
+    "TorchOptions",
+}
+"""Names that stood for several things; beside the product, none of them is given to anything."""
 
 
 def named(module: ast.Module) -> Iterator[str]:
@@ -28,11 +41,23 @@ def named(module: ast.Module) -> Iterator[str]:
                     yield word
 
 
-def test_no_name_stands_for_two_things() -> None:
-    places: dict[str, list[str]] = defaultdict(list)
-    for folder in ("operator", "workers"):
+def places(folders: Iterable[str]) -> dict[str, list[str]]:
+    """The files that define each name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for folder in folders:
         for file in (CHECKOUT / folder).rglob("*.py"):
             for name in named(ast.parse(file.read_text(encoding="utf-8"))):
-                places[name].append(str(file.relative_to(CHECKOUT)))
-    assert len(places) > 300
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+                found[name].append(str(file.relative_to(CHECKOUT)))
+    return found
+
+
+def test_no_name_stands_for_two_things() -> None:
+    product = places(PRODUCT)
+    assert len(product) > 300
+    assert {name: files for name, files in product.items() if len(files) > 1} == {}
+
+
+def test_tests_give_no_taken_name_to_anything_else() -> None:
+    beside = places(BESIDE)
+    assert len(beside) > 100
+    assert {name: files for name, files in beside.items() if name in TAKEN} == {}

@@ -17,7 +17,7 @@ Object = dict[str, Any]
 ROOT = "/apis/rljob.dev/v1alpha1/namespaces"
 
 
-class Refused(Exception):
+class ApiRefusal(Exception):
     """The API server's answer.
 
     Attributes:
@@ -99,5 +99,5 @@ class StrictApi:
         answer: Object = json.loads(response.read())
         self._connection.close()  # the server closes one that rests for a while; the next question opens another
         if response.status >= 400:
-            raise Refused(answer)
+            raise ApiRefusal(answer)
         return answer

@@ -21,7 +21,7 @@ from e2e.harness.kubectl import Kubectl
 from e2e.harness.namespaces import own_namespace
 from example_job import MANIFEST, write_model
 from invocation import claimed, refused, rljob
-from strict_api import Refused, StrictApi
+from strict_api import ApiRefusal, StrictApi
 
 from rljob_cli.manifest.load import InvalidManifest, load_job
 from rljob_core.errors import SpecError
@@ -400,7 +400,7 @@ def assert_refused(reasons: list[tuple[str, str]], place: str, words: str) -> No
 
 @pytest.mark.parametrize("wrong", MANIFESTS, ids=lambda wrong: wrong.name)
 def test_the_api_server_refuses(wrong: Case, api: StrictApi) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ApiRefusal) as refusal:
         api.create(changed(MANIFEST, wrong.changes))
     assert_refused(refusal.value.reasons, wrong.field, wrong.reason.server)
 
@@ -427,7 +427,7 @@ def test_both_accept(changes: Object, api: StrictApi, folder: Path) -> None:
 
 def test_labels_are_text_to_both(api: StrictApi, folder: Path) -> None:
     manifest = changed(MANIFEST, {"metadata.labels": {"team": 1}})
-    with pytest.raises(Refused, match=r"number into Go struct field ObjectMeta\.labels of type string"):
+    with pytest.raises(ApiRefusal, match=r"number into Go struct field ObjectMeta\.labels of type string"):
         api.create(manifest)
     (error,) = refused(write(folder, manifest))
     assert error.startswith('metadata.labels.team: text is needed, not 1: write "1"')
@@ -459,7 +459,7 @@ def test_any_value_of_any_field_is_refused_by_both_or_by_none(
         places = [set[str](), set[str]()]
         try:
             api.create(manifest)
-        except Refused as refusal:
+        except ApiRefusal as refusal:
             places[0] = {place for place, _ in refusal.reasons} - {"", "<nil>"}
         try:
             load_job(write(folder, manifest))
@@ -589,7 +589,7 @@ MAY_CHANGE: list[Object] = [
 def test_the_api_server_keeps(change: Change, api: StrictApi, request: pytest.FixtureRequest) -> None:
     before = {"metadata.name": f"kept-{CHANGES.index(change)}", **change.before}
     stored = api.create(changed(MANIFEST, before), dry_run=False)
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ApiRefusal) as refusal:
         api.replace(changed(stored, {change.path: change.value}))
     words = f"is immutable, because {change.because}: change it back, or {change.instead}"
     assert_refused(refusal.value.reasons, change.path, words)
@@ -632,7 +632,7 @@ def test_credentials_that_were_revoked_stay_so(fewer: Any, api: StrictApi) -> No
     path = "spec.nats.credentialsGeneration"
     name = f"revoked-{'absent' if fewer is ABSENT else fewer}"
     stored = api.create(changed(MANIFEST, {"metadata.name": name, path: 2}), dry_run=False)
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ApiRefusal) as refusal:
         api.replace(changed(stored, {path: fewer}))
     assert_refused(
         refusal.value.reasons, path, "never becomes smaller, because credentials that were revoked"
@@ -643,7 +643,7 @@ def test_mode_and_bound_are_patched_together(api: StrictApi, folder: Path) -> No
     manifest = changed(MANIFEST, {"metadata.name": "patched", "spec.pipeline.maxStaleness": 2})
     api.create(manifest, dry_run=False)
     words = "remove it, or set mode to BoundedAsync"
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ApiRefusal) as refusal:
         api.patch("RLJob", "patched", {"spec": {"pipeline": {"mode": "Streaming"}}})
     assert_refused(refusal.value.reasons, "spec.pipeline.maxStaleness", words)
     (error,) = refused(write(folder, manifest), "--set", "spec.pipeline.mode=Streaming")
@@ -675,7 +675,7 @@ def test_a_pool_is_refused(path: str, value: Any, words: str, api: StrictApi) ->
     assert RolloutPool.model_validate(POOL)
     pool = changed(POOL, {"metadata.name": f"sums-{path.rpartition('.')[2]}"})
     stored = api.create(pool, dry_run=False)
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ApiRefusal) as refusal:
         api.replace(changed(stored, {path: value}))
     assert_refused(refusal.value.reasons, path, words)
 
