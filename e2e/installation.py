@@ -89,7 +89,7 @@ def install(
 
 
 def worker_template(python: Environment) -> dict[str, Any]:
-    """What the site lays under every job's pods: the environment in place of the worker's image."""
+    """What the cluster's defaults put under every job's pods: the environment in place of the worker's image."""
     container = {
         "workingDir": str(EXAMPLES),  # the worker's image has the example's model in its own
         "env": _variables(python),

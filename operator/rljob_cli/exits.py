@@ -60,7 +60,7 @@ def exit_codes() -> Iterator[None]:
 
 
 @contextmanager
-def naming(folder: Path) -> Iterator[None]:
+def name_folder_in_errors(folder: Path) -> Iterator[None]:
     """Let an OSError of a write to a file that is open, which names none, name the folder that was written to."""
     try:
         yield

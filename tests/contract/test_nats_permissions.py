@@ -56,7 +56,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
 
 
-class Site:
+class NatsInstallation:
     """A server that asks for credentials, and who connects to it."""
 
     def __init__(self, folder: Path, seeds: Seeds = SEEDS) -> None:
@@ -127,22 +127,22 @@ class Site:
 
 
 job_of = partial(cluster_jobs.job_of, name="roles")
-"""The job of the site's streams."""
+"""The job of the installation's streams."""
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory):
-    site = Site(tmp_path_factory.mktemp("nats"))
-    asyncio.run(site.server.start())
-    yield site
-    asyncio.run(site.server.kill())
+def installation(tmp_path_factory: pytest.TempPathFactory):
+    installation = NatsInstallation(tmp_path_factory.mktemp("nats"))
+    asyncio.run(installation.server.start())
+    yield installation
+    asyncio.run(installation.server.kill())
 
 
 @pytest.fixture
-async def uid(site: Site) -> str:
+async def uid(installation: NatsInstallation) -> str:
     """A job whose streams are there."""
     uid = uuid4().hex
-    await site.create(uid)
+    await installation.create(uid)
     return uid
 
 
@@ -244,7 +244,7 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 @pytest.fixture
-async def filled(site: Site, uid: str) -> str:
+async def filled(installation: NatsInstallation, uid: str) -> str:
     """A job with something in each stream."""
     for holder, names in {
         Holder.COORDINATOR: ["write ledger", "write versions", "write metrics", "signal coordinator"],
@@ -252,16 +252,18 @@ async def filled(site: Site, uid: str) -> str:
         Holder.REWARD: ["write rewards"],
         Holder.TRAINER: ["write weights"],
     }.items():
-        async with site.opened(holder, uid) as store:
+        async with installation.opened(holder, uid) as store:
             for name in names:
                 await operations(store)[name]()
     return uid
 
 
 @pytest.mark.parametrize("holder", ALLOWED)
-async def test_a_role_can_do_what_it_needs_and_nothing_else(site: Site, filled: str, holder: Holder) -> None:
+async def test_a_role_can_do_what_it_needs_and_nothing_else(
+    installation: NatsInstallation, filled: str, holder: Holder
+) -> None:
     refused, done = {}, set()
-    async with site.opened(holder, filled) as store:
+    async with installation.opened(holder, filled) as store:
         for name, operation in operations(store).items():
             try:
                 await asyncio.wait_for(operation(), SECONDS)
@@ -273,10 +275,12 @@ async def test_a_role_can_do_what_it_needs_and_nothing_else(site: Site, filled: 
 
 
 @pytest.mark.parametrize("holder", ALLOWED)
-async def test_another_jobs_streams_are_out_of_reach(site: Site, filled: str, holder: Holder) -> None:
+async def test_another_jobs_streams_are_out_of_reach(
+    installation: NatsInstallation, filled: str, holder: Holder
+) -> None:
     mine = uuid4().hex
-    await site.create(mine)
-    async with site.opened(holder, mine, of=filled) as store:
+    await installation.create(mine)
+    async with installation.opened(holder, mine, of=filled) as store:
         for operation in operations(store).values():
             with pytest.raises(StoreUnavailable, match="permissions violation"):
                 await asyncio.wait_for(operation(), SECONDS)
@@ -295,27 +299,35 @@ async def test_another_jobs_streams_are_out_of_reach(site: Site, filled: str, ho
         "CONSUMER.PAUSE.{trajectories}.reward",
     ],
 )  # fmt: skip
-async def test_no_role_may_administer(site: Site, uid: str, holder: Holder, request_: str) -> None:
+async def test_no_role_may_administer(
+    installation: NatsInstallation, uid: str, holder: Holder, request_: str
+) -> None:
     names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
     subject = request_.format(**{channel.value: names.stream(channel) for channel in Channel})
-    async with site.connection(site.credentials(holder, uid), inbox_of(uid, holder)) as connection:
+    async with installation.connection(
+        installation.credentials(holder, uid), inbox_of(uid, holder)
+    ) as connection:
         with pytest.raises(JetStreamError, match="permissions violation"):
             await connection.request(f"$JS.API.{subject}", b"{}")
 
 
 @pytest.mark.parametrize("holder", [holder for holder in ALLOWED if holder is not Holder.REWARD])
-async def test_only_who_takes_from_a_queue_may_remove_it(site: Site, uid: str, holder: Holder) -> None:
+async def test_only_who_takes_from_a_queue_may_remove_it(
+    installation: NatsInstallation, uid: str, holder: Holder
+) -> None:
     queue = (
         f"{StreamNames.of_job(namespace='default', job='roles', uid=uid).stream(Channel.TRAJECTORIES)}.reward"
     )
-    async with site.connection(site.credentials(holder, uid), inbox_of(uid, holder)) as connection:
+    async with installation.connection(
+        installation.credentials(holder, uid), inbox_of(uid, holder)
+    ) as connection:
         with pytest.raises(JetStreamError, match="permissions violation"):
             await connection.request(f"$JS.API.CONSUMER.DELETE.{queue}", b"{}")
 
 
-async def test_a_role_cannot_listen_to_anothers_answers(site: Site, uid: str) -> None:
-    credentials = site.credentials(Holder.ROLLOUT, uid)
-    async with site.connection(credentials, inbox_of(uid, Holder.COORDINATOR)) as connection:
+async def test_a_role_cannot_listen_to_anothers_answers(installation: NatsInstallation, uid: str) -> None:
+    credentials = installation.credentials(Holder.ROLLOUT, uid)
+    async with installation.connection(credentials, inbox_of(uid, Holder.COORDINATOR)) as connection:
         with pytest.raises(Exception):  # noqa: B017, PT011  no answer ever comes
             await asyncio.wait_for(
                 connection.request(f"$KV.RLJOB_default_roles_{uid}_signals.engine.a", b"x"), 1
@@ -323,7 +335,7 @@ async def test_a_role_cannot_listen_to_anothers_answers(site: Site, uid: str) ->
 
 
 async def test_nobody_gets_in_without_credentials_or_with_those_of_another_installation(
-    site: Site, uid: str, tmp_path: Path
+    installation: NatsInstallation, uid: str, tmp_path: Path
 ) -> None:
     names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
     foreign = tmp_path / "foreign.creds"
@@ -334,7 +346,7 @@ async def test_nobody_gets_in_without_credentials_or_with_those_of_another_insta
     )
     for credentials in (None, str(foreign)):
         store = NatsStore(
-            site.server.url,
+            installation.server.url,
             subject=names.subject,
             stream_prefix=names.prefix,
             patience=1,
@@ -373,18 +385,23 @@ async def test_nobody_gets_in_without_credentials_or_with_those_of_another_insta
     ],
 )
 async def test_an_answer_that_is_sent_elsewhere_does_nothing(
-    site: Site, filled: str, question: tuple[Holder, str, bytes], reply: str
+    installation: NatsInstallation, filled: str, question: tuple[Holder, str, bytes], reply: str
 ) -> None:
     """Permissions do not cover reply subjects: with one account, most of these change or delete the ledger."""
     holder, asked, body = question
     names = StreamNames.of_job(namespace="default", job="roles", uid=filled)
     place = {"subject": names.subject, "prefix": names.prefix}
-    async with site.opened(Holder.ROLLOUT, filled) as rollout, site.opened(Holder.REWARD, filled) as reward:
+    async with (
+        installation.opened(Holder.ROLLOUT, filled) as rollout,
+        installation.opened(Holder.REWARD, filled) as reward,
+    ):
         await rollout.publish(Channel.TRAJECTORIES, "payload", b"{}")
         await reward.queue(Channel.TRAJECTORIES, "payload", name="reward")
     async with (
-        site.opened(Holder.READER, filled) as reader,
-        site.connection(site.credentials(holder, filled), inbox_of(filled, holder)) as connection,
+        installation.opened(Holder.READER, filled) as reader,
+        installation.connection(
+            installation.credentials(holder, filled), inbox_of(filled, holder)
+        ) as connection,
     ):
         before = await reader.depths()
         connection.send(asked.format(**place), body, reply.format(**place))
@@ -403,19 +420,21 @@ SHARED = {
 
 
 @pytest.fixture
-async def queued(site: Site, filled: str) -> str:
+async def queued(installation: NatsInstallation, filled: str) -> str:
     """A job with a message that waits in each queue."""
-    async with site.opened(Holder.COORDINATOR, filled) as store:
+    async with installation.opened(Holder.COORDINATOR, filled) as store:
         await store.publish(Channel.WORK, "engine.pod-0.ab12", b"x")
         await store.publish(Channel.TRAINING, "trainer.1", b"x")
         await store.publish(Channel.EVENTS, "coordinator", b"x")
     return filled
 
 
-async def state(site: Site, names: StreamNames, uid: str) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+async def state(
+    installation: NatsInstallation, names: StreamNames, uid: str
+) -> dict[str, tuple[int, list[dict[str, Any]]]]:
     """Of each stream, how many messages it has; and its consumers, with what they have delivered."""
     found = {}
-    async with site.operating() as job_streams, job_streams._client(job_of(uid)) as client:
+    async with installation.operating() as job_streams, job_streams._client(job_of(uid)) as client:
         for stream in names.all_streams:
             info = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", b"{}")).data)
             consumers = []
@@ -472,26 +491,32 @@ def attacks_by_consumers(names: StreamNames, uid: str, holder: Holder) -> Iterat
 
 
 @pytest.mark.parametrize("holder", ALLOWED)
-async def test_no_role_touches_a_consumer(site: Site, queued: str, holder: Holder) -> None:
+async def test_no_role_touches_a_consumer(
+    installation: NatsInstallation, queued: str, holder: Holder
+) -> None:
     """Whoever creates a consumer chooses where its messages go: one request after another, which drains a queue."""
     names = StreamNames.of_job(namespace="default", job="roles", uid=queued)
-    before = await state(site, names, queued)
-    async with site.connection(site.credentials(holder, queued), inbox_of(queued, holder)) as connection:
+    before = await state(installation, names, queued)
+    async with installation.connection(
+        installation.credentials(holder, queued), inbox_of(queued, holder)
+    ) as connection:
         for request, body in attacks_by_consumers(names, queued, holder):
             with pytest.raises(JetStreamError, match="permissions violation"):
                 await connection.request(f"$JS.API.CONSUMER.{request}", body)
-    assert await state(site, names, queued) == before
+    assert await state(installation, names, queued) == before
 
 
 @pytest.mark.parametrize("holder", ALLOWED)
 async def test_no_role_takes_from_anothers_queue_or_acknowledges_for_it(
-    site: Site, queued: str, holder: Holder
+    installation: NatsInstallation, queued: str, holder: Holder
 ) -> None:
     names = StreamNames.of_job(namespace="default", job="roles", uid=queued)
-    async with site.connection(site.credentials(holder, queued), inbox_of(queued, holder)) as connection:
+    async with installation.connection(
+        installation.credentials(holder, queued), inbox_of(queued, holder)
+    ) as connection:
         for (channel, name), taker in SHARED.items():
             queue = f"{names.stream(channel)}.{name}"
-            async with site.opened(taker, queued) as store:
+            async with installation.opened(taker, queued) as store:
                 taking = await store.queue(channel, ">", name=name)
                 (taken,) = await taking.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS)
                 held = partial(store._connection.call, f"CONSUMER.INFO.{queue}", {})
@@ -520,10 +545,10 @@ async def test_no_role_takes_from_anothers_queue_or_acknowledges_for_it(
     ("holder", "name"), [(Holder.ROLLOUT, "take work"), (Holder.TRAINER, "take training")]
 )
 async def test_work_that_its_reader_has_acknowledged_is_gone(
-    site: Site, queued: str, holder: Holder, name: str
+    installation: NatsInstallation, queued: str, holder: Holder, name: str
 ) -> None:
     channel, suffix, queue = _QUEUES[name]
-    async with site.opened(holder, queued) as store, asyncio.timeout(SECONDS):
+    async with installation.opened(holder, queued) as store, asyncio.timeout(SECONDS):
         taking = await store.queue(channel, suffix, name=queue)
         (taken,) = await taking.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS)
         assert await store.get(channel, [taken.message.sequence]) == [taken.message]
@@ -569,21 +594,23 @@ def everything_allowed(keys: JobKeys) -> str:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-async def test_a_stream_of_any_configuration_reaches_no_other_job(site: Site, filled: str, name: str) -> None:
+async def test_a_stream_of_any_configuration_reaches_no_other_job(
+    installation: NatsInstallation, filled: str, name: str
+) -> None:
     """Even if a tenant could create streams in its job's account, and do anything else there."""
     keys = JobKeys(ISSUER, "default", "thief", uuid4().hex)
     names = StreamNames.of_job(namespace="default", job="roles", uid=filled)
     places = {"stream": names.stream(Channel.TRAJECTORIES), "subject": names.subject}
     definition = {"name": "LOOT", "storage": "file", **_filled_in(OTHERS[name], places)}
-    async with site.operator() as operator, site.opened(Holder.READER, filled) as reader:
+    async with installation.operator() as operator, installation.opened(Holder.READER, filled) as reader:
         for jwt in job_accounts(keys, revision=1).tokens:
             assert b"jwt updated" in (await operator.request("$SYS.REQ.CLAIMS.UPDATE", jwt.encode())).data
         before = await reader.depths()
-        async with site.connection(everything_allowed(keys), "_INBOX") as thief:
+        async with installation.connection(everything_allowed(keys), "_INBOX") as thief:
             with suppress(JetStreamError):  # some are refused
                 await thief.call("STREAM.CREATE.LOOT", definition)
             thief.send(f"own.{names.stream(Channel.LEDGER)}", b"x")
-            async with site.opened(Holder.ROLLOUT, filled) as rollout:
+            async with installation.opened(Holder.ROLLOUT, filled) as rollout:
                 await rollout.publish(Channel.TRAJECTORIES, "payload", b"secret")
             (message,) = await reader.get(Channel.TRAJECTORIES, [before["trajectories"] + 2])
             assert message is not None
@@ -639,8 +666,8 @@ def config_of(folder: Path, uid: str) -> JobConfig:
 class Workers:
     """A job's roles as processes of their own, each with its own credentials."""
 
-    def __init__(self, site: Site, folder: Path, config: JobConfig) -> None:
-        self._site = site
+    def __init__(self, installation: NatsInstallation, folder: Path, config: JobConfig) -> None:
+        self._installation = installation
         self._folder = folder
         self._config = config
         self._file = folder / "config.json"
@@ -651,7 +678,7 @@ class Workers:
         environment = {
             **os.environ,
             "RLJOB_CONFIG": str(self._file),
-            **self._site.environment(holder, self._config.uid),
+            **self._installation.environment(holder, self._config.uid),
             "RLJOB_POD": pod,
             **more,
         }
@@ -707,26 +734,28 @@ async def until(store: NatsStore, done: Callable[[StepMetrics], bool]) -> StepMe
 
 
 @pytest.mark.slow
-async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: Path) -> None:
+async def test_a_whole_job_runs_on_its_roles_credentials(
+    installation: NatsInstallation, tmp_path: Path
+) -> None:
     """Through a restart of the server, an engine's death, and events that a role sends under another one's name.
 
     It is backed up meanwhile, with the credentials of the audit, and goes on as a job of another cluster.
     """
     uid = uuid4().hex
     tiny_model(tmp_path / "model")
-    await site.create(uid)
+    await installation.create(uid)
     config = config_of(tmp_path, uid)
     async with (
-        Workers(site, tmp_path, config) as workers,
-        site.opened(Holder.READER, uid, patience=100) as reader,
+        Workers(installation, tmp_path, config) as workers,
+        installation.opened(Holder.READER, uid, patience=100) as reader,
     ):
         training = asyncio.create_task(workers.train())
         try:
             async with asyncio.timeout(200):
                 await until(reader, lambda line: line.version >= 2)
                 backup = FolderPlace(tmp_path / "backup")
-                taken = await back_up_configured(config, backup, site.environment(Holder.READER, uid))
-                async with site.opened(Holder.REWARD, uid) as reward:
+                taken = await back_up_configured(config, backup, installation.environment(Holder.READER, uid))
+                async with installation.opened(Holder.REWARD, uid) as reward:
                     for event in (EngineGone("a-0"), RoleFailed("trainer", "forged")):
                         await reward.publish(Channel.EVENTS, "reward", COORDINATOR_EVENT.dump_json(event))
                 while "refused 1 of what events.reward sent: only rollout" not in workers.logs():  # noqa: ASYNC110
@@ -734,8 +763,8 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
                 (engine,) = psutil.Process(workers.processes["a-1"].pid).children()
                 engine.kill()
                 assert await workers.processes["a-1"].wait() == 137  # once its death was reported
-                await site.server.kill()
-                await site.server.start()
+                await installation.server.kill()
+                await installation.server.start()
                 line = await until(reader, lambda line: bool(line.finished))
                 await training
         except BaseException as error:
@@ -753,23 +782,23 @@ async def test_a_whole_job_runs_on_its_roles_credentials(site: Site, tmp_path: P
 
 async def _goes_on_elsewhere(folder: Path, backup: FolderPlace, former: JobConfig, index: Index) -> None:
     """Restore a job into another installation, under another UID, and train it to its end."""
-    site, uid = Site(folder, Seeds.complete({}, os.urandom)), uuid4().hex
+    installation, uid = NatsInstallation(folder, Seeds.complete({}, os.urandom)), uuid4().hex
     config = config_of(folder, uid)
     config = config.model_copy(update={"spec": former.spec})
-    async with site.server:
-        await site.create(uid, restorable=True)
-        environment = site.environment(Holder.RESTORER, uid)
+    async with installation.server:
+        await installation.create(uid, restorable=True)
+        environment = installation.environment(Holder.RESTORER, uid)
         await restore_configured(backup, config, environment)
-        reading = site.environment(Holder.READER, uid)
+        reading = installation.environment(Holder.READER, uid)
         await _holds(config, reading, versions=index.version)
         with pytest.raises(SpecError, match="the job roles has run, or a restore of it broke off"):
             await restore_configured(backup, config, environment)
-        await site.create(uid)
+        await installation.create(uid)
         with pytest.raises(StoreUnavailable):
-            await site.store(Holder.RESTORER, uid, patience=3.0, connect=3.0).open()
-        async with site.opened(Holder.READER, uid) as reader:
+            await installation.store(Holder.RESTORER, uid, patience=3.0, connect=3.0).open()
+        async with installation.opened(Holder.READER, uid) as reader:
             line = STEP_METRICS.validate_json((await reader.last(Channel.METRICS)).data)
-        async with Workers(site, folder, config) as workers:
+        async with Workers(installation, folder, config) as workers:
             await workers.train(after=line.trainer_attempt)
         await _holds(config, reading, versions=6)
 
@@ -780,10 +809,12 @@ async def _holds(config: JobConfig, environment: dict[str, str], *, versions: in
     assert findings.counts["versions"] == versions
 
 
-async def test_the_operator_reads_how_much_each_engine_has_to_do(site: Site, uid: str) -> None:
+async def test_the_operator_reads_how_much_each_engine_has_to_do(
+    installation: NatsInstallation, uid: str
+) -> None:
     job = job_of(uid)
     assert await JobStreams(NatsConnection("nats://127.0.0.1:1"), ISSUER).engine_loads(job) == {}
-    async with site.operating() as job_streams, site.opened(Holder.ROLLOUT, uid) as engines:
+    async with installation.operating() as job_streams, installation.opened(Holder.ROLLOUT, uid) as engines:
         assert await job_streams.engine_loads(job) == {}
         for pod, load in (("a-0", 3), ("b-1", 0)):
             signal = EngineSignal(f"{pod}.1f", "cpu", 1, 1, load, 8, load, 1, 0)
@@ -792,11 +823,16 @@ async def test_the_operator_reads_how_much_each_engine_has_to_do(site: Site, uid
 
 
 async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch(
-    site: Site, uid: str
+    installation: NatsInstallation, uid: str
 ) -> None:
     job, wanted = job_of(uid), 5 << 30
-    assert not await JobStreams(NatsConnection(site.server.url), ISSUER).prepare(job, wanted), "not connected"
-    async with site.operating() as job_streams, site.opened(Holder.COORDINATOR, uid) as coordinator:
+    assert not await JobStreams(NatsConnection(installation.server.url), ISSUER).prepare(job, wanted), (
+        "not connected"
+    )
+    async with (
+        installation.operating() as job_streams,
+        installation.opened(Holder.COORDINATOR, uid) as coordinator,
+    ):
         with pytest.raises(StoreFull, match="4096 MB so far"):
             await coordinator.grow(Channel.TRAJECTORIES, wanted)
         assert not await job_streams.prepare(job, 2 << 40), "the server has 1 TB"
@@ -808,10 +844,12 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
         await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
 
 
-async def test_a_stream_of_an_earlier_release_is_told_of_too(site: Site, uid: str) -> None:
+async def test_a_stream_of_an_earlier_release_is_told_of_too(
+    installation: NatsInstallation, uid: str
+) -> None:
     job = job_of(uid)
     stream = StreamNames.of_job(namespace="default", job="roles", uid=uid).stream(Channel.REWARDS)
-    async with site.operating() as job_streams, job_streams._client(job) as client:
+    async with installation.operating() as job_streams, job_streams._client(job) as client:
 
         async def call(request: str, body: dict[str, Any]) -> dict[str, Any]:
             answer = await client.request(f"$JS.API.STREAM.{request}.{stream}", json.dumps(body).encode())
@@ -823,13 +861,15 @@ async def test_a_stream_of_an_earlier_release_is_told_of_too(site: Site, uid: st
         assert await call("INFO", {}) == created
 
 
-async def test_a_role_waits_for_the_queue_that_the_operator_creates(site: Site, uid: str) -> None:
+async def test_a_role_waits_for_the_queue_that_the_operator_creates(
+    installation: NatsInstallation, uid: str
+) -> None:
     names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
     deletion = f"$JS.API.CONSUMER.DELETE.{names.stream(Channel.TRAJECTORIES)}.reward"
     async with (
-        site.operating() as job_streams,
-        site.opened(Holder.ROLLOUT, uid) as rollout,
-        site.opened(Holder.REWARD, uid) as reward,
+        installation.operating() as job_streams,
+        installation.opened(Holder.ROLLOUT, uid) as rollout,
+        installation.opened(Holder.REWARD, uid) as reward,
     ):
         queue = await reward.queue(Channel.TRAJECTORIES, "payload", name="reward")
         async with job_streams._client(job_of(uid)) as client:
@@ -846,19 +886,24 @@ async def test_a_role_waits_for_the_queue_that_the_operator_creates(site: Site, 
 
 
 @pytest.fixture
-async def own_site(tmp_path: Path) -> AsyncIterator[Site]:
-    """A site whose server may die."""
-    site = Site(tmp_path)
-    await site.server.start()
-    yield site
-    await site.server.kill()
+async def own_installation(tmp_path: Path) -> AsyncIterator[NatsInstallation]:
+    """An installation whose server may die."""
+    installation = NatsInstallation(tmp_path)
+    await installation.server.start()
+    yield installation
+    await installation.server.kill()
 
 
-async def test_the_operator_creates_a_queue_without_the_state_of_the_one_before_it(own_site: Site) -> None:
+async def test_the_operator_creates_a_queue_without_the_state_of_the_one_before_it(
+    own_installation: NatsInstallation,
+) -> None:
     """A power cut has damaged its description, and its state is ahead of the stream that lost its end."""
     uid = uuid4().hex
-    await own_site.create(uid)
-    async with own_site.opened(Holder.ROLLOUT, uid) as rollout, own_site.opened(Holder.REWARD, uid) as reward:
+    await own_installation.create(uid)
+    async with (
+        own_installation.opened(Holder.ROLLOUT, uid) as rollout,
+        own_installation.opened(Holder.REWARD, uid) as reward,
+    ):
         queue = await reward.queue(Channel.TRAJECTORIES, "payload", name="reward")
         taken: set[str] = set()
 
@@ -875,18 +920,18 @@ async def test_the_operator_creates_a_queue_without_the_state_of_the_one_before_
         while await reward.unacknowledged(Channel.TRAJECTORIES, "reward"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)  # its state is written down a while after it has changed
-        await own_site.server.kill()
-        folder = stream_folder(own_site.folder, "trajectories")
+        await own_installation.server.kill()
+        folder = stream_folder(own_installation.folder, "trajectories")
         cut_messages(folder, 5)
         damage_descriptions(folder, stream=False, queues=True)
-        await own_site.server.start()
-        await own_site.create(uid)
+        await own_installation.server.start()
+        await own_installation.create(uid)
         await store_and_take("new0", "new1")
 
 
-async def test_a_job_that_the_server_has_no_room_for_says_so(site: Site) -> None:
+async def test_a_job_that_the_server_has_no_room_for_says_so(installation: NatsInstallation) -> None:
     job = job_of(uuid4().hex)
-    async with site.operating() as job_streams:
+    async with installation.operating() as job_streams:
         assert job_streams.trouble(job) is None
         assert not await job_streams.prepare(job, 2 << 40), "the server has 1 TB"
         trouble = job_streams.trouble(job)
@@ -898,10 +943,10 @@ async def test_a_job_that_the_server_has_no_room_for_says_so(site: Site) -> None
         assert job_streams.trouble(job) is None
 
 
-async def test_one_server_keeps_one_replica_and_refuses_more(site: Site) -> None:
+async def test_one_server_keeps_one_replica_and_refuses_more(installation: NatsInstallation) -> None:
     silent = job_of(uuid4().hex)
     asking = silent.model_copy(update={"spec": silent.spec.model_copy(update={"nats": NatsSpec(replicas=3)})})
-    async with site.operating() as job_streams:
+    async with installation.operating() as job_streams:
         assert not await job_streams.prepare(asking, 1 << 30)
         trouble = job_streams.trouble(asking)
         assert trouble is not None
@@ -910,7 +955,7 @@ async def test_one_server_keeps_one_replica_and_refuses_more(site: Site) -> None
         )
         assert await job_streams.prepare(silent, 1 << 30)
         assert job_streams.trouble(silent) is None
-    lone = EmbeddedServer(site.folder / "open")
+    lone = EmbeddedServer(installation.folder / "open")
     async with lone:
         store = NatsStore(lone.url, subject="rljob.j", stream_prefix="RLJOB_j", replicas=3)
         with pytest.raises(
@@ -920,9 +965,14 @@ async def test_one_server_keeps_one_replica_and_refuses_more(site: Site) -> None
         await store.close()
 
 
-async def test_the_operator_hears_of_each_job_under_the_name_of_its_account(site: Site, uid: str) -> None:
+async def test_the_operator_hears_of_each_job_under_the_name_of_its_account(
+    installation: NatsInstallation, uid: str
+) -> None:
     heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
-    async with site.operator() as operator, site.opened(Holder.COORDINATOR, uid) as coordinator:
+    async with (
+        installation.operator() as operator,
+        installation.opened(Holder.COORDINATOR, uid) as coordinator,
+    ):
         await operator._client.listen(f"{REPORTS}.*.>", lambda m: heard.put_nowait((m.subject, m.data)))
         await operator._client.flush()
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
@@ -930,52 +980,59 @@ async def test_the_operator_hears_of_each_job_under_the_name_of_its_account(site
         assert await asyncio.wait_for(heard.get(), SECONDS) == (f"{REPORTS}.{account}.steps", b"{}")
 
 
-async def test_a_job_that_is_removed_leaves_no_stream_and_no_way_in(site: Site, uid: str) -> None:
-    async with site.operating() as job_streams, site.opened(Holder.COORDINATOR, uid) as coordinator:
+async def test_a_job_that_is_removed_leaves_no_stream_and_no_way_in(
+    installation: NatsInstallation, uid: str
+) -> None:
+    async with (
+        installation.operating() as job_streams,
+        installation.opened(Holder.COORDINATOR, uid) as coordinator,
+    ):
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
         await job_streams.remove(job_of(uid))
         with pytest.raises(StoreUnavailable):
-            await site.store(Holder.READER, uid, patience=1).open()
+            await installation.store(Holder.READER, uid, patience=1).open()
         await job_streams.remove(job_of(uid))  # a pass that was cut off comes again
     account = account_name(ISSUER, namespace="default", job="roles", uid=uid)
-    kept = [path.name for path in site.folder.rglob("*") if account in path.name]
+    kept = [path.name for path in installation.folder.rglob("*") if account in path.name]
     assert kept == [f"{account}.jwt.deleted"]
 
 
-async def test_another_generation_ends_the_credentials_of_one_job_alone(site: Site, uid: str) -> None:
+async def test_another_generation_ends_the_credentials_of_one_job_alone(
+    installation: NatsInstallation, uid: str
+) -> None:
     other = uuid4().hex
-    await site.create(other)
+    await installation.create(other)
     job = job_of(uid)
     spec = job.spec.model_copy(update={"nats": NatsSpec(credentials_generation=1)})
     revoked = job.model_copy(
         update={"spec": spec, "metadata": job.metadata.model_copy(update={"generation": 1})}
     )
     async with (
-        site.operating() as job_streams,
-        site.opened(Holder.COORDINATOR, uid, patience=2) as old,
-        site.opened(Holder.COORDINATOR, other) as beside,
+        installation.operating() as job_streams,
+        installation.opened(Holder.COORDINATOR, uid, patience=2) as old,
+        installation.opened(Holder.COORDINATOR, other) as beside,
     ):
         await old.publish(Channel.METRICS, "steps", b"{}")
         assert await job_streams.prepare(revoked, TRAJECTORY_BYTES)
         with pytest.raises(StoreUnavailable):
             await old.publish(Channel.METRICS, "steps", b"{}")
         with pytest.raises(StoreUnavailable, match="Authorization"):
-            await site.store(Holder.READER, uid, patience=2).open()
-        async with site.opened(Holder.COORDINATOR, uid, generation=1) as new:
+            await installation.store(Holder.READER, uid, patience=2).open()
+        async with installation.opened(Holder.COORDINATOR, uid, generation=1) as new:
             assert await new.publish(Channel.METRICS, "steps", b"{}") == 2, "the stream has stayed"
         await beside.publish(Channel.METRICS, "steps", b"{}")
 
 
 async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: Path) -> None:
     uid = uuid4().hex
-    before = Site(tmp_path)
+    before = NatsInstallation(tmp_path)
     await before.server.start()
     await before.create(uid)
     async with before.opened(Holder.COORDINATOR, uid) as coordinator:
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
     await before.server.kill()
     known = {name: getattr(SEEDS, name) for name in Seeds.__slots__ if name != "signing"}
-    after = Site(tmp_path, Seeds.complete(known, os.urandom))
+    after = NatsInstallation(tmp_path, Seeds.complete(known, os.urandom))
     await after.server.start()
     try:
         await after.create(uid)
@@ -988,10 +1045,10 @@ async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: 
         await after.server.kill()
 
 
-async def test_accounts_outlive_the_server(own_site: Site) -> None:
+async def test_accounts_outlive_the_server(own_installation: NatsInstallation) -> None:
     uid = uuid4().hex
-    await own_site.create(uid)
-    await own_site.server.kill()
-    await own_site.server.start()
-    async with own_site.opened(Holder.COORDINATOR, uid) as coordinator:
+    await own_installation.create(uid)
+    await own_installation.server.kill()
+    await own_installation.server.start()
+    async with own_installation.opened(Holder.COORDINATOR, uid) as coordinator:
         assert await coordinator.publish(Channel.METRICS, "steps", b"{}") == 1

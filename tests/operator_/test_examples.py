@@ -22,7 +22,7 @@ from rljob_operator.children.resolved_job import resolve_job
 Object = dict[str, Any]
 
 EXAMPLES = sorted((MANIFESTS / "examples").glob("*.yaml"))
-SITE = ClusterDefaults(
+DEFAULTS = ClusterDefaults(
     nats_url="nats://nats:4222",
     weights_uri="pvc://rljob/weights",
     checkpoint_uri="pvc://rljob/checkpoints",
@@ -82,7 +82,7 @@ def test_what_is_made_of_a_job_is_accepted(here: Kubectl, file: Path) -> None:
     }
     job = RLJob.model_validate({**stored, "metadata": metadata})
     pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
-    made = desired(resolve_job(job, SITE), Targets(1, 0, pools))
+    made = desired(resolve_job(job, DEFAULTS), Targets(1, 0, pools))
     assert {child["kind"] for child in made} >= {"Deployment", "Job", "RolloutPool"}
     accepted(here, *made)
     # A Deployment is accepted whose pods are not.
@@ -103,7 +103,7 @@ def test_two_pools_ask_for_what_they_should() -> None:
     pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
     made = {
         f"{c['kind']} {c['metadata']['name']}": c
-        for c in desired(resolve_job(job, SITE), Targets(1, 0, pools))
+        for c in desired(resolve_job(job, DEFAULTS), Targets(1, 0, pools))
     }
     steady, spot = (made[f"Deployment grade-school-rollout-{name}"]["spec"] for name in pools)
     assert (steady["replicas"], spot["replicas"]) == (4, 0)
@@ -122,7 +122,7 @@ def test_every_gang_has_the_gpus_of_its_ranks() -> None:
         pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
         (trainer,) = [
             c
-            for c in desired(resolve_job(job, SITE), Targets(1, 0, pools))
+            for c in desired(resolve_job(job, DEFAULTS), Targets(1, 0, pools))
             if c["metadata"]["name"] == f"{name}-trainer-1" and c["kind"] == "Job"
         ]
         assert trainer["spec"]["completions"] == pods

@@ -110,7 +110,7 @@ def test_the_site_s_limits_hold_for_functions_and_its_variables_do_not(
     job: RLJob, cluster: ClusterDefaults
 ) -> None:
     limits = {"limits": {"memory": "1Gi"}}
-    site = {
+    template = {
         "spec": {
             "containers": [
                 {
@@ -125,7 +125,7 @@ def test_the_site_s_limits_hold_for_functions_and_its_variables_do_not(
             "volumes": [{"name": "site", "secret": {"secretName": "site"}}],
         }
     }
-    spec = pod(job, dataclasses.replace(cluster, template=site))
+    spec = pod(job, dataclasses.replace(cluster, template=template))
     assert [c["name"] for c in spec["containers"]] == ["reward", "scorer"]
     container = scorer(spec)
     assert (container["resources"], container["imagePullPolicy"]) == (limits, "Never")
@@ -145,8 +145,10 @@ def test_the_site_may_say_more_of_this_container_in_the_pods_that_have_it(
     job: RLJob, cluster: ClusterDefaults
 ) -> None:
     proxy = [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}]
-    site = dataclasses.replace(cluster, template={"spec": {"containers": [{"name": "scorer", "env": proxy}]}})
-    assert scorer(pod(job, site))["env"] == proxy
+    with_proxy = dataclasses.replace(
+        cluster, template={"spec": {"containers": [{"name": "scorer", "env": proxy}]}}
+    )
+    assert scorer(pod(job, with_proxy))["env"] == proxy
     patches = Patches("spec.coordinator.template")
-    other = pod_template(resolve_job(job, site), Role.COORDINATOR, "config", patches)["spec"]
+    other = pod_template(resolve_job(job, with_proxy), Role.COORDINATOR, "config", patches)["spec"]
     assert [c["name"] for c in other["containers"]] == ["coordinator"]

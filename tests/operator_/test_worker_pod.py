@@ -1,4 +1,4 @@
-"""Worker pods and the pod that audits: whose credentials they have, what users and the site may change of them."""
+"""Worker pods and the pod that audits: whose credentials they have, what users and operators may change of them."""
 
 from __future__ import annotations
 

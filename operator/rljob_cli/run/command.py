@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from rljob_cli import faults
-from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes, naming
+from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes, name_folder_in_errors
 from rljob_cli.manifest.load import load_job
 from rljob_cli.patch.change import kept_patches
 from rljob_cli.run_folder.folder import Identity, RunFolder
@@ -96,7 +96,7 @@ def run(
         python_path = allow_modules_beside(file)
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
         with ExitStack() as held:
-            held.enter_context(naming(folder.path))
+            held.enter_context(name_folder_in_errors(folder.path))
             with folder.changing():
                 before = folder.identity() if resume else None
                 kept = kept_patches(before, given) if before is not None else []

@@ -96,8 +96,8 @@ def pod_template(
     scoring = role is Role.REWARD and job.defaults.containers
     if scoring:
         template = add_scoring_container(template)
-    site = _for_role(job.defaults.template, role, scoring=scoring)
-    template = merge(template, site, "the operator's worker template")
+    cluster_template = _for_role(job.defaults.template, role, scoring=scoring)
+    template = merge(template, cluster_template, "the operator's worker template")
     template = merge(template, patches.role, role.value)
     template = merge(template, patches.user or {}, patches.path)
     spec = template["spec"]

@@ -26,8 +26,8 @@ TENSORS = {
 LAYOUTS = [layout_of(name, tensor) for name, tensor in TENSORS.items()]
 
 
-class Held:
-    """Makes tensors that are only held by whoever took them."""
+class CountedTensors:
+    """Makes tensors that are only counted by whoever took them."""
 
     def __init__(self) -> None:
         self.alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
@@ -43,14 +43,14 @@ class Held:
 
 
 def test_safetensors_reads_what_was_written_and_one_is_held_at_a_time(tmp_path: Path) -> None:
-    held = Held()
-    write_tensors(tmp_path / "x.safetensors", LAYOUTS, held.tensors(), metadata={"format": "pt"})
+    counted = CountedTensors()
+    write_tensors(tmp_path / "x.safetensors", LAYOUTS, counted.tensors(), metadata={"format": "pt"})
     found = load_file(tmp_path / "x.safetensors")
     assert found.keys() == TENSORS.keys()
     assert all(
         found[name].equal(tensor) and found[name].dtype == tensor.dtype for name, tensor in TENSORS.items()
     )
-    assert held.most == 1
+    assert counted.most == 1
 
 
 def test_a_large_model_becomes_several_files_and_an_index(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_what_was_not_announced_is_not_written(tmp_path: Path, spoil: str) -> No
 
 
 def test_the_weight_store_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
-    held, store = Held(), open_store("Files", uri=str(tmp_path / "streamed"))
+    counted, store = CountedTensors(), open_store("Files", uri=str(tmp_path / "streamed"))
     streamed = store.write(
-        version=1, parent="p", proposal=None, key="v1-a1", tensors=TensorStream(LAYOUTS, held.tensors())
+        version=1, parent="p", proposal=None, key="v1-a1", tensors=TensorStream(LAYOUTS, counted.tensors())
     )
-    assert held.most == 1
+    assert counted.most == 1
     whole = open_store("Files", uri=str(tmp_path / "whole")).write(
         version=1, parent="p", proposal=None, key="v1-a1", tensors=TENSORS.items()
     )
