@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xxhash
 from e2e.harness.nats_server import EmbeddedServer
-from evidence_builder import Story
+from evidence_builder import EvidenceBuilder
 from evidence_streams import append
 from pydantic import TypeAdapter
 
@@ -49,7 +49,7 @@ SPEC = RLJobSpec.model_validate(
         "rollout": {"sampling": {"maxTokens": 6}, "pools": [{"name": "cpu", "replicas": 1}]},
     }
 ).model_dump(mode="json", by_alias=True)
-IDENTITY = Identity("story", "default", UID, "model", "", {"spec": SPEC})
+IDENTITY = Identity("example", "default", UID, "model", "", {"spec": SPEC})
 
 
 def payload(trajectory: str, version: int) -> Trajectory:
@@ -69,11 +69,11 @@ def payload(trajectory: str, version: int) -> Trajectory:
     )
 
 
-def seal_manifests(story: Story, weights: Path) -> None:
+def seal_manifests(evidence_builder: EvidenceBuilder, weights: Path) -> None:
     """Write the manifests as the weight store does, and let the ledger name their true digests."""
     weights.mkdir(parents=True, exist_ok=True)
     sealed: dict[str, str] = {"": ""}
-    for file in story.manifests:
+    for file in evidence_builder.manifests:
         assert file.proposal is not None
         proposal = replace(file.proposal, parent=sealed[file.parent])
         manifest = WeightManifest(file.key, file.version, sealed[file.parent], (), proposal, "")
@@ -89,51 +89,59 @@ def seal_manifests(story: Story, weights: Path) -> None:
             return record
         return replace(record, parent=sealed[record.parent], manifest=sealed[record.manifest])
 
-    story.rewrite(rename)
+    evidence_builder.rewrite(rename)
 
 
 @asynccontextmanager
 async def streams(url: str) -> AsyncIterator[NatsStore]:
-    store = NatsStore(url, subject=f"rljob.default.story.{UID}", stream_prefix=f"RLJOB_default_story_{UID}")
+    store = NatsStore(
+        url, subject=f"rljob.default.example.{UID}", stream_prefix=f"RLJOB_default_example_{UID}"
+    )
     await store.open()
     yield store
     await store.close()
 
 
-async def publish(story: Story, url: str) -> None:
+async def publish(evidence_builder: EvidenceBuilder, url: str) -> None:
     async with streams(url) as store:
-        await append(store, story)
+        await append(store, evidence_builder)
         await store.publish(
-            Channel.REWARDS, "results", REWARD_BATCH.dump_json(RewardBatch(tuple(story.rewards)))
+            Channel.REWARDS, "results", REWARD_BATCH.dump_json(RewardBatch(tuple(evidence_builder.rewards)))
         )
-        left = [payload(p.trajectory, p.span.min) for p in story.payloads]
+        left = [payload(p.trajectory, p.span.min) for p in evidence_builder.payloads]
         await TrajectoryStore(store).put(left)
 
 
-def write_run(story: Story, folder: RunFolder) -> None:
-    """Everything in the story, where a run leaves it; the server is not started."""
+def write_run(evidence_builder: EvidenceBuilder, folder: RunFolder) -> None:
+    """All evidence of a builder, where a run leaves it; the server is not started."""
     folder.claim(IDENTITY)
-    digests = {p.trajectory: wire.digest(payload(p.trajectory, p.span.min)) for p in story.payloads}
+    digests = {
+        p.trajectory: wire.digest(payload(p.trajectory, p.span.min)) for p in evidence_builder.payloads
+    }
     first = first_sequence(Channel.TRAJECTORIES)
     for index, (trajectory, digest) in enumerate(digests.items()):
         where = {"digest": digest, "sequence": first, "index": index}
-        story.alter(Generated, lambda r, t=trajectory: r.trajectory == t, **where)  # type: ignore[misc]
-    story.rewards = [replace(r, payload_digest=digests[r.trajectory]) for r in story.rewards]
-    seal_manifests(story, folder.weights)
-    for line in story.fed:
+        evidence_builder.alter(Generated, lambda r, t=trajectory: r.trajectory == t, **where)  # type: ignore[misc]
+    evidence_builder.rewards = [
+        replace(r, payload_digest=digests[r.trajectory]) for r in evidence_builder.rewards
+    ]
+    seal_manifests(evidence_builder, folder.weights)
+    for line in evidence_builder.fed:
         with (folder.trainer / f"attempt-{line.attempt}.jsonl").open("ab") as log:
             log.write(FED.dump_json(line) + b"\n")
 
     async def store() -> None:
         async with EmbeddedServer(folder.nats) as server:
-            await publish(story, server.url)
+            await publish(evidence_builder, server.url)
 
     asyncio.run(store())
 
 
-def write_whole_run(story: Story, folder: RunFolder, *, model: str = IDENTITY.model) -> None:
+def write_whole_run(
+    evidence_builder: EvidenceBuilder, folder: RunFolder, *, model: str = IDENTITY.model
+) -> None:
     """The same with a whole manifest of the job, and tensors of the versions that would still have them."""
-    write_run(story, folder)
+    write_run(evidence_builder, folder)
     metadata = {"name": IDENTITY.name, "namespace": IDENTITY.namespace}
     manifest = {"apiVersion": API_VERSION, "kind": "RLJob", "metadata": metadata, "spec": SPEC}
     folder.write(replace(IDENTITY, manifest=manifest, given=manifest, model=model))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from evidence_builder import JOB, Entry, Story, job, members, refuted
+from evidence_builder import JOB, Entry, EvidenceBuilder, job, members, refuted
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.evidence import Findings, Verdict
@@ -16,24 +16,24 @@ from rljob_core.records import EpochClaimed, StepCommitted, Writer
 from rljob_core.trajectory import VersionSpan
 
 
-def audited(story: Story, **changes: object) -> Findings:
-    return audit(replace(story.evidence(), **changes))
+def audited(evidence_builder: EvidenceBuilder, **changes: object) -> Findings:
+    return audit(replace(evidence_builder.evidence(), **changes))
 
 
-def place(story: Story, version: int) -> int:
+def place(evidence_builder: EvidenceBuilder, version: int) -> int:
     """The index of the message that commits a version."""
     return next(
         n
-        for n, entry in enumerate(story.ledger)
+        for n, entry in enumerate(evidence_builder.ledger)
         if any(isinstance(r, StepCommitted) and r.version == version for r in entry.records)
     )
 
 
-def cut(version: int) -> Story:
+def cut(version: int) -> EvidenceBuilder:
     """A job of three versions whose ledger ends before the commit of this one."""
-    story = job()
-    del story.ledger[place(story, version) :]
-    return story
+    evidence_builder = job()
+    del evidence_builder.ledger[place(evidence_builder, version) :]
+    return evidence_builder
 
 
 def test_a_cut_ledger_is_unfinished_and_names_the_versions_that_only_a_resume_restores() -> None:
@@ -49,9 +49,9 @@ def test_a_cut_ledger_is_unfinished_and_names_the_versions_that_only_a_resume_re
 
 
 def test_the_trainers_next_step_proves_a_commit_without_any_other_source() -> None:
-    story = cut(3)
-    story.fed.append(replace(story.fed[-1], step=3, micro_batch=0))
-    assert refuted(audited(story).checks)["sources"] == {"version 3"}
+    evidence_builder = cut(3)
+    evidence_builder.fed.append(replace(evidence_builder.fed[-1], step=3, micro_batch=0))
+    assert refuted(audited(evidence_builder).checks)["sources"] == {"version 3"}
 
 
 def test_a_proposal_that_nothing_followed_may_be_uncommitted() -> None:
@@ -62,25 +62,27 @@ def test_a_ledger_that_grew_while_the_rest_was_read_lacks_nothing() -> None:
     assert audited(cut(2), growing=True).verdict is Verdict.HOLDS
 
 
-def fed_twice(story: Story) -> None:
+def fed_twice(evidence_builder: EvidenceBuilder) -> None:
     """Version 2 trained g0 again, and says so."""
-    manifest = story.manifests[1]
+    manifest = evidence_builder.manifests[1]
     assert manifest.proposal is not None
     batches = (members("g0"), members("g3"))
-    story.manifests[1] = replace(manifest, proposal=replace(manifest.proposal, micro_batches=batches))
+    evidence_builder.manifests[1] = replace(
+        manifest, proposal=replace(manifest.proposal, micro_batches=batches)
+    )
 
 
-def fed_twice_by_the_log_alone(story: Story) -> None:
-    n = next(n for n, line in enumerate(story.fed) if line.step == 1)
-    story.fed[n] = replace(story.fed[n], items=story.fed[0].items)
+def fed_twice_by_the_log_alone(evidence_builder: EvidenceBuilder) -> None:
+    n = next(n for n, line in enumerate(evidence_builder.fed) if line.step == 1)
+    evidence_builder.fed[n] = replace(evidence_builder.fed[n], items=evidence_builder.fed[0].items)
 
 
-def past_the_bound(story: Story) -> None:
-    story.fed = [
+def past_the_bound(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.fed = [
         replace(line, items=tuple(replace(i, span=VersionSpan(0, 2)) for i in line.items))
         if line.step == 2
         else line
-        for line in story.fed
+        for line in evidence_builder.fed
     ]
 
 
@@ -92,46 +94,54 @@ def past_the_bound(story: Story) -> None:
         (past_the_bound, "bound-by-trainer"),
     ],
 )
-def test_what_was_trained_after_the_end_is_checked(lie: Callable[[Story], None], claim: str) -> None:
-    story = cut(2)
-    lie(story)
-    findings = audited(story, announced=story.manifests[-1].digest)
+def test_what_was_trained_after_the_end_is_checked(
+    lie: Callable[[EvidenceBuilder], None], claim: str
+) -> None:
+    evidence_builder = cut(2)
+    lie(evidence_builder)
+    findings = audited(evidence_builder, announced=evidence_builder.manifests[-1].digest)
     assert claim in refuted(findings.checks)
     assert findings.verdict is Verdict.VIOLATED
 
 
-def break_the_chain(story: Story) -> None:
-    start = place(story, 2)
-    story.ledger[start:] = [replace(entry, counts=False) for entry in story.ledger[start:]]
+def break_the_chain(evidence_builder: EvidenceBuilder) -> None:
+    start = place(evidence_builder, 2)
+    evidence_builder.ledger[start:] = [
+        replace(entry, counts=False) for entry in evidence_builder.ledger[start:]
+    ]
 
 
-def forge_an_epoch(story: Story) -> None:
+def forge_an_epoch(evidence_builder: EvidenceBuilder) -> None:
     forger = Writer(9, "forger")
-    story.ledger.insert(place(story, 2), Entry(forger, (EpochClaimed(9, "forger", JOB),)))
+    evidence_builder.ledger.insert(
+        place(evidence_builder, 2), Entry(forger, (EpochClaimed(9, "forger", JOB),))
+    )
 
 
 @pytest.mark.parametrize("forge", [break_the_chain, forge_an_epoch])
-def test_a_proven_commit_in_a_message_that_does_not_count_is_damage(forge: Callable[[Story], None]) -> None:
-    story = job()
-    forge(story)
-    findings = audited(story)
+def test_a_proven_commit_in_a_message_that_does_not_count_is_damage(
+    forge: Callable[[EvidenceBuilder], None],
+) -> None:
+    evidence_builder = job()
+    forge(evidence_builder)
+    findings = audited(evidence_builder)
     assert findings.verdict is Verdict.DAMAGED
     (sources,) = [c for c in findings.checks if not c.holds]
     assert "does not count, but commits version 2" in " ".join(v.text for v in sources.violations)
 
 
 def test_a_job_that_ended_before_its_last_commits_is_a_lie() -> None:
-    story = cut(2)
-    story.finish()
-    findings = audited(story)
+    evidence_builder = cut(2)
+    evidence_builder.finish()
+    findings = audited(evidence_builder)
     assert "the ledger ended the job before" in as_text(findings)
     assert findings.verdict is Verdict.VIOLATED
 
 
 def test_a_step_without_its_versions_manifest_is_damage() -> None:
-    story = cut(2)
-    del story.manifests[1:]
-    findings = audited(story)
+    evidence_builder = cut(2)
+    del evidence_builder.manifests[1:]
+    findings = audited(evidence_builder)
     assert refuted(findings.checks) == {"sources": {"step 2"}, "evaluations": {"version 2", "version 3"}}
     assert findings.verdict is Verdict.DAMAGED
 
@@ -149,16 +159,16 @@ def test_each_verdict_has_its_exit_code_and_programs_read_it_as_one_word() -> No
     assert [violation["verdict"] for violation in sources["violations"]] == ["unfinished"]
 
 
-def under(bound: int, **algorithm: object) -> Story:
+def under(bound: int, **algorithm: object) -> EvidenceBuilder:
     """A job whose coordinator claimed under a spec, though its pipeline has the bound 1."""
-    story = job()
+    evidence_builder = job()
     spec = {
         "pipeline": {"maxStaleness": bound},
         "data": {"promptsPerStep": 2, "groupSize": 2},
         "algorithm": {"scaleByStd": True, **algorithm},
     }
-    story.began_under(spec)
-    return story
+    evidence_builder.began_under(spec)
+    return evidence_builder
 
 
 def user(bound: int, **algorithm: object) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from evidence_builder import Story, job, members, refuted
+from evidence_builder import EvidenceBuilder, job, members, refuted
 
 from rljob_cli.audit import audit
 from rljob_core.records import (
@@ -25,12 +25,14 @@ SPEC: dict[str, Any] = {
 }
 
 
-def started(*, steps: int = 3, drops: bool = True) -> Story:
+def started(*, steps: int = 3, drops: bool = True) -> EvidenceBuilder:
     """Three steps are committed; g6 of the fourth is scored, both of its trajectories with 1.0; g7 is planned."""
-    story = job()
-    story.began_under({**SPEC, "steps": steps, "algorithm": {"scaleByStd": True, "dropUniformGroups": drops}})
-    story.reserve("g7", 3)
-    return story
+    evidence_builder = job()
+    evidence_builder.began_under(
+        {**SPEC, "steps": steps, "algorithm": {"scaleByStd": True, "dropUniformGroups": drops}}
+    )
+    evidence_builder.reserve("g7", 3)
+    return evidence_builder
 
 
 def reset(trajectory: str, attempt: int, *, failure: bool = False, died: bool = False) -> SiblingReset:
@@ -42,19 +44,19 @@ def exhausted(cause: str, *trajectories: str) -> GroupAborted:
     return GroupAborted("g7", "PromptExhausted", dict.fromkeys(trajectories or ("g7.0",), cause))
 
 
-def found(story: Story) -> set[str]:
-    return refuted(audit(story.evidence()).checks).get("causes", set())
+def found(evidence_builder: EvidenceBuilder) -> set[str]:
+    return refuted(audit(evidence_builder.evidence()).checks).get("causes", set())
 
 
 def do(*_: None) -> None:
     """What the arguments have done, one after the other."""
 
 
-def lost(story: Story, group: str = "g6") -> None:
-    story.write(GroupAborted(group, "PayloadLost"))
+def lost(evidence_builder: EvidenceBuilder, group: str = "g6") -> None:
+    evidence_builder.write(GroupAborted(group, "PayloadLost"))
 
 
-Happens = Callable[[Story], None]
+Happens = Callable[[EvidenceBuilder], None]
 BORNE_OUT: dict[str, Happens] = {
     "as many failures as attempts": lambda s: s.write(
         *(reset("g7.0", n, failure=True) for n in (2, 3)), exhausted("RewardRaised")
@@ -107,40 +109,40 @@ GROUNDLESS: dict[str, Happens] = {
 
 @pytest.mark.parametrize("what", BORNE_OUT)
 def test_a_cause_that_the_ledger_shows(what: str) -> None:
-    story = started()
-    story.write(Evaluated(0, 0.5, 0.5, 4), Evaluated(2, 0.5, 0.5, 4), Evaluated(3, 0.5, 0.5, 4))
-    BORNE_OUT[what](story)
-    assert found(story) == set()
+    evidence_builder = started()
+    evidence_builder.write(Evaluated(0, 0.5, 0.5, 4), Evaluated(2, 0.5, 0.5, 4), Evaluated(3, 0.5, 0.5, 4))
+    BORNE_OUT[what](evidence_builder)
+    assert found(evidence_builder) == set()
 
 
 @pytest.mark.parametrize("what", GROUNDLESS)
 def test_a_cause_that_the_ledger_does_not_show(what: str) -> None:
-    story = started()
-    GROUNDLESS[what](story)
-    assert found(story) == {"g7"}
+    evidence_builder = started()
+    GROUNDLESS[what](evidence_builder)
+    assert found(evidence_builder) == {"g7"}
 
 
 def test_groups_of_one_score_are_given_up_only_if_the_spec_says_so() -> None:
-    story = started(drops=False)
-    story.write(GroupAborted("g6", "UniformGroup"))
-    assert found(story) == {"g6"}
+    evidence_builder = started(drops=False)
+    evidence_builder.write(GroupAborted("g6", "UniformGroup"))
+    assert found(evidence_builder) == {"g6"}
 
 
 def test_no_more_groups_of_one_score_are_given_up_than_one_step_may_replace() -> None:
-    story = started()
-    for number in range(17):  # `Story.pipeline` allows 16
+    evidence_builder = started()
+    for number in range(17):  # `EvidenceBuilder.pipeline` allows 16
         group = f"g{number + 8}"
-        story.reserve(group, 3)
-        story.generate(group, 3)
-        story.write(GroupAborted(group, "UniformGroup"))
-    assert found(story) == {"g24"}
+        evidence_builder.reserve(group, 3)
+        evidence_builder.generate(group, 3)
+        evidence_builder.write(GroupAborted(group, "UniformGroup"))
+    assert found(evidence_builder) == {"g24"}
 
 
 def test_a_success_needs_all_steps_and_the_last_evaluation() -> None:
-    story = started()
-    story.finish()
-    assert found(story) == {"the job"}
-    story = started(steps=4)
-    story.write(Evaluated(3, 0.5, 0.5, 4))
-    story.finish()
-    assert found(story) == {"the job"}
+    evidence_builder = started()
+    evidence_builder.finish()
+    assert found(evidence_builder) == {"the job"}
+    evidence_builder = started(steps=4)
+    evidence_builder.write(Evaluated(3, 0.5, 0.5, 4))
+    evidence_builder.finish()
+    assert found(evidence_builder) == {"the job"}

@@ -84,10 +84,13 @@ def test_reads_every_source_of_a_job_that_has_ended(folder: RunFolder) -> None:
 
 
 def test_a_ledger_rewritten_to_hide_a_double_consumption_exits_with_1(folder: RunFolder) -> None:
-    story = job()
-    hidden = [replace(item, trajectory=item.trajectory.replace("g5", "g3")) for item in story.fed[-1].items]
-    story.fed[-1] = replace(story.fed[-1], items=tuple(hidden))
-    write_run(story, folder)
+    evidence_builder = job()
+    hidden = [
+        replace(item, trajectory=item.trajectory.replace("g5", "g3"))
+        for item in evidence_builder.fed[-1].items
+    ]
+    evidence_builder.fed[-1] = replace(evidence_builder.fed[-1], items=tuple(hidden))
+    write_run(evidence_builder, folder)
     result = audit(folder)
     assert result.exit_code == 1
     assert "✗ none was trained twice, by the trainer's own log" in result.stdout
@@ -113,12 +116,12 @@ def test_reads_from_the_server_of_a_job_that_runs(folder: RunFolder) -> None:
 
 
 def test_reads_from_the_users_own_server(folder: RunFolder, nats_server: EmbeddedServer) -> None:
-    story = job()
-    write_run(story, folder)
+    evidence_builder = job()
+    write_run(evidence_builder, folder)
     identity = folder.identity()
     assert identity is not None
     (folder.path / "job.json").write_text(json.dumps({**asdict(identity), "nats_url": nats_server.url}))
-    asyncio.run(publish(story, nats_server.url))
+    asyncio.run(publish(evidence_builder, nats_server.url))
     assert audit(folder).exit_code == 0
 
 
@@ -174,13 +177,13 @@ def refutations(folder: RunFolder) -> dict[str, list[str]]:
 def test_messages_that_name_another_one_before_them_do_not_count_until_the_next_claim(
     folder: RunFolder,
 ) -> None:
-    story = job()
-    zombie = story.writer
+    evidence_builder = job()
+    zombie = evidence_builder.writer
     for record in (GroupAborted("g0", "Astray"), GroupAborted("g1", "Astray")):
-        story.ledger.append(Entry(zombie, (record,), counts=record.group != "g0"))
-    story.coordinator(2, "two")
-    story.trainer(2)
-    write_run(story, folder)
+        evidence_builder.ledger.append(Entry(zombie, (record,), counts=record.group != "g0"))
+    evidence_builder.coordinator(2, "two")
+    evidence_builder.trainer(2)
+    write_run(evidence_builder, folder)
     assert refutations(folder) == {}
     content = json.loads(audit(folder, "--json").stdout)
     assert content["counts"]["messages_out_of_chain"] == 2
@@ -242,9 +245,9 @@ def test_a_mark_among_the_rewards_is_no_damage_and_what_is_neither_is(folder: Ru
 
 
 def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:
-    story = job()
-    story.snapshot()
-    write_run(story, folder)
+    evidence_builder = job()
+    evidence_builder.snapshot()
+    write_run(evidence_builder, folder)
     part = len(job().ledger) + 2
 
     async def remove(store: NatsStore) -> None:
@@ -257,9 +260,9 @@ def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:
 
 
 def test_the_ledger_of_another_job(folder: RunFolder) -> None:
-    story = job()
-    story.alter(EpochClaimed, lambda r: True, job="another")
-    write_run(story, folder)
+    evidence_builder = job()
+    evidence_builder.alter(EpochClaimed, lambda r: True, job="another")
+    write_run(evidence_builder, folder)
     said = refutations(folder)
     assert said["sources"] == [f"of the ledger is of the job another, not of {UID}"]
 
@@ -270,13 +273,13 @@ def test_the_ledger_of_another_job(folder: RunFolder) -> None:
 def test_the_ledger_of_a_job_that_was_restored_as_another(
     folder: RunFolder, former: str, says: list[str]
 ) -> None:
-    story = job()
-    story.alter(EpochClaimed, lambda r: True, job="former")
-    number = story.writer.number + 1
-    story.writer = Writer(number, "restore")
-    story.write(EpochClaimed(number, "restore", UID, former=former))
-    write_run(story, folder)
-    # The snapshots still name the job of the story, of which the audit says so elsewhere.
+    evidence_builder = job()
+    evidence_builder.alter(EpochClaimed, lambda r: True, job="former")
+    number = evidence_builder.writer.number + 1
+    evidence_builder.writer = Writer(number, "restore")
+    evidence_builder.write(EpochClaimed(number, "restore", UID, former=former))
+    write_run(evidence_builder, folder)
+    # The snapshots still name the job of the builder, of which the audit says so elsewhere.
     assert refutations(folder).get("sources", []) == says
 
 

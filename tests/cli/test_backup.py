@@ -55,13 +55,13 @@ def target(made: Path, tmp_path: Path) -> Path:
 
 
 def write(folder: RunFolder, *, lost: int = 0) -> None:
-    story = job()
+    evidence_builder = job()
     if lost:
-        story.lose(lost)
-        known = {record.trajectory for record in story.records() if isinstance(record, Generated)}
-        story.payloads = [one for one in story.payloads if one.trajectory in known]
-        story.rewards = [one for one in story.rewards if one.trajectory in known]
-    write_whole_run(story, folder)
+        evidence_builder.lose(lost)
+        known = {record.trajectory for record in evidence_builder.records() if isinstance(record, Generated)}
+        evidence_builder.payloads = [one for one in evidence_builder.payloads if one.trajectory in known]
+        evidence_builder.rewards = [one for one in evidence_builder.rewards if one.trajectory in known]
+    write_whole_run(evidence_builder, folder)
 
 
 def state_of(folder: RunFolder) -> VersionedState:
@@ -127,7 +127,7 @@ def test_a_bucket_is_a_place_like_a_folder(folder: RunFolder, tmp_path: Path) ->
         target = f"{bucket}/team/sums"
         for number in (1, 2):
             ended = rljob("backup", folder.path, target)
-            assert ended.out.startswith(f"backup {number} of story: version 3, "), ended
+            assert ended.out.startswith(f"backup {number} of example: version 3, "), ended
         assert rljob("restore", target, tmp_path / "restored").code == 0
     assert audit(tmp_path / "restored") == audit(folder.path)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
-from evidence_builder import Story, job
+from evidence_builder import EvidenceBuilder, job
 from evidence_streams import append
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
@@ -38,14 +38,14 @@ async def write(data: bytes, store: MessageStore) -> None:
     await store.publish(Channel.LEDGER, RECORDS, data, headers=headers)
 
 
-def leave(folder: RunFolder, story: Story, *last: bytes) -> None:
+def leave(folder: RunFolder, evidence_builder: EvidenceBuilder, *last: bytes) -> None:
     names = StreamNames.of_job(namespace="default", job="sums", uid="0123")
 
     async def store() -> None:
         async with EmbeddedServer(folder.nats) as server:
             streams = NatsStore(server.url, subject=names.subject, stream_prefix=names.prefix)
             await streams.open()
-            await append(streams, story)
+            await append(streams, evidence_builder)
             for data in last:
                 await write(data, streams)
             await streams.close()
@@ -53,17 +53,19 @@ def leave(folder: RunFolder, story: Story, *last: bytes) -> None:
     asyncio.run(store())
 
 
-def of_another_job(story: Story) -> list[bytes]:
-    story.ledger = [entry for entry in story.ledger if entry.snapshot is None]  # it would be of that job, too
-    story.alter(EpochClaimed, lambda r: True, job="another")
+def of_another_job(evidence_builder: EvidenceBuilder) -> list[bytes]:
+    evidence_builder.ledger = [
+        entry for entry in evidence_builder.ledger if entry.snapshot is None
+    ]  # it would be of that job, too
+    evidence_builder.alter(EpochClaimed, lambda r: True, job="another")
     return []
 
 
-def of_another_release(story: Story) -> list[bytes]:
+def of_another_release(evidence_builder: EvidenceBuilder) -> list[bytes]:
     return [b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 2}']
 
 
-def damaged_in_the_middle(story: Story) -> list[bytes]:
+def damaged_in_the_middle(evidence_builder: EvidenceBuilder) -> list[bytes]:
     return [b"\x00\x01", b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 1}']
 
 
@@ -77,14 +79,17 @@ def found_by_the_audit(folder: RunFolder) -> list[str]:
 def test_a_running_job_ends_with_the_message_and_so_do_all_its_processes(tmp_path: Path) -> None:
     file = write_job(tmp_path, **EMULATED)
     folder = claimed(file, spec=EMULATED)
-    story = job()
-    last = damaged_in_the_middle(story)
-    leave(folder, story, *last)
+    evidence_builder = job()
+    last = damaged_in_the_middle(evidence_builder)
+    leave(folder, evidence_builder, *last)
     before = children()
     ended = rljob("run", file, "--output", folder.path, "--resume")
     assert ended.code == 1, ended
     (error,) = [line for line in ended.errors if line.startswith("error: ")]
-    assert f"message {len(story.ledger) + 2} of the ledger is not a batch of records (Invalid JSON" in error
+    assert (
+        f"message {len(evidence_builder.ledger) + 2} of the ledger is not a batch of records (Invalid JSON"
+        in error
+    )
     assert "restore the stream from a copy" in error
     assert not children() - before
     assert "is not a batch of records" in found_by_the_audit(folder)[0]
@@ -99,13 +104,13 @@ def test_a_running_job_ends_with_the_message_and_so_do_all_its_processes(tmp_pat
     ],
 )
 def test_nobody_goes_back_in_it(
-    tmp_path: Path, damage: Callable[[Story], list[bytes]], what: str, remedy: str
+    tmp_path: Path, damage: Callable[[EvidenceBuilder], list[bytes]], what: str, remedy: str
 ) -> None:
     file = write_job(tmp_path, **EMULATED)
     folder = claimed(file, spec=EMULATED)
-    story = job()
-    last = damage(story)
-    leave(folder, story, *last)
+    evidence_builder = job()
+    last = damage(evidence_builder)
+    leave(folder, evidence_builder, *last)
     ended = rljob("run", file, "--output", folder.path, "--resume", "--from-version", "1")
     assert ended.code == 1, ended
     (error,) = ended.errors

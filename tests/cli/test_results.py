@@ -47,7 +47,7 @@ def evaluation(version: int, sampled: float, greedy: float) -> StepMetrics:
     return StepMetrics(version, version, 0.0, heldout_sampled=sampled, heldout_greedy=greedy, epoch=1)
 
 
-def story() -> RunProgress:
+def evidence_builder() -> RunProgress:
     """Two steps, a coordinator that is replaced after the first and repeats it, and evaluations of versions 0 and 2."""
     progress = RunProgress()
     lines = [
@@ -64,7 +64,7 @@ def story() -> RunProgress:
 
 
 def test_summary(job: RLJob, tmp_path: Path) -> None:
-    summary = summarize(job, story(), wall_seconds=10.0, peak_bytes=1 << 30, outcome="Succeeded")
+    summary = summarize(job, evidence_builder(), wall_seconds=10.0, peak_bytes=1 << 30, outcome="Succeeded")
     assert summary == {
         "job": "sums",
         "mode": "BoundedAsync",
@@ -98,7 +98,7 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
 
 
 def test_revoked_versions_are_forgotten_and_announced_again() -> None:
-    progress = story()
+    progress = evidence_builder()
     back = replace(commit(1, epoch=3), reward_mean=None, gone_back=True)
     assert not progress.add(back)
     assert progress.end is None
@@ -115,7 +115,9 @@ def test_the_last_summary_counts_by_the_ledger(job: RLJob) -> None:
     state.apply(Evaluated(2, 0.5, 0.75, 4, newest=3, mixed=2))
     state.counts.update(planned=16, generated=12, consumed=8)
     state.aborted["PayloadLost"] = 4
-    summary = summarize(job, story(), wall_seconds=1.0, peak_bytes=0, outcome="Interrupted", ledger=state)
+    summary = summarize(
+        job, evidence_builder(), wall_seconds=1.0, peak_bytes=0, outcome="Interrupted", ledger=state
+    )
     assert summary["trajectories"] == {
         "planned": 16,
         "generated": 12,
@@ -177,7 +179,7 @@ def test_metrics_file_starts_over_from_the_stream(tmp_path: Path) -> None:
 def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
     plot(tmp_path / "reward.png", job, RunProgress())
     assert not (tmp_path / "reward.png").exists()
-    plot(tmp_path / "reward.png", job, story())
+    plot(tmp_path / "reward.png", job, evidence_builder())
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -220,7 +222,7 @@ def test_plain_lines_do_not_flood(job: RLJob) -> None:
 
 def test_live_view_on_a_terminal(job: RLJob) -> None:
     out = StringIO()
-    progress = story()
+    progress = evidence_builder()
     signal = EngineSignal("cpu-0", "cpu", 1, 2, held=6, slots=8, running=5, waiting=1, tokens=10)
     progress.heard("engine.cpu-0", signal)
     with open_view(Console(file=out, force_terminal=True, width=110, height=40), job) as view:

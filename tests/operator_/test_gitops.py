@@ -24,7 +24,7 @@ ARGO_CD = (GITOPS / "argocd-health.lua").read_text()
 FLUX = YAML(typ="safe").load(GITOPS / "flux-health.yaml")
 
 
-class Story:
+class ReconciledJob:
     """One job through its life; `shown` is what a tool reads of it."""
 
     def __init__(self, server: Any, defaults: ClusterDefaults, make_job: MakeJob) -> None:
@@ -61,94 +61,94 @@ class Story:
         self._generation += 1
 
 
-async def starting(story: Story) -> None:
-    await story.look(times=3)
+async def starting(reconciled: ReconciledJob) -> None:
+    await reconciled.look(times=3)
 
 
-async def training(story: Story) -> None:
-    await starting(story)
-    story.server.pods_ready()
-    await story.look(times=2)
+async def training(reconciled: ReconciledJob) -> None:
+    await starting(reconciled)
+    reconciled.server.pods_ready()
+    await reconciled.look(times=2)
 
 
-async def short_of_an_engine(story: Story) -> None:
-    await training(story)
-    (rollout,) = [o for o in story.server.of("Deployment") if "rollout" in o["metadata"]["name"]]
+async def short_of_an_engine(reconciled: ReconciledJob) -> None:
+    await training(reconciled)
+    (rollout,) = [o for o in reconciled.server.of("Deployment") if "rollout" in o["metadata"]["name"]]
     rollout["status"]["readyReplicas"] = 1
-    await story.look()
+    await reconciled.look()
 
 
-async def edited(story: Story) -> None:
-    await training(story)
-    story.edited()
+async def edited(reconciled: ReconciledJob) -> None:
+    await training(reconciled)
+    reconciled.edited()
 
 
-async def backing_off(story: Story) -> None:
-    await training(story)
-    story.server.gang_ends(code=1)
-    await story.look(times=2)
+async def backing_off(reconciled: ReconciledJob) -> None:
+    await training(reconciled)
+    reconciled.server.gang_ends(code=1)
+    await reconciled.look(times=2)
 
 
-async def suspending(story: Story) -> None:
-    await training(story)
-    story.changes["suspend"] = True
-    await story.look()
+async def suspending(reconciled: ReconciledJob) -> None:
+    await training(reconciled)
+    reconciled.changes["suspend"] = True
+    await reconciled.look()
 
 
-async def suspended(story: Story) -> None:
-    await suspending(story)
-    story.server.pods_gone()
-    await story.look(times=8)
+async def suspended(reconciled: ReconciledJob) -> None:
+    await suspending(reconciled)
+    reconciled.server.pods_gone()
+    await reconciled.look(times=8)
 
 
-async def resumed(story: Story) -> None:
-    await suspended(story)
-    story.changes["suspend"] = False
-    await story.look(times=2)
+async def resumed(reconciled: ReconciledJob) -> None:
+    await suspended(reconciled)
+    reconciled.changes["suspend"] = False
+    await reconciled.look(times=2)
 
 
-async def succeeding(story: Story) -> None:
-    await training(story)
-    story.server.gang_ends(code=0)
-    await story.look()
+async def succeeding(reconciled: ReconciledJob) -> None:
+    await training(reconciled)
+    reconciled.server.gang_ends(code=0)
+    await reconciled.look()
 
 
-async def succeeded(story: Story) -> None:
-    await succeeding(story)
-    story.server.pods_gone()
-    await story.look(times=8)
+async def succeeded(reconciled: ReconciledJob) -> None:
+    await succeeding(reconciled)
+    reconciled.server.pods_gone()
+    await reconciled.look(times=8)
 
 
-async def failing(story: Story) -> None:
-    story.changes["backoffLimit"] = 0
-    await training(story)
-    story.server.gang_ends(code=1, message="out of memory")
-    await story.look()
+async def failing(reconciled: ReconciledJob) -> None:
+    reconciled.changes["backoffLimit"] = 0
+    await training(reconciled)
+    reconciled.server.gang_ends(code=1, message="out of memory")
+    await reconciled.look()
 
 
-async def failed(story: Story) -> None:
-    await failing(story)
-    story.server.pods_gone()
-    await story.look(times=8)
+async def failed(reconciled: ReconciledJob) -> None:
+    await failing(reconciled)
+    reconciled.server.pods_gone()
+    await reconciled.look(times=8)
 
 
-async def stalled(story: Story) -> None:
-    story.changes["reward__template"] = {"spec": {"containers": "x"}}
-    await story.look(times=2)
+async def stalled(reconciled: ReconciledJob) -> None:
+    reconciled.changes["reward__template"] = {"spec": {"containers": "x"}}
+    await reconciled.look(times=2)
 
 
-async def stalled_while_it_ran(story: Story) -> None:
-    await training(story)
-    await stalled(story)
+async def stalled_while_it_ran(reconciled: ReconciledJob) -> None:
+    await training(reconciled)
+    await stalled(reconciled)
 
 
-async def healed(story: Story) -> None:
-    await stalled(story)
-    del story.changes["reward__template"]
-    await story.look(times=2)
+async def healed(reconciled: ReconciledJob) -> None:
+    await stalled(reconciled)
+    del reconciled.changes["reward__template"]
+    await reconciled.look(times=2)
 
 
-Scene = Callable[[Story], Awaitable[None]]
+Scene = Callable[[ReconciledJob], Awaitable[None]]
 
 #: Scene, phase, and what kstatus, Flux and Argo CD call it.
 SCENES: list[tuple[Scene, Phase, str, str, str]] = [
@@ -224,16 +224,16 @@ def argo_cd(shown: Object) -> tuple[str, str]:
 
 
 @pytest.fixture
-def story(server: Any, defaults: ClusterDefaults, make_job: MakeJob) -> Story:
-    return Story(server, defaults, make_job)
+def reconciled(server: Any, defaults: ClusterDefaults, make_job: MakeJob) -> ReconciledJob:
+    return ReconciledJob(server, defaults, make_job)
 
 
 @pytest.mark.parametrize("said", SCENES, ids=[said[0].__name__ for said in SCENES])
-async def test_health(story: Story, said: tuple[Scene, Phase, str, str, str]) -> None:
+async def test_health(reconciled: ReconciledJob, said: tuple[Scene, Phase, str, str, str]) -> None:
     scene, phase, as_kstatus, as_flux, as_argo_cd = said
-    await scene(story)
-    shown = story.shown()
-    assert story.phase is phase
+    await scene(reconciled)
+    shown = reconciled.shown()
+    assert reconciled.phase is phase
     assert kstatus(shown) == as_kstatus
     assert flux(shown) == as_flux
     status, message = argo_cd(shown)
@@ -245,15 +245,15 @@ def test_every_phase_is_in_a_scene() -> None:
     assert {row[1] for row in SCENES} == set(Phase)
 
 
-async def test_argo_cd_says_why(story: Story) -> None:
-    await failed(story)
-    reason, _, message = argo_cd(story.shown())[1].partition(": ")
+async def test_argo_cd_says_why(reconciled: ReconciledJob) -> None:
+    await failed(reconciled)
+    reason, _, message = argo_cd(reconciled.shown())[1].partition(": ")
     assert reason[0].isupper()
     assert "out of memory" in message
 
 
-def test_what_the_operator_has_not_seen_is_not_healthy(story: Story) -> None:
-    shown = story.shown()
+def test_what_the_operator_has_not_seen_is_not_healthy(reconciled: ReconciledJob) -> None:
+    shown = reconciled.shown()
     del shown["status"]
     assert argo_cd(shown)[0] == "Progressing"
     with pytest.raises(FluxError):
@@ -263,11 +263,11 @@ def test_what_the_operator_has_not_seen_is_not_healthy(story: Story) -> None:
     assert flux(shown) == "InProgress"
 
 
-async def test_conditions_follow_kstatus(story: Story) -> None:
+async def test_conditions_follow_kstatus(reconciled: ReconciledJob) -> None:
     """Both abnormal conditions are there to be read at all times, and are of the same generation."""
     for scene in (training, suspended, resumed, succeeded):
-        await scene(story)
-        status = story.shown()["status"]
+        await scene(reconciled)
+        status = reconciled.shown()["status"]
         kinds = [condition["type"] for condition in status["conditions"]]
         assert {"Reconciling", "Stalled"} <= set(kinds)
         assert len(kinds) == len(set(kinds))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evidence_builder import JOB, Story, job
+from evidence_builder import JOB, EvidenceBuilder, job
 from evidence_streams import append
 from world import job_config
 
@@ -42,9 +42,9 @@ class Place:
         self.weights = open_store("Files", uri=str(folder / "weights"))
         self.checkpoints = CheckpointStore(str(folder / "checkpoints"), model_path=model)
 
-    async def leave(self, story: Story) -> None:
+    async def leave(self, evidence_builder: EvidenceBuilder) -> None:
         sealed = {"": ""}
-        for file in story.manifests:
+        for file in evidence_builder.manifests:
             assert file.proposal is not None
             written = self.weights.write(
                 version=file.version,
@@ -67,12 +67,12 @@ class Place:
                 key=key(record.version),
             )
 
-        story.rewrite(rename)
+        evidence_builder.rewrite(rename)
         log = self.folder / "trainer" / "attempt-1.jsonl"
         log.parent.mkdir()
-        log.write_bytes(b"".join(FED.dump_json(line) + b"\n" for line in story.fed))
+        log.write_bytes(b"".join(FED.dump_json(line) + b"\n" for line in evidence_builder.fed))
         await self.store.open()
-        await append(self.store, story)
+        await append(self.store, evidence_builder)
 
     async def back_to(self, version: int) -> RolledBack:
         return await roll_back(
@@ -99,10 +99,10 @@ def key(version: int) -> str:
     return f"v{version:08d}-a1"
 
 
-def story() -> Story:
-    story = job()
-    story.write(CheckpointSaved(1, 1, "step-000001"), CheckpointSaved(2, 1, "step-000002"))
-    return story
+def job_with_checkpoints() -> EvidenceBuilder:
+    evidence_builder = job()
+    evidence_builder.write(CheckpointSaved(1, 1, "step-000001"), CheckpointSaved(2, 1, "step-000002"))
+    return evidence_builder
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ async def place(tmp_path: Path, model: Path) -> AsyncIterator[Place]:
 
 
 async def test_later_versions_are_revoked_and_nothing_of_them_is_left(place: Place):
-    await place.leave(story())
+    await place.leave(job_with_checkpoints())
     assert await place.back_to(1) == RolledBack(1, revoked=2, trajectories=8, optimizer=1)
     state = await place.state()
     assert (state.version, state.commit.key, state.next_prompt, dict(state.groups)) == (1, key(1), 7, {})
@@ -143,7 +143,7 @@ async def test_later_versions_are_revoked_and_nothing_of_them_is_left(place: Pla
 
 
 async def test_back_to_the_initial_model(place: Place):
-    await place.leave(story())
+    await place.leave(job_with_checkpoints())
     assert await place.back_to(0) == RolledBack(0, revoked=3, trajectories=12, optimizer=None)
     state = await place.state()
     assert (state.version, state.commit.key, state.checkpoint) == (0, None, None)
@@ -153,14 +153,14 @@ async def test_back_to_the_initial_model(place: Place):
 
 
 async def test_an_optimizer_state_of_before_is_taken_if_that_of_the_version_is_gone(place: Place):
-    await place.leave(story())
+    await place.leave(job_with_checkpoints())
     path = place.checkpoints.folder("step-000002")
     path.rename(path.with_name(".step-000002.removed"))
     assert (await place.back_to(2)).optimizer == 1
 
 
 async def test_an_ended_job_continues(place: Place):
-    ended = story()
+    ended = job_with_checkpoints()
     ended.write(JobFinished("Failed", "weights"), GroupAborted("g6", "JobFinished"))
     await place.leave(ended)
     await place.back_to(2)
@@ -170,7 +170,7 @@ async def test_an_ended_job_continues(place: Place):
 
 
 async def test_a_failed_job_is_opened_again_and_loses_nothing_that_was_committed(place: Place):
-    ended = story()
+    ended = job_with_checkpoints()
     ended.write(JobFinished("Failed", "mine:score raised"), GroupAborted("g6", "JobFinished"))
     await place.leave(ended)
     assert await place.reopen() == Reopened(3, "mine:score raised")
@@ -184,7 +184,7 @@ async def test_a_failed_job_is_opened_again_and_loses_nothing_that_was_committed
 
 
 async def test_only_a_failed_job_is_opened_again(place: Place):
-    ended = story()
+    ended = job_with_checkpoints()
     await place.leave(ended)
     before = await place.store.depths()
     assert await place.reopen() is None
@@ -192,7 +192,7 @@ async def test_only_a_failed_job_is_opened_again(place: Place):
 
 
 async def test_a_commit_that_the_ledger_had_lost_is_taken_back_first(place: Place):
-    lost = story()
+    lost = job_with_checkpoints()
     last = next(n for n, e in enumerate(lost.ledger) if any(r for r in e.records if commits(r, 3)))
     lost.lose(len(lost.ledger) - last)
     await place.leave(lost)
@@ -217,7 +217,7 @@ def commits(record: Any, version: int) -> bool:
 async def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(
     place: Place, version: int, said: str
 ):
-    await place.leave(story())
+    await place.leave(job_with_checkpoints())
     place.damage(2)
     before = await place.store.depths()
     with pytest.raises(SpecError) as refused:
@@ -236,14 +236,14 @@ async def test_a_job_that_never_trained_has_no_version_to_return_to(place: Place
 
 
 async def test_a_ledger_of_another_job_is_not_touched(place: Place):
-    await place.leave(story())
+    await place.leave(job_with_checkpoints())
     other = CONFIG.model_copy(update={"uid": "another"})
     with pytest.raises(CorruptLedger, match="of the job 0123, not of another"):
         await roll_back(other, place.store, place.weights, place.checkpoints, version=1, instance="x")
 
 
 async def test_without_the_ledger_versions_are_found_by_their_parents(place: Place):
-    await place.leave(story())
+    await place.leave(job_with_checkpoints())
     # A proposal that was never committed stands beside them.
     side = place.weights.write(
         version=2,
