@@ -76,8 +76,8 @@ def means_of_means(backend: TorchBackend, samples: Sequence[TrainingSample]) -> 
 
 
 def tells_the_last_loss(backend: TorchBackend, samples: Sequence[TrainingSample]) -> None:
-    """Figures are the last micro-batch's."""
-    backend._sums.figures.zero_()
+    """Statistics are the last micro-batch's."""
+    backend._sums.statistics.zero_()
     TorchBackend.accumulate(backend, samples)
 
 

@@ -14,7 +14,7 @@ from rljob_contract.backend_steps import (
     feed,
     finite,
     require_equal,
-    require_same_figures,
+    require_same_statistics,
     require_same_step,
     stored,
     tolerance_of,
@@ -65,7 +65,8 @@ def a_step_changes_the_weights(subject: BackendSubject) -> None:
     require(distance(after, before) > 0, "all weights are what they were")
     require(finite(after), "some weights are not finite")
     require(
-        math.isfinite(stats.loss) and math.isfinite(stats.grad_norm), f"its figures are not finite: {stats}"
+        math.isfinite(stats.loss) and math.isfinite(stats.grad_norm),
+        f"its statistics are not finite: {stats}",
     )
 
 
@@ -99,7 +100,7 @@ def micro_batches_add_up_to_the_whole_batch(subject: BackendSubject) -> None:
     found = feed(cut, [samples[:1], [], samples[1:4], samples[4:]])
     allowed, what = subject.tolerance(before), "in four micro-batches"
     require_same_step(weights(cut), weights(whole), before, within=allowed.step, what=what)
-    require_same_figures(found, expected, within=allowed.figures, what=what)
+    require_same_statistics(found, expected, within=allowed.statistics, what=what)
 
 
 @BACKEND.check

@@ -1,8 +1,8 @@
 """Steps of trainer backends, and how much two that should be the same may differ.
 
-A backend shows itself by its weights and figures, so steps are compared by those. Weights are compared in parts of the
-step's own length, since a step is small beside what it changes. AdamW divides a gradient by its own size, so that where
-it is nearly zero rounding decides about its direction: what two steps differ by is a multiple of the gradients'
+A backend shows itself by its weights and statistics, so steps are compared by those. Weights are compared in parts of
+the step's own length, since a step is small beside what it changes. AdamW divides a gradient by its own size, so that
+where it is nearly zero rounding decides about its direction: what two steps differ by is a multiple of the gradients'
 rounding, and yet far from what a lost sample or a wrong normaliser makes, a quarter and more.
 """
 
@@ -26,20 +26,20 @@ class Tolerance:
     """How much may come of rounding.
 
     Attributes:
-        figures: of loss and gradient norm, relative, where sums are taken in another order.
+        statistics: of loss and gradient norm, relative, where sums are taken in another order.
         step: of the weights' change, in parts of it, where sums are taken in another order.
         repeated: of the weights' change, in parts of it, where the very same step is taken again.
     """
 
-    figures: float
+    statistics: float
     step: float
     repeated: float
 
 
 TOLERANCES: Mapping[str, Tolerance] = {
-    "float64": Tolerance(figures=1e-10, step=1e-6, repeated=1e-10),
-    "float32": Tolerance(figures=1e-5, step=1e-2, repeated=1e-5),
-    "bfloat16": Tolerance(figures=2e-2, step=1e-1, repeated=1e-2),
+    "float64": Tolerance(statistics=1e-10, step=1e-6, repeated=1e-10),
+    "float32": Tolerance(statistics=1e-5, step=1e-2, repeated=1e-5),
+    "bfloat16": Tolerance(statistics=2e-2, step=1e-1, repeated=1e-2),
 }
 """By what a backend computes in."""
 
@@ -115,16 +115,16 @@ def require_same_step(
     )
 
 
-def require_same_figures(found: StepStats, expected: StepStats, *, within: float, what: str) -> None:
+def require_same_statistics(found: StepStats, expected: StepStats, *, within: float, what: str) -> None:
     """Raise unless two steps report the same loss and gradient norm; a backend may report none."""
-    for figure, least in (
+    for statistic, least in (
         ("loss", 1.0),
         ("grad_norm", 0.0),
     ):  # advantages of both signs may leave a loss near zero
-        mine, theirs = getattr(found, figure), getattr(expected, figure)
+        mine, theirs = getattr(found, statistic), getattr(expected, statistic)
         require(
             abs(mine - theirs) <= within * max(least, abs(theirs)),
-            f"{what}: {figure} is {mine:.7g}, not {theirs:.7g}",
+            f"{what}: {statistic} is {mine:.7g}, not {theirs:.7g}",
         )
 
 

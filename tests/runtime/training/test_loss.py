@@ -101,7 +101,7 @@ def test_clip_stops_a_token_only_where_it_is_pushed_further_out(
     sums = sums_of(
         new, behaviour=behaviour, advantages=advantages, weights=torch.ones_like(new), settings=settings
     )
-    assert sums.figures.tolist()[2:] == pytest.approx([1.0, 0.0 if pushed else 1.0, weight])
+    assert sums.statistics.tolist()[2:] == pytest.approx([1.0, 0.0 if pushed else 1.0, weight])
 
 
 def test_importance_weight_corrects_and_is_truncated() -> None:
@@ -181,8 +181,8 @@ def test_kl_is_nothing_at_the_reference_and_positive_elsewhere() -> None:
             settings=settings,
             reference=reference,
         )
-        assert sums.figures[1] > 0
-        assert sums.loss.item() == pytest.approx(sums.figures[1].item())
+        assert sums.statistics[1] > 0
+        assert sums.loss.item() == pytest.approx(sums.statistics[1].item())
 
 
 def test_half_precision_logits_are_widened() -> None:
@@ -201,7 +201,7 @@ def test_the_loss_has_the_value_of_the_clipped_objective() -> None:
     ratio = torch.exp(new - behaviour)
     objective = torch.minimum(ratio * advantages, torch.clamp(ratio, 0.8, 1.3) * advantages)
     torch.testing.assert_close(found.loss, -objective.sum(), rtol=1e-12, atol=0)
-    assert found.figures[0] == found.loss
+    assert found.statistics[0] == found.loss
 
 
 def test_gspo_clips_whole_sequences_by_their_geometric_mean_ratio() -> None:
@@ -232,7 +232,7 @@ def test_gspo_clips_whole_sequences_by_their_geometric_mean_ratio() -> None:
     torch.testing.assert_close(gradient(new, **arguments), expected, rtol=1e-12, atol=1e-15)
     found = sums_of(new, **arguments)
     torch.testing.assert_close(found.loss, total.detach(), rtol=1e-12, atol=0)
-    assert found.figures[3] == clipped
+    assert found.statistics[3] == clipped
 
 
 def test_cispo_weights_log_probabilities_by_clipped_ratios_that_have_no_gradient() -> None:
@@ -250,7 +250,7 @@ def test_cispo_weights_log_probabilities_by_clipped_ratios_that_have_no_gradient
         settings=settings,
     )
     torch.testing.assert_close(sums.loss, -(weights * advantages * new).sum(), rtol=1e-12, atol=0)
-    assert sums.figures[3] == int((weights == 1.3).sum()) > 0
+    assert sums.statistics[3] == int((weights == 1.3).sum()) > 0
 
 
 LOSSES = ["GRPO", "DrGRPO", "DAPO", "GSPO", "CISPO"]

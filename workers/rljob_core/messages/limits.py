@@ -87,13 +87,13 @@ def _checked(value: Any) -> Any:
     changes = {}
     for field in dataclasses.fields(value):
         old = getattr(value, field.name)
-        new = _field(field.name, old, figures=isinstance(value, StepStats))
+        new = _field(field.name, old, statistics=isinstance(value, StepStats))
         if new is not old:
             changes[field.name] = new
     return dataclasses.replace(value, **changes) if changes else value
 
 
-def _field(name: str, value: Any, *, figures: bool) -> Any:
+def _field(name: str, value: Any, *, statistics: bool) -> Any:
     match value:
         case bool() | None:
             return value
@@ -101,7 +101,7 @@ def _field(name: str, value: Any, *, figures: bool) -> Any:
             if not 0 <= value <= LARGEST_NUMBER:
                 raise OutOfBounds(f"{name} is {_shown(value)}")
         case float():
-            if not (figures or math.isfinite(value)):  # figures are only shown
+            if not (statistics or math.isfinite(value)):  # statistics are only shown
                 raise OutOfBounds(f"{name} is {value}")
         case str() if name in _WORDS:
             return value if len(value) <= LONGEST_WORDS else value[:LONGEST_WORDS]
@@ -110,11 +110,11 @@ def _field(name: str, value: Any, *, figures: bool) -> Any:
                 raise OutOfBounds(f"{name} is {value[:40]!r}, of {len(value)} characters")
         case dict():
             for key, item in value.items():
-                _field("", key, figures=figures)
-                _field(name, item, figures=figures)
+                _field("", key, statistics=statistics)
+                _field(name, item, statistics=statistics)
         case tuple():
             for item in value:
-                _field("trajectory" if name == "trajectories" else name, item, figures=figures)
+                _field("trajectory" if name == "trajectories" else name, item, statistics=statistics)
         case _:
             return _checked(value)
     return value

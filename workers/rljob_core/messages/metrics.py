@@ -1,4 +1,4 @@
-"""Figures for people: what a step did, and where the job stands. Nothing decides by them."""
+"""Statistics for people: what a step did, and where the job stands. Nothing decides by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljob_core.records.omitted import OMITTED_IF_EMPTY
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """Figures of one training step. Losses are divided by the algorithm's normaliser; times are in seconds."""
+    """Statistics of one training step. Losses are divided by the algorithm's normaliser; times are in seconds."""
 
     loss: float = 0.0
     kl: float = 0.0

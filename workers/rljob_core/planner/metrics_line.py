@@ -9,7 +9,7 @@ from rljob_core.planner.context import PlannerContext
 
 
 def metrics_line(context: PlannerContext) -> StepMetrics:
-    """The job's progress, queues and engines now, without figures of a step or an evaluation."""
+    """The job's progress, queues and engines now, without statistics of a step or an evaluation."""
     queues: dict[str, int] = {}
     for sibling in context.state.siblings():
         queues[sibling.state] = queues.get(sibling.state, 0) + 1

@@ -12,7 +12,7 @@ from rljob_core.records import Evaluated
 
 
 class RunningMetrics:
-    """Sums since this coordinator started, and the figures of the newest step."""
+    """Sums since this coordinator started, and the statistics of the newest step."""
 
     def __init__(self) -> None:
         self._started = 0.0
@@ -36,7 +36,7 @@ class RunningMetrics:
         self._engine_tokens.pop(engine, None)
 
     def consumed(self, siblings: Sequence[Sibling], *, step: int) -> None:
-        """Take the figures of the trajectories that a step consumes, just before its commit."""
+        """Take the statistics of the trajectories that a step consumes, just before its commit."""
         rewards = [s.reward for s in siblings if s.reward is not None]
         lengths = [s.payload.response_tokens for s in siblings if s.payload is not None]
         staleness = [step - s.payload.span.min for s in siblings if s.payload is not None]
@@ -52,7 +52,7 @@ class RunningMetrics:
         )
 
     def step(self, stats: StepStats) -> None:
-        """Take the trainer's own figures of the step that was just committed."""
+        """Take the trainer's own statistics of the step that was just committed."""
         known = self._step.stats or StepStats()
         self._step = replace(
             self._step,
@@ -60,7 +60,7 @@ class RunningMetrics:
         )
 
     def line(self, state: JobState, *, now: float) -> StepMetrics:
-        """The job's line at time `now`, without figures of a step or an evaluation."""
+        """The job's line at time `now`, without statistics of a step or an evaluation."""
         since, before = self._mark
         rate = (self._tokens - before) / (now - since) if now > since else 0.0
         self._mark = (now, self._tokens)
@@ -80,7 +80,7 @@ class RunningMetrics:
         )
 
     def stepped(self, line: StepMetrics) -> StepMetrics:
-        """The line with the figures of the step that was just committed."""
+        """The line with the statistics of the step that was just committed."""
         step = self._step
         return replace(
             line,

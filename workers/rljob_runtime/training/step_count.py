@@ -34,10 +34,10 @@ class StepCount:
         self.tokens += tokens
         self.staleness += [self.step - sample.trajectory.span.min for sample in samples]
 
-    def stats(self, **figures: Any) -> StepStats:
-        """The step's figures: what was counted, and what the backend knows besides."""
+    def stats(self, **statistics: Any) -> StepStats:
+        """The step's statistics: what was counted, and what the backend knows besides."""
         return StepStats(
-            **figures,
+            **statistics,
             tokens=self.tokens,
             staleness_mean=sum(self.staleness) / max(1, self.sequences),
             staleness_max=max(self.staleness, default=0),

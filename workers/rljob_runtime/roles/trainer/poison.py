@@ -53,7 +53,7 @@ def in_step(error: NotFinite, *, step: int, fed: Sequence[Sequence[str]]) -> Job
 
 
 def checked(stats: StepStats) -> StepStats:
-    """A step's figures, of which those that only people read are made finite, since JSON has no other numbers.
+    """A step's statistics, of which those that only people read are made finite, since JSON has no other numbers.
 
     Raises:
         NotFinite: the loss or the gradient's norm is not finite.
@@ -100,9 +100,9 @@ def _is_finite(tensor: Any) -> bool:
     return bool(each.all())
 
 
-def _shown(figure: float) -> float:
-    """The same figure; 0 for NaN, the largest number for an infinity."""
-    return float(np.nan_to_num(figure))
+def _shown(statistic: float) -> float:
+    """The same statistic; 0 for NaN, the largest number for an infinity."""
+    return float(np.nan_to_num(statistic))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ from rljob_runtime.training.out_of_memory import explain_out_of_memory
 from rljob_runtime.training.packing.rows import Row, row
 from rljob_runtime.training.step_count import StepCount
 
-_FIGURES = 5
+_STATISTICS = 5
 #: Tokens of a forward beyond which a CPU takes longer for each of them: its caches hold no more activations.
 _CACHED = 2048
 #: What a rank computes that has nothing to compute while others have.
@@ -52,9 +52,9 @@ _PLACEHOLDER = Row(np.zeros(2, np.int32), np.array([False, True]), np.zeros(2, n
 
 @dataclass(slots=True, kw_only=True)
 class StepSums(StepCount):
-    """What a step has accumulated besides gradients; all but `figures` are alike on every rank."""
+    """What a step has accumulated besides gradients; all but `statistics` are alike on every rank."""
 
-    figures: Tensor
+    statistics: Tensor
     losses: list[Tensor] = field(default_factory=list)
     """This rank's sum of losses after each micro-batch: where a sum that is not finite began to be so."""
     forwards: int = 0
@@ -144,7 +144,7 @@ class BackendBase(BackendState):
         """Start step `step` with nothing accumulated."""
         self._zero_gradients()
         self._sums = StepSums(
-            step=step, figures=torch.zeros(_FIGURES, dtype=torch.float64, device=self._device)
+            step=step, statistics=torch.zeros(_STATISTICS, dtype=torch.float64, device=self._device)
         )
 
     def accumulate(self, samples: Sequence[TrainingSample]) -> None:
@@ -157,7 +157,7 @@ class BackendBase(BackendState):
         shares = {rank: self._batches_of(computed, rank) for rank in ranks}
         mine, forwards = shares[self._rank], max(map(len, shares.values()))
         self._accumulate_batches(mine + [[]] * (forwards - len(mine)))
-        sums.losses.append(sums.figures[0].clone())
+        sums.losses.append(sums.statistics[0].clone())
 
     def normalise(self) -> None:
         """Turn sums into the step's gradient: add up all ranks', divide by the step's divisor. Once per step."""
@@ -167,7 +167,7 @@ class BackendBase(BackendState):
         if self.in_step and not sums.forwards:
             self._accumulate_batches([[]])
         if self._world_size > 1:
-            dist.all_reduce(sums.figures)
+            dist.all_reduce(sums.statistics)
         self._reduce_gradients(1.0 / self._divisor())
         sums.normalised = True
 
@@ -179,7 +179,7 @@ class BackendBase(BackendState):
         """
         self.normalise()
         sums = self._sums
-        loss, divergence, tokens, clipped, importance = sums.figures.tolist()
+        loss, divergence, tokens, clipped, importance = sums.statistics.tolist()
         if not math.isfinite(loss):
             raise self._not_finite(f"the loss ({loss})")
         rate = self._learning_rate(sums.step)
@@ -237,7 +237,7 @@ class BackendBase(BackendState):
             self._backward(sums.loss if rows else found.sum() * 0.0)
         self._sums.forwards += 1
         if rows:
-            self._sums.figures += sums.figures
+            self._sums.statistics += sums.statistics
 
     def _batch(self, rows: Sequence[Row]) -> Any:
         weight = self._loss.average.token_weight

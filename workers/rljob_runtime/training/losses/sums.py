@@ -16,12 +16,12 @@ class LossSums:
 
     Attributes:
         loss: scalar with a graph; its gradient is to be divided as the loss is.
-        figures: float64 [5], detached: loss, weighted KL (without its factor), tokens, clipped tokens, importance
+        statistics: float64 [5], detached: loss, weighted KL (without its factor), tokens, clipped tokens, importance
             weights.
     """
 
     loss: Tensor
-    figures: Tensor
+    statistics: Tensor
 
 
 def loss_sums(
@@ -68,7 +68,7 @@ def loss_sums(
         losses = losses + settings.kl * k3
         divergence = k3.detach()
     total = (weights * losses).sum()
-    figures = torch.stack(
+    statistics = torch.stack(
         [
             total.detach().double(),
             (weights * divergence).sum().double(),
@@ -77,4 +77,4 @@ def loss_sums(
             importance.sum().double(),
         ]
     )
-    return LossSums(total, figures)
+    return LossSums(total, statistics)
