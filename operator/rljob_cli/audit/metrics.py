@@ -38,7 +38,7 @@ def evaluations(case: Case) -> Refuted:
     found = list(case.history.misjudged)
     commits = {commit.record.version: commit for commit in case.history.commits}
     committed = frozenset(commit.record.manifest for commit in commits.values())
-    judge = _Judge(case, step_figures(case), commits, committed)
+    judge = _Judge(case, step_statistics(case), commits, committed)
     stated = {"the metrics stream": case.evidence.metrics, "metrics.jsonl": case.evidence.metrics_file}
     for source, lines in stated.items():
         for line in lines:
@@ -46,8 +46,8 @@ def evaluations(case: Case) -> Refuted:
     return len(case.history.evaluated) + sum(map(len, stated.values())), found
 
 
-def step_figures(case: Case) -> dict[int, dict[str, float]]:
-    """By version, the figures that follow from the ledger; none of a step for which it has lost records."""
+def step_statistics(case: Case) -> dict[int, dict[str, float]]:
+    """By version, the statistics that follow from the ledger; none of a step for which it has lost records."""
     found = {}
     for commit in case.history.commits:
         rewards = [c.rewarded.reward for c in commit.consumed if c.rewarded is not None]
@@ -55,14 +55,14 @@ def step_figures(case: Case) -> dict[int, dict[str, float]]:
         if commit.restored or not commit.consumed or len(rewards) + len(payloads) < 2 * len(commit.consumed):
             continue
         staleness = [step - payload.span.min for step, payload in payloads]
-        figures = {"reward_mean": fmean(rewards), "staleness_max": float(max(staleness))}
+        statistics = {"reward_mean": fmean(rewards), "staleness_max": float(max(staleness))}
         if _is_of_this_format(commit):
-            figures |= {
+            statistics |= {
                 "reward_std": pstdev(rewards),
                 "response_tokens_mean": fmean(payload.response_tokens for _, payload in payloads),
                 "staleness_mean": fmean(staleness),
             }
-        found[commit.record.version] = figures
+        found[commit.record.version] = statistics
     return found
 
 
@@ -76,13 +76,13 @@ class _Judge:
     """Compares lines of metrics with the ledger.
 
     Attributes:
-        figures: by version, what its step's line must say.
+        statistics: by version, what its step's line must say.
         commits: the versions.
         committed: digests of their manifests.
     """
 
     case: Case
-    figures: dict[int, dict[str, float]]
+    statistics: dict[int, dict[str, float]]
     commits: dict[int, Committed]
     committed: frozenset[str]
 
@@ -108,8 +108,8 @@ class _Judge:
             yield from self._unknown(f"version {version}", "was committed", source)
             return
         stats = {name: getattr(line.stats, name) for name in _STATS} if line.stats is not None else {}
-        stated = {name: getattr(line, name, None) for name in self.figures.get(version, {})} | stats
-        yield from self._differences(version, self.figures.get(version, {}), stated, source)
+        stated = {name: getattr(line, name, None) for name in self.statistics.get(version, {})} | stats
+        yield from self._differences(version, self.statistics.get(version, {}), stated, source)
 
     def _was_made_before(self, line: StepMetrics) -> bool:
         """Whether it may be of an earlier version of this number, which the ledger has lost or the user revoked."""

@@ -15,7 +15,7 @@ from typing import Any
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import Verdict, Violation, damage
 from rljob_cli.audit.history import History
-from rljob_cli.audit.metrics import step_figures
+from rljob_cli.audit.metrics import step_statistics
 
 _ENDS = ("Succeeded", "Failed")
 _OPEN = ("Running", "Interrupted")
@@ -124,16 +124,16 @@ def _evaluated(case: Case) -> dict[str, object]:
 
 def _staleness(case: Case) -> dict[str, object]:
     """The largest staleness, and the mean over all steps whose lines `rljob run` has read."""
-    figures, lines = step_figures(case), case.evidence.metrics_file or case.evidence.metrics
+    statistics, lines = step_statistics(case), case.evidence.metrics_file or case.evidence.metrics
     versions = {line.version for line in lines if line.reward_mean is not None and line.stats is not None}
-    known = [figures[version] for version in versions if version in figures]
+    known = [statistics[version] for version in versions if version in statistics]
     if not known or len(known) < len(versions):
         return {}
     if not case.evidence.metrics_file and len(known) < case.history.version:
         return {}
-    means = [figure["staleness_mean"] for figure in known if "staleness_mean" in figure]
+    means = [statistic["staleness_mean"] for statistic in known if "staleness_mean" in statistic]
     mean = {"staleness_mean": fmean(means)} if len(means) == len(known) else {}
-    return {"staleness_max": max(figure["staleness_max"] for figure in known), **mean}
+    return {"staleness_max": max(statistic["staleness_max"] for statistic in known), **mean}
 
 
 def _at(written: dict[str, Any], path: str) -> object:
