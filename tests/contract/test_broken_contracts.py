@@ -222,8 +222,8 @@ ENGINES: list[tuple[type[Bigrams], str, str]] = [
     (NeverEnds, "a-closed-engine-says-so", SILENCE),
     (CountsItself, "weights-that-do-not-verify-change-nothing", "the version is 1, not 0 as before"),
     (StartsAgain, "another-engine-goes-on-as-if-nothing-had-happened", "versions"),
-    (TellsAll, "what-is-generating-tells-how-far-it-has-come", "reports a response of "),
-    (ForgetsAtTheEnd, "nothing-is-lost-of-an-engine-that-is-closed", "of a, b it reports none"),
+    (TellsAll, "progress-returns-running-responses-that-are-long-enough", "reports a response of "),
+    (ForgetsAtTheEnd, "a-closed-engine-still-returns-its-progress", "of a, b it reports none"),
     (Silent, "an-empty-request-fails-alone", SILENCE),
 ]
 
@@ -398,7 +398,7 @@ BACKENDS: dict[type[Counting], tuple[str, str]] = {
     Random: ("the-same-start-and-samples-give-the-same-step", "the weights differ by "),
     Accumulates: ("begin-step-forgets-what-was-accumulated", "after begin_step(): the weights differ by "),
     Aliases: ("published-weights-load-again", "a step has changed tensors that load() was given: w"),
-    KeepsMomentum: ("load-none-brings-the-beginning-back", "in the step after load_state(None)"),
+    KeepsMomentum: ("load-none-restores-the-initial-state", "in the step after load_state(None)"),
     ForgetsMomentum: (
         "a-restored-state-takes-the-very-same-next-step",
         "in the step after it: the weights differ",

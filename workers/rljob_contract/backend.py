@@ -174,7 +174,7 @@ def published_weights_load_again(subject: BackendSubject) -> None:
 
 
 @BACKEND.check
-def load_none_brings_the_beginning_back(subject: BackendSubject) -> None:
+def load_none_restores_the_initial_state(subject: BackendSubject) -> None:
     """load(None) and load_state(None) restore the initial weights and optimizer state.
 
     None means the initial model's weights, and an optimizer and a random state as of a new backend.

@@ -73,7 +73,7 @@ async def another_engine_goes_on_as_if_nothing_had_happened(subject: EngineSubje
 
 
 @HANDOVER.check
-async def what_is_generating_tells_how_far_it_has_come(subject: EngineSubject) -> None:
+async def progress_returns_running_responses_that_are_long_enough(subject: EngineSubject) -> None:
     """progress() returns running responses that are long enough, and no others.
 
     Compare len(tokens), inherited ones included, with the number asked for; leave out what waits or is unknown.
@@ -110,7 +110,7 @@ async def what_is_generating_tells_how_far_it_has_come(subject: EngineSubject) -
 
 
 @HANDOVER.check
-async def nothing_is_lost_of_an_engine_that_is_closed(subject: EngineSubject) -> None:
+async def a_closed_engine_still_returns_its_progress(subject: EngineSubject) -> None:
     """A closed engine still returns its progress, and another engine continues from it.
 
     Keep the running responses after close(): progress() is asked once more, and load().tokens counts all that was made.
