@@ -3,7 +3,8 @@
 It uses nats-py by its public interface, and relies on one behaviour that is not part of it: nats-py reads TLS through
 asyncio's `StreamReaderProtocol` as it is for plain sockets, for which asyncio logs a warning at the end of each
 connection. A filter drops that warning. `tests/runtime/messaging/test_nats_private_parts.py` fails when a release of
-nats-py no longer needs it; the workers' client has a protocol of its own (`rljob_runtime.messaging.nats.client`).
+nats-py no longer needs it; the workers' client has a protocol of its own
+(`rljob_runtime.messaging.nats.wide_transport`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A NATS client with less work per message than nats-py's own, and the only module that uses nats-py's private parts.
+"""A NATS client with less work per message than nats-py's own.
 
 nats-py passes every message through a queue to a task of its subscription, and every write through another queue to
 a task that flushes: each is one more turn of the event loop, with its system calls. It reads 32 KB at a time, and
@@ -6,7 +6,8 @@ copies a payload six times on its way in and four times on its way out. Here a m
 parsed, what is published in one turn of the loop is written at the end of it, and reads take what the socket has.
 Connecting, authentication, TLS, reconnecting and subscriptions are nats-py's own.
 
-The private parts, each with its use, and what the public way would cost:
+Only this module and `wide_transport` use private parts of nats-py: these, each with its use, and what the public way
+would cost:
 
 - `Client._ps` and `nats.protocol.parser.Parser`: messages are handed on where they are parsed. `subscribe(cb=…)` costs
   a queue, a task and six copies for each message.
@@ -35,23 +36,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ssl import SSLContext
 from typing import Any
-from urllib.parse import ParseResult
 
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport
 from nats.protocol.parser import Parser
 
 from rljob_core.messages.limits import HEADER_LINES
+from rljob_runtime.messaging.nats.wide_transport import WideTransport
 
-_READ_BYTES = 4 << 20
-_SOCKET_BYTES = 4 << 20
 _LINE_END = b"\r\n"
 _HEADER_VERSION = "NATS/1.0"
 EXPIRED = "user authentication expired"
@@ -85,7 +81,7 @@ class EagerClient(Client):
         super().__init__()
         self._handlers: dict[int, Handler] = {}
         self._unwritten: list[bytes] = []
-        self._wide = _WideTransport()  # type: ignore[no-untyped-call]
+        self._wide = WideTransport()  # type: ignore[no-untyped-call]
         self._transport = self._wide
         self._ps = _EagerParser(self)
 
@@ -192,80 +188,6 @@ def received(stored: Mapping[str, Any]) -> Received:
     """A message in JSON, as JetStream's API answers with it."""
     headers = parse_headers(base64.b64decode(stored.get("hdrs", "")))
     return Received(stored["subject"], "", base64.b64decode(stored.get("data", "")), headers)
-
-
-class _WideTransport(TcpTransport):
-    """A TCP connection with socket buffers for several payloads, of which each read takes all that has arrived.
-
-    To a server at a `tls://` URL it writes nothing before the handshake: nats-py would continue without one where the
-    server's greeting, which anybody in between may change, asks for none.
-    """
-
-    _writable = True
-    _cut_off = False
-    """Whether it ended in its TLS handshake: its protocol is then never called at its end."""
-
-    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        self.abort()  # the socket of an attempt that the server refused: nats-py does not close it
-        self._writable, self._cut_off = uri.scheme != "tls", False
-        await super().connect(uri, max(buffer_size, _READ_BYTES), connect_timeout)
-        if self._io_writer is None:
-            raise OSError("no connection")
-        connection = self._io_writer.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
-
-    async def connect_tls(
-        self, uri: str | ParseResult, ssl_context: SSLContext, buffer_size: int, connect_timeout: int
-    ) -> None:
-        """As the base class does it, which reads 64 KB at a time, and logs the end of each connection as a mistake."""
-        if self._io_writer is None:
-            raise OSError("no connection")
-        loop = asyncio.get_running_loop()
-        self._cut_off = True
-        reader = asyncio.StreamReader(limit=max(buffer_size, _READ_BYTES))
-        protocol = _TlsProtocol(reader)
-        async with asyncio.timeout(connect_timeout):
-            transport = await loop.start_tls(
-                self._io_writer.transport,
-                protocol,
-                ssl_context,
-                server_hostname=uri if isinstance(uri, str) else uri.hostname,
-            )
-        if transport is None:
-            raise OSError("the connection was lost during the handshake")
-        self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-        self._writable, self._cut_off = True, False
-
-    async def wait_closed(self) -> None:
-        if not self._cut_off:
-            await super().wait_closed()  # type: ignore[no-untyped-call]
-
-    def write(self, payload: bytes) -> None:
-        if not self._writable:
-            raise OSError("the server does not speak TLS, which its URL asks for")
-        super().write(payload)  # type: ignore[no-untyped-call]
-
-    def abort(self) -> None:
-        """Close the socket at once, without sending what is buffered."""
-        if self._io_writer is not None:
-            self._io_writer.transport.abort()
-
-    async def read(self, buffer_size: int) -> Any:
-        return await super().read(max(buffer_size, _READ_BYTES))
-
-    def __bool__(self) -> bool:
-        # nats-py makes a transport of its own in place of one that is false.
-        return True
-
-
-class _TlsProtocol(asyncio.StreamReaderProtocol):
-    def eof_received(self) -> bool:
-        super().eof_received()
-        return False  # TLS has no connection of which one half is closed
-
-    def connection_lost(self, _: Exception | None) -> None:
-        super().connection_lost(None)  # an error would be read in place of what the server had said before
 
 
 class _EagerParser(Parser):
