@@ -34,7 +34,7 @@ PATIENCE = 200.0  # seconds; of a busy machine
         (["check-loss", "GRPA"], "spec.algorithm.loss", "did you mean GRPO?"),
         (["check-loss", "GRPO", "--set", "clipp=0.1"], "spec.algorithm.clipp", "clip"),
         (["check-reward", "exact_mach"], "spec.reward.functions[0]", "did you mean exact_match?"),
-        (["check-reward", "nowhere:reward"], "spec.reward.functions[0]", "nowhere does not import"),
+        (["check-reward", "nowhere:reward"], "spec.reward.functions[0]", "nowhere cannot be imported"),
         (["check-reward", "exact_match", "--set", "dataset=chain_sun"], "spec.data.dataset", "chain_sum"),
         (["check-reward", "exact_match", "--set", "promptsPerStep=0"], "spec.data.promptsPerStep", "1"),
     ],

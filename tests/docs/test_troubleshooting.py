@@ -119,7 +119,7 @@ def test_weights_that_do_not_verify_are_continued_from_an_earlier_version() -> N
         (StoreUnavailable("nats-server did not start"), faults.SERVER),
         (OSError(28, "No space left on device"), faults.DISK),
         (SpecError("spec.model.uri", "there is no folder"), faults.INPUT),
-        (JobFailed("reward: spec.reward.functions[0]: mine does not import"), faults.INPUT),
+        (JobFailed("reward: spec.reward.functions[0]: mine cannot be imported"), faults.INPUT),
         (JobFailed("4 trainer attempts failed, spec.backoffLimit allows 3; the last one: …"), faults.TRAINER),
         (JobFailed("it ran for longer than activeDeadlineSeconds, 60"), faults.DEADLINE),
         (

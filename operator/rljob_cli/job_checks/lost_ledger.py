@@ -41,7 +41,7 @@ def way_on(folder: RunFolder, job: RLJob) -> SpecError | None:
         )
     elif saved:
         words = (
-            f"{gone}, and so are the weights of its versions. Its newest checkpoint is there: another job can start "
+            f"{gone}, and so are the weights of its versions. Its newest checkpoint exists: another job can start "
             f"from it, with --output {folder.path}-2 --set spec.model.uri={checkpoints.folder(saved[-1])} instead of "
             "--resume"
         )

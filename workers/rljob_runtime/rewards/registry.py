@@ -165,7 +165,7 @@ def _imported(name: str, path: str) -> Reward:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and call sys.exit
-        raise SpecError(path, f"{module_name} does not import: {error_in_words(error)}") from error
+        raise SpecError(path, f"{module_name} cannot be imported: {error_in_words(error)}") from error
     if not hasattr(module, attribute):
         raise SpecError(path, f"{module_name} has no function {attribute!r}")
     try:
