@@ -20,7 +20,7 @@ _SOCKET_BYTES = 4 << 20
 class WideTransport(TcpTransport):
     """A TCP connection with socket buffers for several payloads, of which each read takes all that has arrived.
 
-    To a server at a `tls://` URL it writes nothing before the handshake: nats-py would go on without one where the
+    To a server at a `tls://` URL it writes nothing before the handshake: nats-py would continue without one where the
     server's greeting, which anybody in between may change, asks for none.
     """
 
