@@ -240,6 +240,23 @@ def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str,
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import os; print('no licence'); os._exit(3)", "exit code 3"),
+        ("import ctypes; ctypes.string_at(0)", "exit code 139 (SIGSEGV)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_a_reward_module_that_ends_what_imports_it(tmp_path: Path, text: str, words: str) -> None:
+    """It ends a process that loads it on trial, not the command."""
+    name = tmp_path.name  # of its own: folders of earlier tests are on the path, too
+    (tmp_path / f"{name}.py").write_text(text)
+    (error,) = refused(write_job(tmp_path, reward={"functions": ["exact_match", f"{name}:score"]}))
+    assert error.startswith(f"spec.reward.functions[1]: {name} ")
+    assert words in error
+
+
+@pytest.mark.parametrize(
     ("spec", "problems"),
     [
         (

@@ -156,7 +156,7 @@ class Registry(Generic[T]):
         whose = f"the {self._noun} {point.name!r} of {_distribution(point)} ({point.value})"
         try:
             offered = point.load()
-        except Exception as error:  # a distribution's module may raise anything
+        except (Exception, SystemExit) as error:  # a distribution's module may raise anything
             detail = f"{type(error).__name__}: {error}"
             raise SpecError(field, f"{whose} does not load: {detail}; repair or reinstall it") from error
         try:

@@ -156,9 +156,16 @@ def _adapters_fit(config: JobConfig) -> None:
 
 def _data_and_rewards(config: JobConfig) -> None:
     from rljob_runtime.data.prompts import open_prompts
+    from rljob_runtime.rewards.job_items import JobItems
     from rljob_runtime.rewards.registry import resolve
+    from rljob_runtime.rewards.trial import load_on_trial, names_user_code
 
     training, held_out = open_prompts(config)
+    setup = JobItems(config).setup
+    if names_user_code(setup):  # which may end the process that imports it, or never return
+        if (error := load_on_trial(setup).error) is not None:
+            raise error
+        return
     resolve(config.spec.reward.functions, training)
     resolve(config.spec.reward.functions, held_out)
 

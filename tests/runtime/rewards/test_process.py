@@ -24,7 +24,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from user_modules import user_module
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.errors import SpecError
 from rljob_core.messages import REWARD_BATCH, RewardResult
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
@@ -37,6 +37,7 @@ from rljob_runtime.rewards import pool as pool_module
 from rljob_runtime.rewards.job_items import JobItems
 from rljob_runtime.rewards.messages import ScoringJob
 from rljob_runtime.rewards.pool import RewardPool
+from rljob_runtime.rewards.trial import load_on_trial
 from rljob_runtime.roles.reward import run_reward
 
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
@@ -475,12 +476,64 @@ async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch:
         await pool.close()
 
 
-async def test_processes_that_cannot_even_load_are_given_up(tmp_path: Path, module: str) -> None:
-    (tmp_path / f"{module}_deadly.py").write_text("import os; os._exit(3)\n")
-    pool = pool_of(job_config("model", functions=[f"{module}_deadly:f"]), workers=1)
+#: What a user's module does while it is imported, and what is said of it.
+DEADLY = {
+    "import os, sys; print('no licence', file=sys.stderr, flush=True); os._exit(3)": "exit code 3: no licence",
+    "import ctypes; ctypes.string_at(0)": r"exit code 139 \(SIGSEGV\): Segmentation fault in string_at",
+    "raise KeyboardInterrupt('enough')": "does not import: KeyboardInterrupt: enough",
+}
+
+
+@pytest.mark.parametrize("text", DEADLY)
+async def test_a_module_that_ends_what_imports_it_is_the_user_s(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """The reward role ends with the error of a wrong spec, which ends the job."""
+    name = user_module(tmp_path, monkeypatch, text)
+    with pytest.raises(SpecError, match=rf"spec\.reward\.functions\[0\]: {name} .*{DEADLY[text]}"):
+        async with running(job_config(model, functions=[f"{name}:f"]), memory()):
+            pass
+
+
+async def test_a_module_whose_import_never_ends_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "LOAD_SECONDS", 2.0)
+    name = user_module(tmp_path, monkeypatch, "import time; time.sleep(600)")
+    pool = pool_of(job_config("model", functions=["exact_match", f"{name}:f"]), workers=1)
     try:
-        with pytest.raises(RewardFailed, match="die before they score anything"):
+        with pytest.raises(SpecError, match=rf"spec\.reward\.functions: {name}:f did not load within 2 s: "):
             await pool.start()
+    finally:
+        await pool.close()
+
+
+def test_a_trial_that_never_ends_is_killed_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import pathlib, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+    text += "pathlib.Path(__file__).with_suffix('.pid').write_text(str(child.pid))\nchild.wait()\n"
+    name = user_module(tmp_path, monkeypatch, text)
+    setup = JobItems(job_config("model", functions=[f"{name}:f"])).setup
+    began = time.monotonic()
+    trial = load_on_trial(setup, seconds=15.0)
+    assert time.monotonic() - began < 60
+    assert f"{name}:f did not load within 15 s" in str(trial.error)
+    child = (tmp_path / name).with_suffix(".pid")
+    with suppress(psutil.NoSuchProcess, FileNotFoundError):
+        assert not _alive(psutil.Process(int(child.read_text())))
+
+
+async def test_a_process_that_is_killed_while_it_loads_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = "import os, pathlib, signal\nfile = pathlib.Path(__file__).with_suffix('.seen')\n"
+    once += "if not file.exists():\n    file.touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    name = user_module(tmp_path, monkeypatch, once + "def f(*, completion, item):\n    return 1.0\n")
+    pool = pool_of(job_config("model", functions=[f"{name}:f"]), workers=1)
+    try:
+        await pool.start()
+        assert (await pool.score(ScoringJob(0, False, "1"))).reward == 1.0
     finally:
         await pool.close()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import multiprocessing
 import os
@@ -26,10 +27,13 @@ import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.errors import RewardFailed, SpecError
-from rljob_core.words import exit_in_words
+from rljob_core.words import KILLED, exit_in_words
 from rljob_runtime.rewards import process as reward_worker
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome, ScoringSetup
 from rljob_runtime.rewards.process import CallInProgress
+from rljob_runtime.rewards.trial import FIELD, LOAD_SECONDS, load_on_trial, names_user_code, took_too_long
+
+log = logging.getLogger(__name__)
 
 _CHUNK = 256
 #: Seconds between two looks at how long functions have been running.
@@ -101,8 +105,8 @@ class RewardPool:
         """Start the processes.
 
         Raises:
-            SpecError: data or functions are not what the spec needs.
-            RewardFailed: the processes die while they load.
+            SpecError: data or functions are not what the spec needs, end what loads them, or do not load in time.
+            RewardFailed: the processes die while they load, for no reason that the functions have.
         """
         # From this thread, which lives as long as the role: the server ends with the thread that started it.
         forkserver.ensure_running()
@@ -111,14 +115,33 @@ class RewardPool:
             try:
                 # Off the loop: it waits for the server's imports.
                 future = await asyncio.to_thread(self._pool.schedule, reward_worker.check)
-                wrong = await asyncio.wrap_future(future)
+                async with asyncio.timeout(LOAD_SECONDS) as limit:
+                    wrong = await asyncio.wrap_future(future)
                 break
             except (BrokenProcessPool, RuntimeError, ProcessExpired) as error:
+                await self._find_culprit()
                 await self._replace(self._pool, error)
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                functions = ", ".join(names_user_code(self._setup) or self._setup.functions)
+                raise SpecError(FIELD, took_too_long(functions, LOAD_SECONDS)) from error
         if wrong is not None:
             raise SpecError(*wrong)
         self._untaken = max(_UNTAKEN, _UNTAKEN_STARTS * (time.monotonic() - began))
         self._clock = asyncio.create_task(self._kill_overdue())
+
+    async def _find_culprit(self) -> None:
+        """Load the functions once more, where it is seen how the process ends that loads them.
+
+        Raises:
+            SpecError: it ends again. Memory may have been short, so that SIGKILL counts only at last.
+        """
+        trial = await asyncio.to_thread(load_on_trial, self._setup)
+        if trial.output:
+            log.info("while the functions were loaded once more: %s", trial.output)
+        if trial.error is not None and (trial.code != KILLED or self._breaks >= _MAX_BREAKS):
+            raise trial.error
 
     async def score(self, job: ScoringJob) -> ScoringOutcome:
         """The outcome of one answer; errors of the functions are outcomes too.

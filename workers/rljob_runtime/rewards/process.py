@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,29 +75,34 @@ class _Loaded:
 _loaded: _Loaded | SpecError | None = None
 
 
-def load(setup: ScoringSetup, calls: Sequence[CallInProgress]) -> None:
+def load(
+    setup: ScoringSetup, calls: Sequence[CallInProgress], *, loading: Callable[[str], None] | None = None
+) -> None:
     """Make a new process of the pool ready: items and functions. A wrong spec is kept for `check` to return.
 
     Args:
         setup: what the job needs.
         calls: shared by the pool, one for each slot.
+        loading: called with the name of each function before it is loaded.
     """
     global _loaded  # noqa: PLW0603  one process of the pool, one job
     die_with_parent()
     try:
-        training, held_out = (_data(items, setup.functions) for items in (setup.training, setup.held_out))
+        training, held_out = (
+            _data(items, setup.functions, loading) for items in (setup.training, setup.held_out)
+        )
     except SpecError as error:
         _loaded = error
         return
     _loaded = _Loaded(training, held_out, calls)
 
 
-def _data(setup: ItemsSetup, functions: Sequence[str]) -> _ItemsWithRewards:
+def _data(setup: ItemsSetup, functions: Sequence[str], loading: Callable[[str], None] | None) -> _ItemsWithRewards:
     if setup.generated is not None:
         items: ItemSource = open_items(setup.generated, setup.path)
     else:
         items = _SentItems(setup.first or {})
-    return _ItemsWithRewards(items, resolve(functions, _ItemsWithRewards(items)))
+    return _ItemsWithRewards(items, resolve(functions, _ItemsWithRewards(items), loading=loading))
 
 
 def check() -> tuple[str, str] | None:

@@ -45,8 +45,15 @@ def exact_match(*, completion: str, item: Mapping[str, Any]) -> float:
     return float(completion.strip() == str(item["answer"]).strip())
 
 
-def resolve(functions: Sequence[str], source: Data) -> list[NamedReward]:
+def resolve(
+    functions: Sequence[str], source: Data, *, loading: Callable[[str], None] | None = None
+) -> list[NamedReward]:
     """The reward functions that `spec.reward.functions` names, for items of `source`.
+
+    Args:
+        functions: the names.
+        source: what is scored.
+        loading: called with each name before what it names is loaded.
 
     Raises:
         SpecError: a name is unknown, offered or given twice, does not load, cannot be called with `completion` and
@@ -57,6 +64,8 @@ def resolve(functions: Sequence[str], source: Data) -> list[NamedReward]:
         path = f"spec.reward.functions[{position}]"
         if name in functions[:position]:
             raise SpecError(path, f"{name} is listed twice: remove one")
+        if loading is not None:
+            loading(name)
         if ":" in name:
             resolved.append((name, _imported(name, path)))
         else:
@@ -164,7 +173,7 @@ def _imported(name: str, path: str) -> Reward:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything, and call sys.exit
+    except BaseException as error:  # a user's module may raise anything: SystemExit, KeyboardInterrupt
         raise SpecError(path, f"{module_name} cannot be imported: {error_in_words(error)}") from error
     if not hasattr(module, attribute):
         raise SpecError(path, f"{module_name} has no function {attribute!r}")

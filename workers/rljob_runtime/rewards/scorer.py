@@ -37,6 +37,7 @@ from rljob_runtime.rewards.messages import (
     read_frame,
 )
 from rljob_runtime.rewards.places import ScoringConnection, ScoringPlace, scoring_place
+from rljob_runtime.rewards.trial import FIELD, LOAD_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +98,8 @@ class Scorer:
         """Start scoring.
 
         Raises:
-            SpecError: data or functions are not what the spec needs.
-            RewardFailed: the processes die while they load.
+            SpecError: data or functions are not what the spec needs, or end what loads them.
+            RewardFailed: no scoring server starts.
             ResourceMissing: there is no scoring server.
         """
         self._items = await asyncio.to_thread(JobItems, self._config, workers=self._workers)
@@ -170,11 +171,12 @@ class Scorer:
             if await read_frame(reader, LARGEST_GREETING) != GREETING:
                 raise ValueError("the scoring server is of another version than this worker")
         writer.write(frame(pickled(self._items.setup)))
-        # What functions load may take any time, once.
-        async with asyncio.timeout(None if first else max(_START_SECONDS, _STARTS * self._start_seconds)):
+        # The server itself limits what functions load at first; this is for one that no longer does.
+        limit = LOAD_SECONDS + _START_SECONDS if first else max(_START_SECONDS, _STARTS * self._start_seconds)
+        async with asyncio.timeout(limit):
             reply = SETUP_REPLY.validate_json(await read_frame(reader, LARGEST_REPLY))
-        if reply.state == "refused" and first:
-            raise SpecError(reply.path, reply.message)
+        if reply.state != "ready" and first:  # what cannot load once is nothing that a restart mends
+            raise SpecError(reply.path or FIELD, reply.message)
         if reply.state != "ready":  # a spec that was right remains right, whatever a server says
             raise RewardFailed(reply.message)
 
