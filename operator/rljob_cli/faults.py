@@ -26,11 +26,13 @@ class Fault:
 
 REWARD = Fault("your reward function", "mend it where the message says", "reward-")
 DATA = Fault(
-    "your data", "mend the rows of the prompts that the message names, or take them out", "coordinator-"
+    "your data",
+    "mend the rows of the prompts that the message names, each in its place: the number of rows must not change",
+    "coordinator-",
 )
 ENGINE = Fault(
     "the engine, or the prompts that it cannot answer",
-    "read what the engine said last, then change spec.rollout.engine or take those prompts out of the data",
+    "read what the engine said last, then change spec.rollout.engine, or mend the rows of those prompts in place",
     "rollout-",
 )
 TRAINING = Fault(

@@ -80,7 +80,7 @@ def test_prompts_that_no_engine_can_be_sent_are_the_data_s() -> None:
     world.observe(PromptsMeasured(tuple(reasons), (0,) * len(reasons), unsendable=reasons))
     end = world.planner.state.finished
     assert end is not None
-    assert "prompt 1 (g1): PromptUnsendable: KeyError: 'question': mend it" in end.message
+    assert "prompt 1 (g1): PromptUnsendable: KeyError: 'question': mend its row in its place" in end.message
     assert fault_of_words(end.message) is faults.DATA
 
 

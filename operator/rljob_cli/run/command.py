@@ -8,7 +8,7 @@ import sys
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -88,6 +88,7 @@ def run(
     with exit_codes():
         from rljob_cli.job_checks.nats_server import check_nats
         from rljob_cli.job_checks.output_folder import check_output
+        from rljob_cli.job_checks.training_rows import training_rows
         from rljob_cli.manifest.import_path import allow_modules_beside
 
         if from_version is not None and not resume:
@@ -98,8 +99,8 @@ def run(
         with ExitStack() as held:
             held.enter_context(name_folder_in_errors(folder.path))
             with folder.changing():
-                before = folder.identity() if resume else None
-                kept = kept_patches(before, given) if before is not None else []
+                earlier = folder.identity() if resume else None
+                kept = kept_patches(earlier, given) if earlier is not None else []
                 job = load_job(file, [*overrides, *kept]) if kept else given
                 model = check(job, folder)
                 check_nats(job, nats_port)
@@ -108,12 +109,21 @@ def run(
                 known = check_output(folder, job, resume=resume, model=model, from_version=from_version)
                 if known is not None and from_version is None and _finished(folder, job):
                     return
-                identity = _identity(job, given, known, kept, model=model, origin=file.resolve().parent)
+                before = known.data if known is not None else {}
+                data = training_rows(job.spec.data, before)
+                identity = _identity(
+                    job, given, known, kept, model=model, origin=file.resolve().parent, data=data
+                )
                 if from_version is not None:
                     from rljob_cli.run.resume import go_back_to, summary
 
                     typer.echo(summary(go_back_to(from_version, identity.stamp(job), folder)))
                 folder.claim(identity)
+            if before and data != before:
+                typer.echo(
+                    f"changed since the last run: {job.spec.data.dataset}; its {data['rows']} rows keep their places, "
+                    "and those that were changed are trained as they are now"
+                )
             if kept:
                 typer.echo(f"kept from rljob patch: {', '.join(kept)}")
             environment = {"PYTHONPATH": python_path}
@@ -135,7 +145,14 @@ def check(job: RLJob, folder: RunFolder) -> str:
 
 
 def _identity(
-    job: RLJob, given: RLJob, known: Identity | None, kept: list[str], *, model: str, origin: Path
+    job: RLJob,
+    given: RLJob,
+    known: Identity | None,
+    kept: list[str],
+    *,
+    model: str,
+    origin: Path,
+    data: dict[str, Any],
 ) -> Identity:
     """Create the identity that the output folder stores for a new or resumed job."""
     manifest = job.model_dump(mode="json", by_alias=True)
@@ -153,6 +170,7 @@ def _identity(
         given=given.model_dump(mode="json", by_alias=True),
         patches=kept,
         origin=str(origin),
+        data=data,
     )
 
 

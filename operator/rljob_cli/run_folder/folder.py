@@ -42,6 +42,7 @@ class Identity:
         given: the RLJob as it was last passed to `rljob run`.
         patches: the changes by `rljob patch` since then, in the form of `--set`.
         origin: folder of the manifest's file: relative paths start there, and reward functions are imported from it.
+        data: `rows` and `digest` of the file of training data at the last start; empty if there is no file.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Identity:
     given: dict[str, Any] = field(default_factory=dict)
     patches: list[str] = field(default_factory=list)
     origin: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
 
     def stamp(self, job: RLJob) -> RLJob:
         """The job with its uid and generation, as Kubernetes would store it."""

@@ -99,7 +99,7 @@ def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evalua
     elif not evaluation and group is not None:
         causes = dict.fromkeys((sibling.id for sibling in group.siblings), UNSENDABLE)
         said = reason[: endings.DETAIL_CHARACTERS]
-        detail = f"prompt {prompt} ({group.id}): {UNSENDABLE}: {said}: mend it, or take it out of the data"
+        detail = f"prompt {prompt} ({group.id}): {UNSENDABLE}: {said}: mend its row in its place"
         endings.abort_group(context, group.id, "PromptExhausted", causes, detail=detail)
 
 

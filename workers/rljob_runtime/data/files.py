@@ -25,6 +25,9 @@ class FileSource:
         seed: of the order of rows.
         path: the manifest's field that describes the data, for errors.
 
+    Attributes:
+        rows: their number.
+
     Raises:
         SpecError: the file does not exist, cannot be read or has no rows, or there are options.
     """
@@ -39,6 +42,7 @@ class FileSource:
             raise SpecError(f"{path}.dataset", f"{source} is empty")
         self._rows = _load(source, kind=kind, path=path)
         self._seed = seed
+        self.rows = len(self._rows)
         # Two permutations: groups of the next epoch start before the last groups of this one are rewarded.
         self._order = lru_cache(maxsize=2)(self._permutation)
 
