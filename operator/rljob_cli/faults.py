@@ -55,6 +55,11 @@ DISK = Fault(
 )
 PERMISSIONS = Fault("the permissions of that path", "let this user read and write it")
 SERVER = Fault("the NATS server, or its disk", "start or repair it; its log says why", "nats-server")
+STORAGE = Fault(
+    "the storage of the NATS server or its account, which is smaller than one step",
+    "give it more, or lower spec.rollout.sampling.maxTokens",
+    "coordinator-",
+)
 LEDGER = Fault(
     "the ledger, which was damaged, or which another release or another program wrote",
     "restore the folder nats from a copy; `rljob audit` says what is left",
@@ -68,6 +73,7 @@ _BY_WORDS = [
     (re.compile(r"\): Reward(Raised|OutOfRange|Timeout|Crashed|Invalid)\b"), REWARD),
     (re.compile(r"\): PromptUnsendable\b"), DATA),
     (re.compile(r"prompts of step \d+ were given up"), ENGINE),
+    (re.compile(r"^the trajectory stream holds .* MB and step \d+ needs"), STORAGE),
     (re.compile(r"Versions that do verify"), WEIGHTS),
     (re.compile(r"is not finite|out of memory \("), TRAINING),
     # Earlier releases wrote "not there".

@@ -220,8 +220,8 @@ def walk(seed: int, *, steady: bool = False) -> BoundedWorld:
     return world
 
 
-def walk_without_room(seed: int) -> None:
-    """Run a job whose store does not hold one step.
+def walk_without_room(seed: int) -> str:
+    """Run a job whose store does not hold one step, and return the message with which it ends.
 
     Raises:
         Violated: it does not end, or does not say why.
@@ -238,7 +238,12 @@ def walk_without_room(seed: int) -> None:
     _run(world)
     finished = world.planner.state.finished
     require(finished is not None and finished.outcome == "Failed", f"[progress] it ended as {finished}")
-    require("spec.data.promptsPerStep (3)" in str(finished), f"it does not say what to lower: {finished}")
+    assert finished is not None
+    require(
+        "lower spec.rollout.sampling.maxTokens" in finished.message,
+        f"it does not say what to lower: {finished}",
+    )
+    return finished.message
 
 
 def _run(world: BoundedWorld) -> None:

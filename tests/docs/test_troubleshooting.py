@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bounded_store import walk_without_room
 from world import World, job_config
 
 from rljob_cli import faults
 from rljob_cli.faults import Fault, fault_of_error, fault_of_words, flags_to_continue, log_of
+from rljob_cli.manifest.differences import IMMUTABLE_ON_RESUME
 from rljob_core.actions import PromptsMeasured, RewardsSeen
 from rljob_core.errors import CorruptLedger, JobFailed, NotFinite, SpecError, StoreUnavailable
 from rljob_core.messages import RewardResult
@@ -82,6 +84,21 @@ def test_prompts_that_no_engine_can_be_sent_are_the_data_s() -> None:
     assert end is not None
     assert "prompt 1 (g1): PromptUnsendable: KeyError: 'question': mend its row in its place" in end.message
     assert fault_of_words(end.message) is faults.DATA
+
+
+def test_a_store_that_is_smaller_than_a_step_is_the_storage_s() -> None:
+    """What it says to change first can be changed when the job is resumed."""
+    words = walk_without_room(0)
+    assert fault_of_words(words) is faults.STORAGE
+    advised = words.partition(": give ")[2].partition(". ")[0]
+    assert re.findall(r"spec\.[\w.]+", advised) == ["spec.rollout.sampling.maxTokens"]
+    assert not is_immutable("spec.rollout.sampling.maxTokens")
+    assert is_immutable("spec.data.promptsPerStep")
+    assert "need another job: spec.data is immutable" in words
+
+
+def is_immutable(path: str) -> bool:
+    return any(f"{path}.".startswith(f"{field}.") for field in IMMUTABLE_ON_RESUME)
 
 
 def test_training_that_is_not_finite_is_of_what_was_trained_on() -> None:

@@ -480,7 +480,7 @@ async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch:
 DEADLY = {
     "import os, sys; print('no licence', file=sys.stderr, flush=True); os._exit(3)": "exit code 3: no licence",
     "import ctypes; ctypes.string_at(0)": r"exit code 139 \(SIGSEGV\): Segmentation fault in string_at",
-    "raise KeyboardInterrupt('enough')": "does not import: KeyboardInterrupt: enough",
+    "raise KeyboardInterrupt('enough')": "cannot be imported: KeyboardInterrupt: enough",
 }
 
 

@@ -244,8 +244,9 @@ def _give_up(context: PlannerContext, found: Allowance, short: float) -> None:
                 "Failed",
                 f"the trajectory stream holds {_megabytes(room.limit)} MB and step {state.version} needs "
                 f"{_megabytes(needed)} MB ({room.refused}): give the NATS server or its account more storage, or lower "
-                f"spec.data.promptsPerStep ({data.prompts_per_step}), spec.data.groupSize ({data.group_size}), the "
-                f"prompts' length or spec.rollout.sampling.maxTokens ({context.spec.rollout.sampling.max_tokens})",
+                f"spec.rollout.sampling.maxTokens ({context.spec.rollout.sampling.max_tokens}). Shorter prompts or a "
+                f"smaller step (spec.data.promptsPerStep is {data.prompts_per_step}, groupSize {data.group_size}) need "
+                "another job: spec.data is immutable",
             ),
         )
 
