@@ -7,7 +7,7 @@ import errno
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from rljob_cli.faults import DISK, PERMISSIONS
+from rljob_cli.faults import DISK, PERMISSIONS, Fault, fault_of_error
 from rljob_cli.manifest.load import InvalidManifest
 from rljob_core.errors import RLJobError, SpecError
 
@@ -31,9 +31,17 @@ _REFUSALS = {
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
+WayOn = Callable[[Fault], Sequence[str]]
+"""The lines that say, of a fault that has ended a run, where the log is and what continues it; none before it began."""
+
+
 @contextmanager
-def exit_codes() -> Iterator[None]:
-    """Print the errors of this project as messages, and exit with the code that belongs to them."""
+def exit_codes(way_on: WayOn | None = None) -> Iterator[None]:
+    """Print the errors of this project as messages, and exit with the code that belongs to them.
+
+    Args:
+        way_on: of a command that runs a job: with it, each failure also says who is at fault and what to do.
+    """
     try:
         yield
     except InvalidManifest as group:
@@ -45,6 +53,8 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(EXIT_BAD_INPUT) from error
     except RLJobError as error:
         typer.echo(f"error: {error}", err=True)
+        if way_on is not None:
+            _say(fault_of_error(error), way_on)
         raise typer.Exit(EXIT_FAILED) from error
     except OSError as error:
         if error.errno not in _REFUSALS:
@@ -52,11 +62,18 @@ def exit_codes() -> Iterator[None]:
         fault = PERMISSIONS if error.errno in {errno.EACCES, errno.EPERM} else DISK
         place = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {place}{error.strerror}", err=True)
-        typer.echo(f"at fault: {fault.who}", err=True)
-        typer.echo(f"to do: {fault.remedy}; then give the same command again", err=True)
+        _say(fault, way_on)
         raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def _say(fault: Fault, way_on: WayOn | None) -> None:
+    """Print who is at fault, what to do, and then: a run that has begun is continued, any other command is repeated."""
+    lines = way_on(fault) if way_on is not None else ()
+    again = "" if lines else "; then give the same command again"
+    for line in (f"at fault: {fault.who}", f"to do: {fault.remedy}{again}", *lines):
+        typer.echo(line, err=True)
 
 
 @contextmanager

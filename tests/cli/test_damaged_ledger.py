@@ -14,6 +14,7 @@ from evidence_streams import append
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
 
+from rljob_cli.faults import LEDGER
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed
@@ -113,9 +114,12 @@ def test_nobody_goes_back_in_it(
     leave(folder, evidence_builder, *last)
     ended = rljob("run", file, "--output", folder.path, "--resume", "--from-version", "1")
     assert ended.code == 1, ended
-    (error,) = ended.errors
+    error, *said = ended.errors
     assert what in error
     assert remedy in error
+    assert [line.partition(": ")[0] for line in said] == ["at fault", "to do", "to continue"]
+    assert said[0] == f"at fault: {LEDGER.who}"
+    assert said[2].endswith(" --resume --from-version 1")  # it has not gone back
     assert what in found_by_the_audit(folder)[0]
 
 

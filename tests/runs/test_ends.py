@@ -207,6 +207,11 @@ def test_a_disk_that_takes_no_more_ends_a_run_in_plain_words(runs: Runs, room: i
     assert "Traceback" not in said
     assert re.search(rf"error: .*{runs.folder}/run.*File too large", said)
     assert stated(said)["at fault"] == "the disk of this machine"
-    again = [*command, "--resume"] if (runs.folder / "run" / "job.json").exists() else command
-    done = subprocess.run(again, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    to_do = stated(said)["to do"]
+    if "to continue: " in said:
+        assert "again" not in to_do
+        done = runs.next(said)
+    else:
+        assert to_do.endswith("; then give the same command again")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done

@@ -7,6 +7,7 @@ import shlex
 import sys
 import uuid
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from rljob_cli import faults
 from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes, name_folder_in_errors
+from rljob_cli.faults import Fault
 from rljob_cli.manifest.load import load_job
 from rljob_cli.patch.change import kept_patches
 from rljob_cli.run_folder.folder import Identity, RunFolder
@@ -85,7 +87,8 @@ def run(
 
         rljob run job.yaml --output runs/sync --resume --from-version 40
     """
-    with exit_codes():
+    begun = _BegunRun()
+    with exit_codes(begun.way_on):
         from rljob_cli.job_checks.nats_server import check_nats
         from rljob_cli.job_checks.output_folder import check_output
         from rljob_cli.job_checks.training_rows import training_rows
@@ -96,6 +99,9 @@ def run(
         given = load_job(file, overrides)
         python_path = allow_modules_beside(file)
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
+        begun.job, begun.folder = given.metadata.name, folder
+        if from_version is not None:
+            begun.flags = ["--from-version", str(from_version)]
         with ExitStack() as held:
             held.enter_context(name_folder_in_errors(folder.path))
             with folder.changing():
@@ -118,6 +124,7 @@ def run(
                     from rljob_cli.run.resume import go_back_to, summary
 
                     typer.echo(summary(go_back_to(from_version, identity.stamp(job), folder)))
+                    begun.flags = []
                 folder.claim(identity)
             if before and data != before:
                 typer.echo(
@@ -131,6 +138,27 @@ def run(
                 environment[worker_protocol.DECISIONS] = str(folder.decisions)
             code = _run(job, identity, folder, nats_port=nats_port or 0, environment=environment)
     raise typer.Exit(code)
+
+
+@dataclass(slots=True)
+class _BegunRun:
+    """The run that a command starts or continues, for what is said if an error ends the command.
+
+    Attributes:
+        folder: None until it is known.
+        flags: what the next command needs besides `--resume`.
+    """
+
+    job: str = ""
+    folder: RunFolder | None = None
+    flags: list[str] = field(default_factory=list)
+
+    def way_on(self, fault: Fault) -> list[str]:
+        """Where the log is and what continues the run; nothing if the folder holds no run yet."""
+        if self.folder is None or not self.folder.job.exists():
+            return []
+        log = faults.log_of(fault, self.job, self.folder.path / "logs")
+        return [*([f"log: {log}"] if log.exists() else []), f"to continue: {resume_command(*self.flags)}"]
 
 
 def check(job: RLJob, folder: RunFolder) -> str:
