@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from example_job import write_job
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
-from rljob_cli.run.result_files import MetricsFile, plot, summarize, write_summary
+from rljob_cli.run.result_files import MetricsFile, draw, plot, summarize, write_summary
 from rljob_cli.run.run_progress import Rate, RunProgress
 from rljob_cli.run.view import LiveView, PlainView, open_view
 from rljob_cli.run_folder.folder import RunFolder
@@ -183,6 +184,18 @@ def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_picture_marks_evaluations_that_mix_versions(job: RLJob) -> None:
+    label = "held out, some answers with tokens of later versions"
+    assert label not in labels(draw(job, story()))
+    progress = story()
+    progress.add(replace(evaluation(1, 0.5, 0.75), heldout_mixed=26, heldout_newest=3))
+    assert label in labels(draw(job, progress))
+
+
+def labels(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
+
+
 def test_rate_survives_a_process_that_starts_again() -> None:
     rate = Rate()
     rate.count("a", 100)
@@ -225,9 +238,11 @@ def test_live_view_on_a_terminal(job: RLJob) -> None:
     progress = evidence_builder()
     signal = EngineSignal("cpu-0", "cpu", 1, 2, held=6, slots=8, running=5, waiting=1, tokens=10)
     progress.heard("engine.cpu-0", signal)
+    mixed = replace(evaluation(3, 0.95, 0.75), heldout_mixed=26, heldout_newest=4)
     with open_view(Console(file=out, force_terminal=True, width=110, height=40), job) as view:
         assert isinstance(view, LiveView)
         view.line(commit(2), progress)
+        view.line(mixed, progress)
         view.event(Event("Warning", "BackOff", "ended with code 137", "sums-reward-0"))
     text = out.getvalue()
     for part in (
@@ -238,8 +253,14 @@ def test_live_view_on_a_terminal(job: RLJob) -> None:
         "1 (5 running, 1 waiting)",
         "BackOff sums-reward-0: ended with code 137",
         "2/4",
+        "held-out at version 3: (26 answers with tokens of later versions, up to 4)",
     ):
         assert part in text
+    assert "mixed" not in text  # of those that are shown beside each other, none is
+    progress.add(mixed)
+    with open_view(Console(file=out, force_terminal=True, width=110, height=40), job) as view:
+        view.line(mixed, progress)
+    assert "0.300 → 0.950 (26 mixed)" in out.getvalue()
     progress.heard("engine.cpu-0", None)
     assert progress.engines == {}
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run_folder.folder import RunFolder
@@ -14,6 +14,9 @@ from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.local.replace_text import replace_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class MetricsFile:
@@ -143,13 +146,20 @@ def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 def plot(path: Path, job: RLJob, progress: RunProgress) -> None:
     """Draw reward, held-out reward and staleness over steps into a PNG file."""
+    if not progress.commits and not progress.evaluations:
+        return
+    aside = path.with_name(f".{path.name}.new")
+    draw(job, progress).savefig(aside, format="png")
+    aside.replace(path)
+
+
+def draw(job: RLJob, progress: RunProgress) -> Figure:
+    """The picture; evaluations with answers that hold tokens of later versions have a ring around their score."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     commits, evaluations = progress.commits, progress.evaluations
-    if not commits and not evaluations:
-        return
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
         figure = Figure(figsize=(8, 5.2), dpi=130, layout="constrained")
         reward, staleness = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
@@ -163,6 +173,16 @@ def plot(path: Path, job: RLJob, progress: RunProgress) -> None:
         reward.plot(versions, sampled, "o-", color="#d1592c", markersize=4, label="held out, sampled")
         if any(value is not None for value in greedy):
             reward.plot(versions, greedy, "s--", color="#5a8f3c", markersize=3.5, label="held out, greedy")
+        if mixed := [line for line in evaluations if line.heldout_mixed]:
+            reward.plot(
+                [line.version for line in mixed],
+                [line.heldout_sampled for line in mixed],
+                "o",
+                color="#d1592c",
+                markersize=9,
+                fillstyle="none",
+                label="held out, some answers with tokens of later versions",
+            )
         reward.set_ylabel("mean reward")
         reward.legend(frameon=False, loc="lower right")
         bound = job.spec.pipeline.bound
@@ -185,9 +205,7 @@ def plot(path: Path, job: RLJob, progress: RunProgress) -> None:
             axes.grid(axis="y", color="#eeeeee")
         staleness.xaxis.set_major_locator(MaxNLocator(integer=True))
         staleness.yaxis.set_major_locator(MaxNLocator(integer=True))
-        aside = path.with_name(f".{path.name}.new")
-        figure.savefig(aside, format="png")
-        aside.replace(path)
+        return figure
 
 
 def _smooth(values: list[float], width: int = 10) -> list[float]:

@@ -201,6 +201,8 @@ class LiveView:
         """Update the trainer's rate and the display from a new metrics line."""
         if kind_of(line) == "commit" and line.stats is not None:
             self._trainer_rate.commit(line.stats.tokens)
+        if line.heldout_mixed:
+            self.note(f"held-out at version {line.version}:{_mixed(line)}")
         self.refresh(progress)
 
     def refresh(self, progress: RunProgress) -> None:
@@ -251,7 +253,7 @@ class LiveView:
             ),
             (
                 "held out",
-                " → ".join(_decimal(line.heldout_sampled) for line in _ends(held_out)) or "–",
+                " → ".join(map(_sampled, _ends(held_out))) or "–",
                 "trainer tokens/s",
                 "–" if trained is None else f"{trained:,.0f}",
             ),
@@ -268,6 +270,12 @@ class LiveView:
                 ", ".join(f"{name} {depth}" for name, depth in queues.items()) or "–",
             ),
         ]
+
+
+def _sampled(line: StepMetrics) -> str:
+    """An evaluation's score, with the number of answers that hold tokens of later versions."""
+    mixed = f" ({line.heldout_mixed} mixed)" if line.heldout_mixed else ""
+    return f"{_decimal(line.heldout_sampled)}{mixed}"
 
 
 def _ends(lines: list[StepMetrics]) -> list[StepMetrics]:
