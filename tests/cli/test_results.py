@@ -184,6 +184,16 @@ def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_lost_checkpoints_are_listed_once_each(job: RLJob) -> None:
+    progress = RunProgress()
+    for version, reset in enumerate(
+        ["", "step-2 is gone", "step-2 is gone", "", "step-4 is damaged"], start=1
+    ):
+        progress.add(replace(commit(version), optimizer_reset=reset))
+    summary = summarize(job, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")
+    assert summary["optimizer_resets"] == ["step-2 is gone", "step-4 is damaged"]
+
+
 def test_the_picture_marks_evaluations_that_mix_versions(job: RLJob) -> None:
     label = "held out, some answers with tokens of later versions"
     assert label not in labels(draw(job, story()))

@@ -144,6 +144,24 @@ def test_a_job_that_failed_of_its_data_continues_once_rows_are_mended_in_their_p
     assert verdict.returncode == 0, verdict.stdout
 
 
+def test_a_run_whose_checkpoints_were_deleted_says_that_it_continues_without_them(runs: Runs):
+    run = runs.start(steps=400)
+    run.until("step 5", lambda: run.steps() >= 5)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130, run.said
+    assert checkpoints(run.output)
+    for name in checkpoints(run.output):
+        shutil.rmtree(run.output / "checkpoints" / name)
+    newest = run.summary()["steps"]
+    again = runs.next(run.said, "--set", f"spec.steps={newest + 2}")
+    assert again.returncode == 0, again.stdout + again.stderr + run.logs()
+    said = re.findall(r"^CheckpointLost[^:]*: (.*)$", again.stdout, re.MULTILINE)
+    assert run.summary()["optimizer_resets"] == said, again.stdout
+    assert re.search(r"checkpoint step-\S+ is gone: .* with fresh moments", *said)
+    verdict = audit(run.output)
+    assert verdict.returncode == 0, verdict.stdout
+
+
 def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs):
     run = runs.start(steps=400)
     run.until("step 5", lambda: run.steps() >= 5)
