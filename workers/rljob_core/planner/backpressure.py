@@ -95,7 +95,11 @@ def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evalua
     """End what waits for engines: none can be sent this prompt."""
     run, group = context.evaluation, context.state.groups.get(group_id(prompt))
     if evaluation and run is not None:
-        run.give_up(prompt)
+        for answer, attempt, engine in run.give_up(prompt):
+            context.messages.payloads.release([(answer, attempt)])
+            if engine:  # the prompt was measured, and raised when it was to be sent
+                context.liveness.free_slot(engine)
+                endings.cancel(context, engine, [(answer, attempt)])
     elif not evaluation and group is not None:
         causes = dict.fromkeys((sibling.id for sibling in group.siblings), UNSENDABLE)
         said = reason[: endings.DETAIL_CHARACTERS]

@@ -120,7 +120,7 @@ class ActionRunner:
         store = self._store
         match action:
             case SendToEngine():
-                for items in _messages([self._with_text(item) for item in action.items]):
+                for items in _messages(await self._with_texts(action.items)):
                     data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items))
                     await store.publish(Channel.WORK, f"engine.{action.engine}", data)
             case SendToTrainer():
@@ -202,10 +202,25 @@ class ActionRunner:
             mark = {MARK_HEADER: f"{self._instance}/{number}"}
             await self._store.publish(Channel.REWARDS, MARK, b"", headers=mark)
 
-    def _with_text(self, work: EngineWork) -> EngineWork:
-        if isinstance(work, Generate):
-            return replace(work, text=self._render(work.prompt, is_evaluation(work.trajectory)))
-        return work
+    async def _with_texts(self, items: Sequence[EngineWork]) -> list[EngineWork]:
+        """The items with the texts of their prompts; without those whose prompt cannot be sent, which is observed.
+
+        A prompt that was measured may still raise: its data may be read again, or run code of its own.
+        """
+        found, unsendable = list[EngineWork](), dict[bool, dict[int, str]]()
+        for work in items:
+            if not isinstance(work, Generate):
+                found.append(work)
+                continue
+            evaluation = is_evaluation(work.trajectory)
+            try:
+                found.append(replace(work, text=_sendable(self._render(work.prompt, evaluation))))
+            except Exception as error:  # of the data's own code, too: it must not end the coordinator
+                unsendable.setdefault(evaluation, {})[work.prompt] = error_in_words(error)
+        for evaluation, reasons in unsendable.items():
+            prompts = tuple(reasons)
+            await self._observe(PromptsMeasured(prompts, (0,) * len(prompts), evaluation, reasons))
+        return found
 
 
 def _receiver(action: Action) -> str:
