@@ -97,7 +97,9 @@ def load(
     _loaded = _Loaded(training, held_out, calls)
 
 
-def _data(setup: ItemsSetup, functions: Sequence[str], loading: Callable[[str], None] | None) -> _ItemsWithRewards:
+def _data(
+    setup: ItemsSetup, functions: Sequence[str], loading: Callable[[str], None] | None
+) -> _ItemsWithRewards:
     if setup.generated is not None:
         items: ItemSource = open_items(setup.generated, setup.path)
     else:
