@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import multiprocessing
 import os
@@ -32,8 +31,6 @@ from rljob_runtime.rewards import process as reward_worker
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome, ScoringSetup
 from rljob_runtime.rewards.process import CallInProgress
 from rljob_runtime.rewards.trial import FIELD, LOAD_SECONDS, load_on_trial, names_user_code, took_too_long
-
-log = logging.getLogger(__name__)
 
 _CHUNK = 256
 #: Seconds between two looks at how long functions have been running.
@@ -138,8 +135,6 @@ class RewardPool:
             SpecError: it ends again. Memory may have been short, so that SIGKILL counts only at last.
         """
         trial = await asyncio.to_thread(load_on_trial, self._setup)
-        if trial.output:
-            log.info("while the functions were loaded once more: %s", trial.output)
         if trial.error is not None and (trial.code != KILLED or self._breaks >= _MAX_BREAKS):
             raise trial.error
 
@@ -222,9 +217,7 @@ class RewardPool:
             name = self._setup.functions[call.function]
             self._fail(chunk, call.answer, f"RewardTimeout: {name} ran longer than {self._limit:g} s")
             return
-        if (
-            overdue is not None
-        ):  # the slow call had ended when the process was killed: what came next is innocent
+        if overdue is not None:  # the slow call had ended when it was killed: what came next is innocent
             self._queue.put_back(chunk)
             return
         culprit = chunk[call.answer]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import logging
 import os
 import pickle
 import signal
@@ -28,6 +29,8 @@ from rljob_core.words import end_in_words
 from rljob_runtime.process.lifeline import die_with_parent
 from rljob_runtime.rewards.messages import ScoringSetup, pickled
 from rljob_runtime.rewards.registry import REWARDS
+
+log = logging.getLogger(__name__)
 
 LOAD_SECONDS = 900.0
 """Seconds in which the functions of a job must have loaded, by default."""
@@ -77,6 +80,8 @@ def load_on_trial(setup: ScoringSetup, *, seconds: float = LOAD_SECONDS) -> Tria
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         said = printed.read_bytes()[-_OUTPUT:].decode(errors="replace")
+        if said:
+            log.info("while functions were loaded on trial: %s", said)
         return TrialLoad(_judged(setup, _read(report), code, said, seconds), code, said)
 
 
