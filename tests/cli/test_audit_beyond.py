@@ -159,24 +159,29 @@ def test_each_verdict_has_its_exit_code_and_programs_read_it_as_one_word() -> No
     assert [violation["verdict"] for violation in sources["violations"]] == ["unfinished"]
 
 
+REWARD = {"functions": ["a:b"], "timeoutSeconds": 5.0}
+
+
 def under(bound: int, **algorithm: object) -> EvidenceBuilder:
     """A job whose coordinator claimed under a spec, though its pipeline has the bound 1."""
     evidence_builder = job()
     spec = {
         "pipeline": {"maxStaleness": bound},
         "data": {"promptsPerStep": 2, "groupSize": 2},
-        "algorithm": {"scaleByStd": True, **algorithm},
+        "algorithm": {"name": "gspo", "scaleByStd": True, **algorithm},
+        "reward": REWARD,
     }
     evidence_builder.began_under(spec)
     return evidence_builder
 
 
-def user(bound: int, **algorithm: object) -> dict[str, object]:
+def user(bound: int, *, reward: dict[str, object] = REWARD, **algorithm: object) -> dict[str, object]:
     pipeline = {"mode": "BoundedAsync", "maxStaleness": bound, "inflight": "Update"}
     return {
         "pipeline": {**pipeline, "maxAttempts": 3, "maxResamples": 16},
         "data": {"promptsPerStep": 2, "groupSize": 2},
-        "algorithm": {"scaleByStd": True, **algorithm},
+        "algorithm": {"name": "gspo", "scaleByStd": True, **algorithm},
+        "reward": reward,
     }
 
 
@@ -191,6 +196,19 @@ def user(bound: int, **algorithm: object) -> dict[str, object]:
         ({"user_spec": user(2), "spec_may_be_ahead": True}, Verdict.UNFINISHED),
         ({"user_spec": user(1, clip=0.1), "spec_may_be_ahead": True}, Verdict.HOLDS),
         ({"user_spec": user(1, clip=0.1)}, Verdict.VIOLATED),
+        # Nobody can have changed a field that is immutable.
+        (
+            {
+                "user_spec": user(1, reward={**REWARD, "functions": ["exact_match"]}),
+                "spec_may_be_ahead": True,
+            },
+            Verdict.VIOLATED,
+        ),
+        ({"user_spec": user(1, name="dapo"), "spec_may_be_ahead": True}, Verdict.VIOLATED),
+        (
+            {"user_spec": user(1, reward={**REWARD, "timeoutSeconds": 1.0}), "spec_may_be_ahead": True},
+            Verdict.HOLDS,
+        ),
         ({"worker_specs": (("pod", user(2)),)}, Verdict.VIOLATED),
         ({"worker_specs": (("pod", user(2)),), "patched": ("pipeline.maxStaleness",)}, Verdict.HOLDS),
     ],

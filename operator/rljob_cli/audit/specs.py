@@ -18,8 +18,8 @@ _PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
 _PLACES = {"uri", "url", "dataset"}
 """Fields that name places: a run folder may be copied, and pods see other paths than users."""
 
-_FIXED = ("pipeline", "data", "model")
-"""Sections that a job keeps for good, or whose changes the ledger has."""
+_IMMUTABLE = {path.removeprefix("spec."): mark for path, mark in immutable_fields(RLJob)}
+"""Fields that a job keeps for good."""
 
 _PIPELINE_FIELDS = {
     "mode": "mode",
@@ -48,7 +48,7 @@ def specs(case: Case) -> Refuted:
             if path.startswith("pipeline.") and evidence.pipeline_refused:
                 continue
             section = path.split(".")[0]
-            if evidence.spec_may_be_ahead and section not in _FIXED:
+            if evidence.spec_may_be_ahead and _may_be_ahead(path, ledger, user):
                 continue
             text = f"is {_shown(ledger)} in the ledger, and {_shown(user)} in the user's spec"
             if evidence.spec_may_be_ahead and section == "pipeline":
@@ -67,9 +67,7 @@ def specs(case: Case) -> Refuted:
 def _changed_for_good(specs: Sequence[dict[str, Any]]) -> Iterator[Violation]:
     """Report the immutable fields that coordinators had different values of."""
     paths = [
-        path.removeprefix("spec.")
-        for path, mark in immutable_fields(RLJob)
-        if not mark.among and path.rpartition(".")[2] not in _PLACES
+        path for path, mark in _IMMUTABLE.items() if not mark.among and path.rpartition(".")[2] not in _PLACES
     ]
     completed = [_completed(spec) for spec in specs]
     for one, other in pairwise(completed):
@@ -119,6 +117,15 @@ def _unlike(name: str, spec: dict[str, Any], history: History, evidence: Evidenc
         if path.split(".")[0] in _PROMISED:
             text = f"is {_shown(theirs)} in the configuration of {name}, and {_shown(ledger)} in the ledger"
             yield Violation((f"spec.{path}",), text)
+
+
+def _may_be_ahead(path: str, ledger: Any, user: Any) -> bool:
+    """Whether the user can have changed a field without a trace in the ledger, until the next coordinator's claim."""
+    section = path.partition(".")[0]
+    if section == "pipeline":
+        return False
+    marks = [mark for field, mark in _IMMUTABLE.items() if path == field or path.startswith(f"{field}.")]
+    return section not in _PROMISED or all(mark.allows(ledger, user) for mark in marks)
 
 
 def _is_patched(path: str, evidence: Evidence) -> bool:
