@@ -46,6 +46,8 @@ ANY_WORKER = "worker"
 
 CONFIG_FILE = "config.json"
 CONFIG_FOLDER = "/etc/rljob"
+WORKER_CONFIGS_FOLDER = "/etc/rljob-workers"
+"""In the audit's pod: the configurations that the workers' pods mount, each a file named after its ConfigMap."""
 JWT_FILE = "jwt"
 JWT_FOLDER = "/etc/rljob-nats"
 RUN_FOLDER = "/run/rljob"

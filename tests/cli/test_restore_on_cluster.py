@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
-from evidence_builder import job
+from evidence_builder import job, refuted
 from evidence_files import SPEC, write_whole_run
 
 from rljob_cli.audit import audit
@@ -80,6 +80,27 @@ async def test_the_job_has_the_history_under_another_uid_and_can_be_moved_again(
         await restore_configured(again, other, environment)
         findings = audit(await read_configured(other, environment))
         assert findings.holds, [check for check in findings.checks if not check.holds]
+
+
+async def test_the_configuration_that_pods_mount_is_compared(
+    place: FolderPlace, config: Config, tmp_path: Path
+) -> None:
+    async with EmbeddedServer(tmp_path / "nats") as server:
+        environment, workers = {"RLJOB_NATS_URL": server.url}, tmp_path / "workers"
+        mine = config()
+        await restore_configured(place, mine, environment)
+        workers.mkdir()
+        (workers / "continued-config.json").write_text(mine.model_dump_json(by_alias=True))
+        findings = audit(await read_configured(mine, environment, workers=workers))
+        assert findings.holds, [check for check in findings.checks if not check.holds]
+
+        doctored = config(reward={**SPEC["reward"], "timeoutSeconds": 1.0})
+        (workers / "continued-rollout-cpu-config.json").write_text(doctored.model_dump_json(by_alias=True))
+        findings = audit(await read_configured(mine, environment, workers=workers))
+        assert refuted(findings.checks) == {"specs": {"spec.reward.timeoutSeconds"}}
+        (workers / "continued-config.json").write_text("{")
+        findings = audit(await read_configured(mine, environment, workers=workers))
+        assert refuted(findings.checks).keys() == {"specs", "sources"}
 
 
 async def test_what_the_history_rests_on_must_be_the_same(

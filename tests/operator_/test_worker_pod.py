@@ -14,6 +14,7 @@ from rljob_core.config import JobConfig
 from rljob_core.spec import RLJob
 from rljob_operator.children.audit_pod import BACKUP_FILE, POD_FILE, RESTORE_FILE, audit_config_map
 from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.nats_credentials import secret_name
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.worker_pod import Patches, pod_template
@@ -240,7 +241,7 @@ def restricted(spec: Manifest) -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     assert spec["automountServiceAccountToken"] is False
     assert not spec.get("shareProcessNamespace")
-    allowed = {"configMap", "emptyDir", "persistentVolumeClaim"}
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "projected"}
     assert all(volume.keys() - {"name"} <= allowed for volume in spec["volumes"])
     for container in [*spec["containers"], *spec.get("initContainers", [])]:
         context = container["securityContext"]
@@ -283,6 +284,39 @@ def test_the_audit_s_pod_is_restricted_and_only_looks_on(make_job: MakeJob, secu
     assert JobConfig.model_validate_json(config_map["data"]["config.json"]).uid == "u-1"
 
 
+def test_the_audit_s_pod_has_the_configurations_that_the_workers_mount(
+    make_job: MakeJob, secured: ClusterDefaults
+) -> None:
+    job = resolve_job(make_job(), secured)
+    _, pod = audit_pod(job.job, secured)
+    (container,) = pod["spec"]["containers"]
+    (mount,) = [m for m in container["volumeMounts"] if m["name"] == "worker-configs"]
+    assert mount == {"name": "worker-configs", "mountPath": "/etc/rljob-workers", "readOnly": True}
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "worker-configs"]
+    sources = [source["configMap"] for source in volume["projected"]["sources"]]
+    assert all(source["optional"] for source in sources), "they go when the job ends"
+    pools = {p.name: {"metadata": {"uid": "p-1"}} for p in job.spec.rollout.pools}
+    made = desired(job, Targets(attempt=None, failures=0, pools=pools))
+    config_maps = {
+        m["metadata"]["name"] for m in made if m["kind"] == "ConfigMap" and "config.json" in m["data"]
+    }
+    assert {source["name"] for source in sources} == config_maps - {"chain-sum-audit"}
+    for source in sources:
+        assert source["items"] == [{"key": "config.json", "path": f"{source['name']}.json"}]
+
+
+def without_worker_configs(pod: Manifest) -> Manifest:
+    """The audit's Pod as the other Pods are: these do not read what the workers mount."""
+    spec = pod["spec"]
+    (container,) = spec["containers"]
+    mounts = [m for m in container["volumeMounts"] if m["name"] != "worker-configs"]
+    volumes = [v for v in spec["volumes"] if v["name"] != "worker-configs"]
+    return {
+        **pod,
+        "spec": {**spec, "containers": [{**container, "volumeMounts": mounts}], "volumes": volumes},
+    }
+
+
 def test_the_backup_s_pod_is_the_audit_s_with_another_command(
     make_job: MakeJob, secured: ClusterDefaults
 ) -> None:
@@ -290,6 +324,7 @@ def test_the_backup_s_pod_is_the_audit_s_with_another_command(
         model__uri="pvc://shared/model", weights__uri="s3://bucket/w", model__credentialsSecret="s3"
     )
     config_map, audit = audit_pod(job, secured)
+    audit = without_worker_configs(audit)
     backup = json.loads(config_map["data"][BACKUP_FILE])
     (container,), (audits,) = backup["spec"]["containers"], audit["spec"]["containers"]
     assert backup["metadata"]["name"] == "chain-sum-backup"
@@ -304,6 +339,7 @@ def test_the_backup_s_pod_is_the_audit_s_with_another_command(
 def test_the_restore_s_pod_writes_where_the_trainer_does(make_job: MakeJob, secured: ClusterDefaults) -> None:
     job = make_job(model__uri="pvc://shared/model", weights__uri="pvc://runs/w")
     config_map, audit = audit_pod(job, secured)
+    audit = without_worker_configs(audit)
     restore = json.loads(config_map["data"][RESTORE_FILE])
     restricted(restore["spec"])
     (container,), (audits,) = restore["spec"]["containers"], audit["spec"]["containers"]

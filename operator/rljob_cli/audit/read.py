@@ -19,7 +19,7 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_cli.audit.evidence import Evidence, ManifestFile
-from rljob_cli.audit.reports_read import add_reports
+from rljob_cli.audit.reports_read import add_reports, mounted_configurations, worker_specs
 from rljob_cli.audit.streams import ledger_messages, metrics_lines, payloads_left, reward_results, stored
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.streams import served_streams, store_of
@@ -28,6 +28,7 @@ from rljob_core.errors import RLJobError, SpecError
 from rljob_core.messages import VERSION_ANNOUNCED
 from rljob_core.ports import Channel, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
+from rljob_operator import names
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.weights.create import open_transport
@@ -58,12 +59,18 @@ async def read_folder(folder: RunFolder) -> Evidence:
     return add_reports(evidence, folder, identity)
 
 
-async def read_configured(config: JobConfig, environment: Mapping[str, str] = os.environ) -> Evidence:
+async def read_configured(
+    config: JobConfig,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    workers: Path = Path(names.WORKER_CONFIGS_FOLDER),
+) -> Evidence:
     """Read all evidence about a job on a cluster, from inside an audit pod (`rljob_operator.children.audit_pod`).
 
     Args:
         config: the job's configuration.
         environment: environment variables of a worker, with the reader's credentials.
+        workers: folder with the configurations that the workers' pods mount.
 
     Raises:
         SpecError: the environment names no server.
@@ -73,7 +80,11 @@ async def read_configured(config: JobConfig, environment: Mapping[str, str] = os
     transport = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     evidence = await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
     spec = config.spec.model_dump(mode="json", by_alias=True)
-    return replace(evidence, user_spec=spec, spec_may_be_ahead=True)
+    unreadable = list(evidence.unreadable)
+    specs = tuple(worker_specs(mounted_configurations(workers), unreadable))
+    return replace(
+        evidence, user_spec=spec, spec_may_be_ahead=True, worker_specs=specs, unreadable=tuple(unreadable)
+    )
 
 
 async def collect(store: MessageStore, weights: Transport, *, job: str, trainer: Path) -> Evidence:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,7 +28,7 @@ def add_reports(evidence: Evidence, folder: RunFolder, identity: Identity) -> Ev
         user_spec=_spec(identity, unreadable),
         patched=tuple(patched),
         in_use=folder.in_use(),
-        worker_specs=tuple(_workers(folder, unreadable)),
+        worker_specs=tuple(worker_specs(_configurations(folder), unreadable)),
         unreadable=tuple(unreadable),
     )
 
@@ -63,12 +64,29 @@ def _spec(identity: Identity, unreadable: list[str]) -> dict[str, Any] | None:
     return spec.model_dump(mode="json", by_alias=True)
 
 
-def _workers(folder: RunFolder, unreadable: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _configurations(folder: RunFolder) -> Iterator[tuple[str, Path]]:
     for file in sorted(folder.path.glob("pods/*/volumes/config/config.json")):
-        pod = file.relative_to(folder.path / "pods").parts[0]
+        yield file.relative_to(folder.path / "pods").parts[0], file
+
+
+def mounted_configurations(folder: Path) -> list[tuple[str, Path]]:
+    """Name and path of the configurations that an audit's pod on a cluster mounts (`names.WORKER_CONFIGS_FOLDER`)."""
+    return [(file.stem, file) for file in sorted(folder.glob("*.json"))]
+
+
+def worker_specs(
+    files: Iterable[tuple[str, Path]], unreadable: list[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the specs in workers' configuration files, each with the name that its file was given.
+
+    Args:
+        files: name and path of each file.
+        unreadable: gets a sentence for each file that does not read.
+    """
+    for name, file in files:
         try:
             config = JobConfig.model_validate_json(file.read_bytes())
         except ValidationError as error:
-            unreadable.append(f"the configuration of {pod} cannot be read: {error.errors()[0]['msg']}")
+            unreadable.append(f"the configuration of {name} cannot be read: {error.errors()[0]['msg']}")
             continue
-        yield pod, config.spec.model_dump(mode="json", by_alias=True)
+        yield name, config.spec.model_dump(mode="json", by_alias=True)

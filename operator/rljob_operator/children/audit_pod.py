@@ -4,10 +4,11 @@
     kubectl get configmap JOB-audit --output 'jsonpath={.data.backup\\.yaml}' | sed s,TARGET,s3://bucket/JOB, |
       kubectl create --filename -
 
-The pods of the audit and the backup get read-only NATS credentials and the job's volume claims; they run `rljob audit`
-and `rljob backup` on the job's configuration. The ConfigMap exists as long as the RLJob, so both work while the job
-runs, is suspended, or has ended. That of `rljob restore` (`restore.yaml`, used like the backup's) may write, and finds
-its credentials only as long as the job is suspended and has never run.
+The audit's pod also mounts the ConfigMaps of the workers, which exist while the job has pods: it compares them with
+its own. The pods of the audit and the backup get read-only NATS credentials and the job's volume claims; they run
+`rljob audit` and `rljob backup` on the job's configuration. The ConfigMap exists as long as the RLJob, so both work
+while the job runs, is suspended, or has ended. That of `rljob restore` (`restore.yaml`, used like the backup's) may
+write, and finds its credentials only as long as the job is suspended and has never run.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from rljob_operator.children.metadata import child_metadata, kept
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.worker_pod import command_pod
 from rljob_operator.cluster.port import Manifest
+from rljob_operator.names import Role
 from rljob_operator.nats.permissions import Holder
 
 POD_FILE = "pod.yaml"
 BACKUP_FILE = "backup.yaml"
 RESTORE_FILE = "restore.yaml"
+_WORKER_CONFIGS = "worker-configs"
 TARGET = "TARGET"
 """Stands in the Pods for the place of the backup."""
 
@@ -32,7 +35,7 @@ TARGET = "TARGET"
 def audit_config_map(job: ResolvedJob) -> Manifest:
     """The ConfigMap `<job>-audit`: the configuration, and the Pods that audit the job, back it up and restore it."""
     name, config = job.metadata.name, f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"
-    audit = _pod(job, names.audit(name), ["audit", config])
+    audit = _with_worker_configs(job, _pod(job, names.audit(name), ["audit", config]))
     backup = _pod(job, names.backup(name), ["backup", config, TARGET])
     restore = _pod(job, names.restore(name), ["restore", TARGET, config], Holder.RESTORER)
     config_map: Manifest = {
@@ -62,4 +65,28 @@ def _pod(job: ResolvedJob, name: str, arguments: Sequence[str], holder: Holder =
         "kind": "Pod",
         "metadata": {"name": name, "namespace": job.metadata.namespace, "labels": labels},
         "spec": command_pod(job, config_map, ["rljob", *arguments], container=command, holder=holder),
+    }
+
+
+def _with_worker_configs(job: ResolvedJob, pod: Manifest) -> Manifest:
+    """The Pod with the configurations that the workers' pods mount, as far as they exist when it starts."""
+    name, spec = job.metadata.name, pod["spec"]
+    pools = [names.child(name, Role.ROLLOUT, pool.name) for pool in job.spec.rollout.pools]
+    sources = [
+        {
+            "configMap": {
+                "name": config_map,
+                "optional": True,
+                "items": [{"key": names.CONFIG_FILE, "path": f"{config_map}.json"}],
+            }
+        }
+        for config_map in map(names.config_map, [name, *pools])
+    ]
+    (container,) = spec["containers"]
+    mount = {"name": _WORKER_CONFIGS, "mountPath": names.WORKER_CONFIGS_FOLDER, "readOnly": True}
+    mounts = [*container["volumeMounts"], mount]
+    volumes = [*spec["volumes"], {"name": _WORKER_CONFIGS, "projected": {"sources": sources}}]
+    return {
+        **pod,
+        "spec": {**spec, "containers": [{**container, "volumeMounts": mounts}], "volumes": volumes},
     }
