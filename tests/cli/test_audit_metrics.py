@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from evidence_builder import EvidenceBuilder, job
+from evidence_builder import EvidenceBuilder, job, refuted
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.evidence import Evidence, Verdict
@@ -55,6 +55,27 @@ def test_another_score_is_of_a_coordinator_that_was_replaced_or_invented() -> No
     assert verdict(with_lines(after, coordinators=2).evidence()) is Verdict.VIOLATED
 
 
+def test_a_coordinator_publishes_no_second_evaluation_of_a_version() -> None:
+    """Its record is lost only if it is replaced; its claim may be lost as well, which trainers testify to."""
+    evidence_builder = with_lines(replace(evaluation(2, 0.9), epoch=2), coordinators=2)
+    assert verdict(evidence_builder.evidence()) is Verdict.VIOLATED
+    lost = replace(evidence_builder.manifest(3), key="v3-a0", digest="other")
+    assert lost.proposal is not None
+    evidence_builder.manifests.append(replace(lost, proposal=replace(lost.proposal, epoch=2_000_007)))
+    assert verdict(evidence_builder.evidence()) is Verdict.HOLDS
+
+
+def test_a_version_is_not_evaluated_before_its_time() -> None:
+    evidence_builder = with_lines(replace(evaluation(2, 0.9), epoch=1), coordinators=2)
+    assert verdict(evidence_builder.evidence()) is Verdict.HOLDS
+    evidence_builder.rewrite(lambda r: replace(r, epoch=2_000_000) if hasattr(r, "epoch") else r)
+    evidence_builder.fed = [replace(line, epoch=2_000_000) for line in evidence_builder.fed]
+    evidence_builder.manifests = [
+        replace(m, proposal=replace(m.proposal, epoch=2_000_000)) for m in evidence_builder.manifests if m.proposal
+    ]
+    assert verdict(evidence_builder.evidence()) is Verdict.VIOLATED
+
+
 def test_an_evaluation_without_a_record_was_lost_or_invented() -> None:
     def without_record(*, coordinators: int) -> EvidenceBuilder:
         evidence_builder = with_lines(evaluation(2), coordinators=coordinators)
@@ -100,3 +121,13 @@ def test_a_run_at_work_may_be_ahead_of_the_ledger_that_was_read_and_say_that_it_
     killed = replace(evidence_builder.evidence(), summary={"exit": "Running"})
     assert verdict(killed) is Verdict.DAMAGED
     assert verdict(replace(killed, in_use=True)) is Verdict.HOLDS
+
+
+def test_the_summary_has_a_score_that_was_published() -> None:
+    """Of an evaluation that was repeated it may have either, and no other."""
+    evidence_builder = with_lines(evaluation(2, 0.9), coordinators=2)
+    evidence_builder.finish()
+    for score, holds in ((0.5, True), (0.9, True), (0.7, False)):
+        summary = {"exit": "Succeeded", "heldout_reward_after": score}
+        found = refuted(audit(replace(evidence_builder.evidence(), summary=summary)).checks)
+        assert ("summary" not in found) is holds

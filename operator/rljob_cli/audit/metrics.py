@@ -2,7 +2,7 @@
 
 A line may be missing: it is published after its record, and a power cut may take it. It may not be invented. Lines of
 records that the ledger has lost are honest: those of versions that were begun again, and of evaluations by coordinators
-that were replaced.
+that were replaced, of versions that existed then. A coordinator whose record is lost writes no other: it is replaced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def evaluations(case: Case) -> Refuted:
     found = list(case.history.misjudged)
     commits = {commit.record.version: commit for commit in case.history.commits}
     committed = frozenset(commit.record.manifest for commit in commits.values())
-    judge = _Judge(case, step_statistics(case), commits, committed)
+    judge = _Judge(case, step_statistics(case), commits, committed, _lost_coordinators(case))
     stated = {"the metrics stream": case.evidence.metrics, "metrics.jsonl": case.evidence.metrics_file}
     for source, lines in stated.items():
         for line in lines:
@@ -66,6 +66,14 @@ def step_statistics(case: Case) -> dict[int, dict[str, float]]:
     return found
 
 
+def _lost_coordinators(case: Case) -> frozenset[int]:
+    """Numbers of the coordinators that trainers worked under, and whose claims the ledger has lost."""
+    known = {claim.number for _, claim in case.history.charge.claims}
+    seen = {line.epoch for line in case.evidence.fed}
+    seen |= {m.proposal.epoch for m in case.evidence.manifests if m.proposal is not None}
+    return frozenset(number // EPOCH_STRIDE for number in seen - known)
+
+
 def _is_of_this_format(commit: Committed) -> bool:
     """Whether the coordinator was of a release that recorded its spec; earlier ones may have computed otherwise."""
     return bool(commit.scales)
@@ -79,12 +87,14 @@ class _Judge:
         statistics: by version, what its step's line must say.
         commits: the versions.
         committed: digests of their manifests.
+        lost: how many coordinators the job had had, at each one whose claim is lost.
     """
 
     case: Case
     statistics: dict[int, dict[str, float]]
     commits: dict[int, Committed]
     committed: frozenset[str]
+    lost: frozenset[int]
 
     def contradictions(self, line: StepMetrics, source: str) -> Iterator[Violation]:
         """What a line says and the ledger does not."""
@@ -132,7 +142,7 @@ class _Judge:
             elif not self._may_be_forgotten(line):
                 yield from self._unknown(name, "was evaluated", source)
             return
-        if self._may_be_lost(line, history.evaluators[line.version]):
+        if self._may_be_lost(line, history.evaluators[line.version]) and not self._is_too_early(line):
             return
         known: dict[str, float] = {"heldout_sampled": record.sampled, "heldout_greedy": record.greedy}
         known |= {"heldout_mixed": record.mixed, "heldout_newest": record.newest}
@@ -142,11 +152,20 @@ class _Judge:
         """Whether the evaluation may have been recorded, although the ledger has none of this version."""
         if line.version > self.case.history.version:
             return self._is_revoked(line.version)
-        return self._may_be_lost(line, self.case.history.writers)
+        return self._may_be_lost(line, self.case.history.writers) and not self._is_too_early(line)
+
+    def _is_too_early(self, line: StepMetrics) -> bool:
+        """Whether the version was committed under a later coordinator than the line's, and never before."""
+        commit = self.commits.get(line.version)
+        if commit is None or line.epoch >= commit.record.epoch // EPOCH_STRIDE:
+            return False
+        return not self._was_made_before(line)
 
     def _may_be_lost(self, line: StepMetrics, writer: int) -> bool:
         """Whether a coordinator before this one may have published the line, and the ledger lost its record."""
-        return len(self.case.history.charge.claims) > 1 and line.epoch <= writer
+        if len(self.case.history.charge.claims) <= 1:
+            return False
+        return line.epoch < writer or (line.epoch == writer and writer in self.lost)
 
     def _differences(
         self, version: int, known: dict[str, float], stated: dict[str, float | None], source: str

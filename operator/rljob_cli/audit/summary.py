@@ -67,7 +67,7 @@ def _ahead(written: dict[str, Any], history: History) -> Iterator[Violation]:
 
 
 def _expected(case: Case, outcome: str) -> dict[str, object]:
-    """What the summary of a job that has ended must say; a range is of what it may say."""
+    """What the summary of a job that has ended must say; a range or a set is of what it may say."""
     history = case.history
     values: dict[str, object] = {
         "exit": outcome,
@@ -113,12 +113,13 @@ def _evaluated(case: Case) -> dict[str, object]:
         record = history.evaluated[choose(history.evaluated)]
         # A lost evaluation is repeated, with other scores; the summary may have those of the first one.
         lines = [line for line in case.evidence.metrics if line.version == record.version]
-        if len({line.heldout_sampled for line in lines if line.heldout_sampled is not None}) <= 1:
-            values |= {
-                f"heldout_reward_{when}": record.sampled,
-                f"heldout_greedy_{when}": record.greedy,
-                f"heldout_mixed_{when}": record.mixed,
-            }
+        for name, field, right in (
+            ("reward", "heldout_sampled", record.sampled),
+            ("greedy", "heldout_greedy", record.greedy),
+            ("mixed", "heldout_mixed", record.mixed),
+        ):
+            published = [getattr(line, field) for line in lines if line.heldout_sampled is not None]
+            values[f"heldout_{name}_{when}"] = frozenset([right, *published])
     return values
 
 
@@ -146,10 +147,14 @@ def _at(written: dict[str, Any], path: str) -> object:
 def _agrees(stated: object, right: object) -> bool:
     if isinstance(right, range):
         return stated in right
+    if isinstance(right, frozenset):
+        return any(_agrees(stated, one) for one in right)
     if isinstance(stated, float) and isinstance(right, float):
         return isclose(stated, right)
     return stated == right
 
 
 def _shown(right: object) -> object:
+    if isinstance(right, frozenset):
+        return " or ".join(map(str, sorted(right)))
     return right.stop - 1 if isinstance(right, range) else right
