@@ -12,6 +12,7 @@ from typing import Any
 from doctored_run import DoctoredRun, Json
 
 from doctorings.forging import name_true_digests
+from doctorings.harmless import NOTHING
 from doctorings.metrics import in_the_file, in_the_stream
 from doctorings.registry import DAMAGED, HOLDS, VIOLATED, Doctoring
 
@@ -45,6 +46,7 @@ INVENTED = {
     "an evaluation by a third coordinator": evaluation(LAST, epoch=3),
     "another end by the second coordinator": lambda lines: {**lines[-1], "finished": "Failed"},
 }
+TROUBLED_DOCTORINGS["nothing, after a kill"] = Doctoring(lambda run: None, HOLDS, NOTHING)
 for what, make in INVENTED.items():
     for where, put in (("metrics.jsonl", in_the_file), ("the metrics stream", in_the_stream)):
         TROUBLED_DOCTORINGS[f"{what}, in {where}"] = Doctoring(put(make), VIOLATED, TROUBLED)
@@ -63,11 +65,6 @@ def without(run: DoctoredRun, *dropped: Json) -> None:
     """The ledger lacks records; the manifests follow."""
     run.change_records(lambda r: None if r in dropped else r)
     name_true_digests(run)
-
-
-@expect(HOLDS)
-def nothing_done_after_a_kill(run: DoctoredRun) -> None:
-    pass
 
 
 @expect(VIOLATED)
