@@ -71,6 +71,7 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, generated f
 	@$(BIN)/lint-imports
 	@$(BIN)/rljob crd --check
 	@$(BIN)/rljob job-policy --check
+	@$(BIN)/rljob record-schema --check
 	@$(BIN)/python .ci/cve_scan.py
 
 # CI needs no suite for this: tests/docs/test_site.py, a part of `make test`, builds the site with the same strictness.
@@ -85,9 +86,10 @@ format: $(VENV)/.installed  ## rewrite the sources in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-crds: $(VENV)/.installed  ## write crds/ again from the API models, and the admission policy for RLJobs
+crds: $(VENV)/.installed  ## write what follows from code again: crds/, the admission policy for RLJobs, the schema of records
 	@$(BIN)/rljob crd
 	@$(BIN)/rljob job-policy
+	@$(BIN)/rljob record-schema
 
 bench: .venv-bench/.installed  ## benchmarks beside their peers, tables and JSON in bench/out; ARGS="--full NAME …": all cases
 	@$(BIN)/python -m bench $(ARGS)

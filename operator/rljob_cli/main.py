@@ -19,6 +19,7 @@ from rljob_cli.exits import exit_codes
 from rljob_cli.generate.crd import crd
 from rljob_cli.generate.job_policy import job_policy
 from rljob_cli.generate.nats_keys import nats_init
+from rljob_cli.generate.record_schema import record_schema
 from rljob_cli.manifest.load import load_job
 from rljob_cli.plugin_checks.commands import check_backend, check_engine, check_loss, check_reward
 from rljob_cli.replay import replay
@@ -182,6 +183,7 @@ app.command()(check_loss)
 app.command()(check_reward)
 app.command()(crd)
 app.command()(job_policy)
+app.command()(record_schema)
 app.command()(nats_init)
 
 

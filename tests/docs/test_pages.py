@@ -7,6 +7,7 @@ can, `<!-- not run: it needs a GPU -->`. Only `rljob` is run here, so that a blo
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -140,6 +141,38 @@ def test_streams_page_has_every_record_and_field() -> None:
         kind = next(field.default for field in fields(record) if field.name == "kind")
         assert re.findall(r"`(\w+)`", said.pop(kind)) == names
     assert said == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "end", "quoted"),
+    [
+        ("PayloadSummary", "with,\nfor each trajectory in it,", ". A span", r"`(\w+)`"),
+        ("VersionSpan", ". A span is", "the oldest", r'"(\w+)"'),
+        ("RewardResult", '{"results": [{', "}]}", r'"(\w+)"'),
+        ("VersionAnnounced", "the newest announcement:", "|", r'"(\w+)"'),
+        ("RecordBatch", "message is JSON:", ". Snapshots", r'"(\w+)": '),
+        ("Writer", '"writer": {', "}", r'"(\w+)"'),
+        ("WeightManifest", "`manifest.json`:", ". `digest`", r"`(\w+)`"),
+        ("FedMicroBatch", "backward pass:", ", each with", r"`(\w+)`"),
+        ("FedTrajectory", "`items`, each with", ". A step", r"`(\w+)`"),
+    ],
+)
+def test_streams_page_has_the_names_of_the_schema(kind: str, begin: str, end: str, quoted: str) -> None:
+    page = (DOCS / "design" / "streams.md").read_text()
+    assert page.count(begin) == 1
+    said = re.findall(quoted, page.split(begin)[1].split(end)[0])
+    schema = json.loads((DOCS / "design" / "records.schema.json").read_text())
+    assert set(said) - {"payload"} == set(schema["$defs"][kind]["properties"])
+
+
+def test_the_schema_of_what_a_job_stores_is_up_to_date(tmp_path: Path) -> None:
+    file = DOCS / "design" / "records.schema.json"
+    assert CliRunner().invoke(app, ["record-schema", "--check", "--output", str(file)]).exit_code == 0
+    changed = tmp_path / "changed.json"
+    changed.write_text(file.read_text().replace('"inherited"', '"other"'))
+    result = CliRunner().invoke(app, ["record-schema", "--check", "--output", str(changed)])
+    assert result.exit_code == 1
+    assert "make crds" in result.output
 
 
 def test_audit_page_has_every_claim() -> None:
