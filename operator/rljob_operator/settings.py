@@ -17,7 +17,6 @@ from rljob_core.spec.server_lists import ONE_SCHEME, one_scheme
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest
-from rljob_operator.decisions.stream_storage import MOST_BYTES
 from rljob_operator.nats.credentials import Issuer, operator_credentials
 
 _SHAPE: Manifest = {
@@ -41,7 +40,7 @@ class Settings:
         nats_credentials: the operator's own, or the path of a file with them; None if the server does not authenticate
             clients.
         nats_authority: certificates of those who sign the NATS server's (PEM); a `tls://` URL needs them.
-        nats_job_bytes: that the streams of a job may take together, of one replica.
+        nats_job_bytes: that the streams of a job may take together, of one replica; None for a share of a server.
         probe_host: address on which the probes are served.
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
         workers: number of jobs that are reconciled at once.
@@ -54,7 +53,7 @@ class Settings:
     job_rules: str | None = None
     nats_credentials: str | RawCredentials | None = None
     nats_authority: str = ""
-    nats_job_bytes: int = MOST_BYTES
+    nats_job_bytes: int | None = None
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
     workers: int = 8
@@ -124,7 +123,7 @@ class Settings:
                 else environment.get("RLJOB_NATS_CREDENTIALS") or None
             ),
             nats_authority=issuer.trusted if issuer else authority,
-            nats_job_bytes=number("RLJOB_NATS_JOB_GB", 16, least=1, most=1_000_000) * 1_000_000_000,
+            nats_job_bytes=number("RLJOB_NATS_JOB_GB", 0, least=0, most=1_000_000) * 1_000_000_000 or None,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),
             workers=number("RLJOB_WORKERS", 8, least=1, most=1024),

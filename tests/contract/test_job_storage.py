@@ -15,10 +15,14 @@ from cluster_jobs import SECONDS, SEEDS, job_of, operator, role_store
 from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.errors import StoreFull
+from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
+from rljob_core.streams_budget import largest_trajectory_stream_bytes
+from rljob_operator.decisions.stream_storage import Room, storage, trajectory_room
 from rljob_operator.nats.accounts import server_config
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
+from rljob_operator.reconcile.metrics import merged
 from rljob_runtime.messaging.nats.store import NatsStore
 
 MB = 1 << 20
@@ -132,3 +136,32 @@ async def test_the_operator_says_how_much_any_job_may_have(server: EmbeddedServe
         trouble = streams.trouble(job)
         assert trouble is not None
         assert "raise RLJOB_NATS_JOB_GB of the operator" in trouble.message
+
+
+async def test_what_a_coordinator_asks_for_is_bounded_by_its_spec(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """One line of metrics reserves nothing that the job cannot need; another job's room stays free."""
+    thief, other = job_of(uuid4().hex, None), job_of(uuid4().hex, None)
+    data = thief.spec.data.model_copy(update={"prompts_per_step": 1, "group_size": 2})
+    thief = thief.model_copy(update={"spec": thief.spec.model_copy(update={"data": data})})
+    hostile = STEP_METRICS.dump_json(StepMetrics(step=0, version=0, seconds=0.0, room_wanted=1 << 62))
+    said = merged(None, STEP_METRICS.validate_json(hostile)).stream_bytes
+    size = trajectory_room(thief.spec, said)
+    assert size == largest_trajectory_stream_bytes(thief.spec) == 256 * MB
+    assert trajectory_room(thief.spec, -(1 << 62)) == 256 * MB
+    async with operator(server.url, tmp_path) as streams:
+        assert await streams.prepare(thief, size)
+        assert await streams.prepare(other, TRAJECTORIES)
+        assert streams.trouble(other) is None
+
+
+def test_a_job_may_take_a_quarter_of_a_server_unless_the_settings_say_otherwise() -> None:
+    def given(capacity: int | None, most: int | None = None) -> int:
+        room = Room(free=capacity, capacity=capacity)
+        return storage(room, trajectory_limit=1 << 50, trajectory_bytes=0, replicas=1, most=most).allowed
+
+    assert given(18_000_000_000) == 4_500_000_000
+    assert given(18_000_000_000, most=16_000_000_000) == 16_000_000_000
+    assert given(4_000_000_000) == 2_000_000_000
+    assert given(None) > 1 << 50

@@ -21,6 +21,8 @@ CHUNK_BYTES, CHUNK_OVERHEAD = 960 << 10, 1024
 """A payload is cut into messages of so many bytes at most, each with headers and the server's own bytes."""
 PROMPT_TOKENS = 4096
 """Longest prompt with which the stream begins."""
+LONGEST_PROMPT_TOKENS = CHUNK_BYTES
+"""No prompt is longer: its text reaches an engine in one message, and it has no more tokens than its text has bytes."""
 MINIMUM = 256 << 20
 
 
@@ -32,7 +34,17 @@ def payload_bytes(*, prompt_tokens: int, response_tokens: int) -> int:
 
 def trajectory_stream_bytes(spec: RLJobSpec) -> int:
     """Size limit with which the trajectory stream begins, in bytes."""
+    return _bytes_under_way(spec, prompt_tokens=PROMPT_TOKENS)
+
+
+def largest_trajectory_stream_bytes(spec: RLJobSpec) -> int:
+    """Size limit that the trajectory stream may come to need at most, in bytes, however long the job's prompts are."""
+    return _bytes_under_way(spec, prompt_tokens=LONGEST_PROMPT_TOKENS)
+
+
+def _bytes_under_way(spec: RLJobSpec, *, prompt_tokens: int) -> int:
+    """Bytes of all trajectories that can be under way, if all prompts are that long."""
     batch = spec.data.prompts_per_step * spec.data.group_size
     evaluation = 2 * spec.evaluation.samples if spec.evaluation is not None else 0
-    one = payload_bytes(prompt_tokens=PROMPT_TOKENS, response_tokens=spec.rollout.sampling.max_tokens)
+    one = payload_bytes(prompt_tokens=prompt_tokens, response_tokens=spec.rollout.sampling.max_tokens)
     return max(MINIMUM, one * (batch * (spec.pipeline.bound + 2) + evaluation))

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rljob_core.spec import RLJobSpec
+from rljob_core.streams_budget import largest_trajectory_stream_bytes, trajectory_stream_bytes
+
 OTHER_BYTES = 256 << 20
 """Free room that the streams besides the trajectories have at least."""
 
-MOST_BYTES = 16_000_000_000
-"""Of one replica of all streams of a job, unless the operator's settings say otherwise."""
+SHARE = 4
+"""One replica of all streams of a job may take a quarter of a server, unless the operator's settings say otherwise."""
+SMALLEST_SHARE = 2_000_000_000
+"""Bytes that this is at least: on a small server, whoever comes first may take more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +29,13 @@ class Room:
         allowed: bytes that its streams may take now, all replicas together; None if it has no limit, or is not there.
         used: bytes that its streams take.
         free: by how many bytes its limit could grow; None if nobody knows, as in a cluster.
+        capacity: bytes that the smallest server may store; None if nobody knows.
     """
 
     allowed: int | None = None
     used: int = 0
     free: int | None = None
+    capacity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,29 @@ class Storage:
     short: str = ""
 
 
+def trajectory_room(spec: RLJobSpec, wanted: int) -> int:
+    """Bytes that the stream of trajectories is to hold.
+
+    Args:
+        spec: of the job.
+        wanted: what the job's coordinator asks for. It is believed up to what the longest prompts would take.
+    """
+    return max(trajectory_stream_bytes(spec), min(wanted, largest_trajectory_stream_bytes(spec)))
+
+
+def most_of(capacity: int | None) -> int | None:
+    """Bytes of one replica that a job may have on servers of that capacity; None for any number."""
+    return None if capacity is None else max(capacity // SHARE, SMALLEST_SHARE)
+
+
 def is_crowded(room: Room) -> bool:
     """Whether a job's streams have taken so much that `storage` may give them more."""
     return room.allowed is None or 2 * room.used > room.allowed
 
 
-def storage(room: Room, *, trajectory_limit: int, trajectory_bytes: int, replicas: int, most: int) -> Storage:
+def storage(
+    room: Room, *, trajectory_limit: int, trajectory_bytes: int, replicas: int, most: int | None
+) -> Storage:
     """The limit of a job's account.
 
     Args:
@@ -57,13 +81,14 @@ def storage(room: Room, *, trajectory_limit: int, trajectory_bytes: int, replica
         trajectory_limit: of the stream of trajectories, in bytes of one replica.
         trajectory_bytes: that this stream takes, all replicas together.
         replicas: of each stream.
-        most: bytes of one replica that any job may have (`RLJOB_NATS_JOB_GB`).
+        most: bytes of one replica that any job may have (`RLJOB_NATS_JOB_GB`); None for its share of a server.
     """
+    most = most_of(room.capacity) if most is None else most
     others = max(room.used - trajectory_bytes, 0)
     wanted = replicas * (trajectory_limit + OTHER_BYTES) + 2 * others
     before = room.allowed or 0
     allowed, short = max(wanted, before), ""
-    if allowed > replicas * most:
+    if most is not None and allowed > replicas * most:
         allowed = max(replicas * most, before)
         short = f"a job may have {in_gb(most)}: raise RLJOB_NATS_JOB_GB of the operator"
     if room.free is not None and allowed - before > room.free:

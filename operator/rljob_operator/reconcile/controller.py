@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from tenacity import retry, retry_if_exception_type, wait_exponential
 
 from rljob_core.spec import GROUP, RLJob
-from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key
@@ -25,6 +24,7 @@ from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.observe import may_be_restored
+from rljob_operator.decisions.stream_storage import trajectory_room
 from rljob_operator.decisions.watch_liveness import WatchLiveness
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -238,7 +238,7 @@ class Controller:
         Also for prompts that are longer than the stream was made for, as soon as the coordinator says so.
         """
         metrics = self._metrics.metrics(key)
-        size = max(trajectory_stream_bytes(job.spec), 0 if metrics is None else metrics.stream_bytes)
+        size = trajectory_room(job.spec, 0 if metrics is None else metrics.stream_bytes)
         nats = job.spec.nats
         settings = nats.replicas, nats.credentials_generation, restorable
         wanted = job.metadata.uid, self._connection.connections, *settings

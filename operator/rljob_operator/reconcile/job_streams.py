@@ -26,7 +26,6 @@ from rljob_core.stream_definitions import stream_definitions
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.stream_storage import (
-    MOST_BYTES,
     in_gb,
     in_words,
     is_crowded,
@@ -71,7 +70,7 @@ class JobStreams:
     Args:
         connection: to the server, as a user who may create accounts where there is an issuer.
         issuer: what accounts and credentials are made from; None if the server authenticates nobody.
-        most: bytes of one replica that the streams of a job may take together.
+        most: bytes of one replica that the streams of a job may take together; None for a share of a server.
         settle: see `SharedStreams`.
     """
 
@@ -80,7 +79,7 @@ class JobStreams:
         connection: NatsConnection,
         issuer: Issuer | None = None,
         *,
-        most: int = MOST_BYTES,
+        most: int | None = None,
         settle: float = SETTLE_SECONDS,
     ) -> None:
         self._connection = connection

@@ -25,6 +25,7 @@ class ServerStorage:
     """The storage of all accounts.
 
     Attributes:
+        capacity: bytes that the smallest server may store.
         free: by how many bytes the limits of accounts could grow; None in a cluster, whose servers share accounts out.
     """
 
@@ -37,6 +38,7 @@ class ServerStorage:
                 self._used[account["id"]] += account["storage"]
                 if account["reserved_storage"] < _UNLIMITED:
                     self._allowed[account["id"]] = account["reserved_storage"]
+        self.capacity = min(int(answer["config"]["max_storage"]) for answer in answers)
         self.free: int | None = None
         if len(answers) == 1 and "meta_cluster" not in answers[0]:
             (alone,) = answers
@@ -46,7 +48,7 @@ class ServerStorage:
 
     def room(self, account: str) -> Room:
         """What an account has."""
-        return Room(self._allowed.get(account), self._used.get(account, 0), self.free)
+        return Room(self._allowed.get(account), self._used.get(account, 0), self.free, self.capacity)
 
 
 async def server_storage(system: Client) -> ServerStorage:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from rljob_core.messages.metrics import StepStats
 from rljob_core.spec import LONGEST_RESPONSE
-from rljob_core.streams_budget import CHUNK_BYTES, payload_bytes
+from rljob_core.streams_budget import CHUNK_BYTES, LONGEST_PROMPT_TOKENS, payload_bytes
 
 MESSAGE_BYTES = CHUNK_BYTES
 """Bytes of one message's data at most: its headers fit beside it below NATS' default limit of 1 MB."""
@@ -64,12 +64,10 @@ class OutOfBounds(ValueError):
 def longest_payload(max_tokens: int = LONGEST_RESPONSE) -> int:
     """Bytes of one stored trajectory at most, its chunks put together.
 
-    A prompt has no more tokens than its text has bytes, and its text reaches an engine in one message.
-
     Args:
         max_tokens: of a response, `spec.rollout.sampling.maxTokens`; the longest of any job if it is not known.
     """
-    return payload_bytes(prompt_tokens=MESSAGE_BYTES, response_tokens=max_tokens)
+    return payload_bytes(prompt_tokens=LONGEST_PROMPT_TOKENS, response_tokens=max_tokens)
 
 
 def within_limits(message: Said) -> Said:
