@@ -16,9 +16,8 @@ from functools import partial
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
-from pydantic import ValidationError
 
-from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS
+from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
 from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import RLJob
@@ -41,6 +40,7 @@ from rljob_operator.nats.credentials import (
 )
 from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.permissions import REPORT
+from rljob_operator.reconcile.engine_loads import EngineLoads
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.server_storage import server_storage
 from rljob_operator.reconcile.shared_streams import SETTLE_SECONDS, SharedStreams
@@ -243,21 +243,19 @@ class JobStreams:
 
     async def engine_loads(self, job: RLJob) -> dict[str, int]:
         """By pod, the number of trajectories that its engine generates or has queued; empty if it cannot be read."""
-        loads: dict[str, int] = {}
+        loads = EngineLoads(job.spec)
         if not self._serves(job):
-            return loads
+            return {}
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS), self._client(job) as client:
                 bucket = await client.jetstream().key_value(_names(job).signal_stream.removeprefix("KV_"))
                 async for entry in await bucket.watch(f"{ENGINE_SIGNALS}>", ignore_deletes=True):
                     if entry is None:  # the end of what is stored now
                         break
-                    signal = ENGINE_SIGNAL.validate_json(entry.value or b"")
-                    pod = signal.engine.rpartition(".")[0]
-                    loads[pod] = signal.running + signal.waiting
-        except (TimeoutError, OSError, nats.errors.Error, ValidationError) as error:
+                    loads.take(entry.key, entry.value or b"")
+        except (TimeoutError, OSError, nats.errors.Error) as error:
             log.info("the engine loads of %s cannot be read: %r", job.metadata.name, error)
-        return loads
+        return loads.by_pod()
 
     def _serves(self, job: RLJob) -> bool:
         """Whether the operator has access to the job's streams."""

@@ -4,10 +4,14 @@ A coordinator publishes its metrics to a JetStream stream. The server sends each
 of the job's account; or, where jobs have no accounts, every subscriber of the subject receives it as well. So the
 operator never has to ask for metrics. After a restart of the operator, a job's status keeps the metrics that it has
 until new ones arrive.
+
+A job that floods the operator costs it the parsing of `LINES` short lines a second. Of what comes beyond, the operator
+parses only the newest line, once the second is over.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +28,11 @@ from rljob_operator.nats.permissions import REPORTS
 from rljob_operator.reconcile.nats_connection import NatsConnection
 
 _SUBJECT = f"rljob.*.*.*.{Channel.METRICS.value}.>"
+LINE_BYTES = 64 << 10
+"""Longer lines are passed over; those of coordinators have a few kilobytes."""
+LINES = 8
+"""Of a job that are parsed in a second, besides the newest one of the second before."""
+_WINDOW_SECONDS = 1.0
 _NOTIFY_SECONDS = 1.0  # statuses are written less often than coordinators publish
 _SMOOTHING = 0.3
 _DIGITS = 4  # for columns that people read
@@ -46,6 +55,10 @@ class MetricsFeed:
         """Jobs by the names of their accounts."""
         self._metrics: dict[JobKey, JobMetrics] = {}
         self._notified: dict[JobKey, float] = {}
+        self._parsed: dict[JobKey, tuple[float, int]] = {}
+        """When a job's second began, and how many of its lines were parsed since then."""
+        self._late: dict[JobKey, bytes] = {}
+        """The newest line of the jobs that have sent more than may be parsed in this second."""
         self.on_metrics: Callable[[JobKey], None] = lambda _: None
         connection.subscribe(_SUBJECT if issuer is None else f"{REPORTS}.*.>", self._received)
 
@@ -60,14 +73,32 @@ class MetricsFeed:
 
     def forget(self, key: JobKey) -> None:
         """Drop the metrics of a job that is gone."""
-        self._metrics.pop(key, None)
-        self._notified.pop(key, None)
+        for known in (self._metrics, self._notified, self._parsed, self._late):
+            known.pop(key, None)
         self._senders = {sender: other for sender, other in self._senders.items() if other != key}
 
     def _received(self, subject: str, data: bytes) -> None:
         key = self._sender(subject)
-        if key is None:
+        if key is None or len(data) > LINE_BYTES:
             return
+        now = time.monotonic()
+        began, lines = self._parsed.get(key, (now, 0))
+        if now - began >= _WINDOW_SECONDS:
+            began, lines = now, 0
+        if lines < LINES:
+            self._parsed[key] = began, lines + 1
+            self._late.pop(key, None)  # it is older
+            self._parse(key, data)
+            return
+        if key not in self._late:
+            asyncio.get_running_loop().call_later(began + _WINDOW_SECONDS - now, self._parse_late, key)
+        self._late[key] = data
+
+    def _parse_late(self, key: JobKey) -> None:
+        if (data := self._late.pop(key, None)) is not None:
+            self._parse(key, data)
+
+    def _parse(self, key: JobKey, data: bytes) -> None:
         try:
             line = STEP_METRICS.validate_json(data)
         except ValidationError:

@@ -121,6 +121,11 @@ class PoolSpec(ApiModel):
             return self.scaling.min_replicas
         return 1 if self.replicas is None else self.replicas
 
+    @property
+    def most_replicas(self) -> int:
+        """Number of engines that this pool may have."""
+        return self.initial_replicas if self.scaling is None else self.scaling.max_replicas
+
     def within_bounds(self, replicas: int) -> int:
         """The number of engines that the pool gets when somebody wants that many."""
         return replicas if self.scaling is None else self.scaling.bound(replicas)
