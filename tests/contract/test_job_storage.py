@@ -17,12 +17,15 @@ from e2e.harness.nats_server import EmbeddedServer
 from rljob_core.errors import StoreFull
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
+from rljob_core.stream_definitions import limited_channels
+from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import largest_trajectory_stream_bytes
 from rljob_operator.decisions.stream_storage import Room, storage, trajectory_room
 from rljob_operator.nats.accounts import server_config
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.metrics import merged
+from rljob_operator.reconcile.stream_requests import stream_request
 from rljob_runtime.messaging.nats.store import NatsStore
 
 MB = 1 << 20
@@ -51,12 +54,14 @@ async def opened(server: EmbeddedServer, uid: str, holder: Holder) -> AsyncItera
         await store.close()
 
 
-async def flood(store: NatsStore, size: int) -> int:
-    """Publish rewards of so many bytes, or until they are refused; how many bytes were stored."""
+async def flood(
+    store: NatsStore, size: int, *, channel: Channel = Channel.WEIGHTS, suffix: str = "chunk.v1"
+) -> int:
+    """Publish weights of so many bytes, or until they are refused; how many bytes were stored."""
     piece, stored = os.urandom(900_000), 0
     while stored < size:
         try:
-            await store.publish(Channel.REWARDS, "results", piece)
+            await store.publish(channel, suffix.format(n=stored), piece)
         except StoreFull:
             break
         stored += len(piece)
@@ -79,23 +84,23 @@ async def test_a_job_that_is_full_takes_nothing_of_another_and_gets_more_room(
         for job in (thief, other):
             assert await streams.prepare(job, TRAJECTORIES)
         assert not await streams.crowded()
-        async with opened(server, thief.metadata.uid or "", Holder.REWARD) as reward:
-            stored = await flood(reward, AT_FIRST * 2)
+        async with opened(server, thief.metadata.uid or "", Holder.TRAINER) as trainer:
+            stored = await flood(trainer, AT_FIRST * 2)
             assert AT_FIRST * 0.95 < stored <= AT_FIRST
             async with opened(server, other.metadata.uid or "", Holder.COORDINATOR) as coordinator:
                 assert await coordinator.publish(Channel.LEDGER, "records", os.urandom(900_000)) == 1
             assert await crowded(streams)
             assert await streams.prepare(thief, TRAJECTORIES)
             # All that the server has not promised to the other job.
-            assert AT_FIRST * 0.4 < await flood(reward, AT_FIRST * 2) < AT_FIRST * 0.51
+            assert AT_FIRST * 0.4 < await flood(trainer, AT_FIRST * 2) < AT_FIRST * 0.51
             assert await streams.prepare(thief, TRAJECTORIES)
             trouble = streams.trouble(thief)
             assert trouble is not None
             assert trouble.reason == "StreamsFull"
             assert "the NATS server has no more: give it more storage" in trouble.message
         assert streams.trouble(other) is None
-        async with opened(server, other.metadata.uid or "", Holder.REWARD) as reward:
-            assert await flood(reward, AT_FIRST * 2) > AT_FIRST * 0.95
+        async with opened(server, other.metadata.uid or "", Holder.TRAINER) as trainer:
+            assert await flood(trainer, AT_FIRST * 2) > AT_FIRST * 0.95
 
 
 async def test_a_job_without_room_is_refused_and_harms_none_that_runs(
@@ -129,8 +134,8 @@ async def test_the_operator_says_how_much_any_job_may_have(server: EmbeddedServe
     job = job_of(uuid4().hex, None)
     async with operator(server.url, tmp_path, most=AT_FIRST) as streams:
         assert await streams.prepare(job, TRAJECTORIES)
-        async with opened(server, job.metadata.uid or "", Holder.REWARD) as reward:
-            assert await flood(reward, AT_FIRST * 2) <= AT_FIRST
+        async with opened(server, job.metadata.uid or "", Holder.TRAINER) as trainer:
+            assert await flood(trainer, AT_FIRST * 2) <= AT_FIRST
         assert await crowded(streams)
         assert await streams.prepare(job, TRAJECTORIES)
         trouble = streams.trouble(job)
@@ -165,3 +170,47 @@ def test_a_job_may_take_a_quarter_of_a_server_unless_the_settings_say_otherwise(
     assert given(18_000_000_000, most=16_000_000_000) == 16_000_000_000
     assert given(4_000_000_000) == 2_000_000_000
     assert given(None) > 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("holder", "channel", "suffix"),
+    [
+        (Holder.REWARD, Channel.REWARDS, "results"),
+        (Holder.REWARD, Channel.EVENTS, "reward"),
+        (Holder.ROLLOUT, Channel.PROGRESS, "g0.{n}"),
+    ],
+)
+async def test_a_role_that_floods_its_channel_leaves_the_ledgers_room(
+    server: EmbeddedServer, tmp_path: Path, holder: Holder, channel: Channel, suffix: str
+) -> None:
+    job, most = job_of(uuid4().hex, None), limited_channels(TRAJECTORIES)[channel]
+    ledger = AT_FIRST - TRAJECTORIES - most
+    async with operator(server.url, tmp_path) as streams:
+        assert await streams.prepare(job, TRAJECTORIES)
+        uid = job.metadata.uid or ""
+        async with (
+            opened(server, uid, holder) as hostile,
+            opened(server, uid, Holder.COORDINATOR) as coordinator,
+        ):
+            # Less than it asked for: the rest was refused.
+            assert 0 < await flood(hostile, AT_FIRST, channel=channel, suffix=suffix) < most
+            stored = await flood(coordinator, ledger * 3 // 4, channel=Channel.LEDGER, suffix="records")
+            assert stored >= ledger * 3 // 4
+
+
+async def test_a_stream_of_an_earlier_release_gets_a_limit_above_what_it_holds(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    job = job_of(uuid4().hex, None)
+    uid = job.metadata.uid or ""
+    stream = StreamNames.of_job(namespace="default", job="j", uid=uid).stream(Channel.REWARDS)
+    async with operator(server.url, tmp_path) as streams:
+        assert await streams.prepare(job, TRAJECTORIES)
+        async with streams._client(job) as client, opened(server, uid, Holder.REWARD) as reward:
+            config = (await stream_request(client, "INFO", stream, {}))["config"]
+            assert config["max_bytes"] == 32 * MB
+            assert "error" not in await stream_request(client, "UPDATE", stream, {**config, "max_bytes": -1})
+            await flood(reward, 40 * MB, channel=Channel.REWARDS, suffix="results")
+            assert await streams.prepare(job, TRAJECTORIES)
+            assert (await stream_request(client, "INFO", stream, {}))["config"]["max_bytes"] > 80 * MB
+            await reward.publish(Channel.REWARDS, "results", b"1")

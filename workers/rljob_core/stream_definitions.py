@@ -28,6 +28,19 @@ FOLLOWED = SINGLE_READER | {
 Definition = dict[str, Any]
 
 
+def limited_channels(trajectory_bytes: int) -> dict[Channel, int]:
+    """Bytes of the other channels that others than coordinator and trainer write, if trajectories have that many.
+
+    They follow from what is under way: a score takes a few hundred bytes where its trajectory takes at least 18 kB, and
+    progress that finds no room is not stored. So no role but these two takes the room of its job's ledger.
+    """
+    return {
+        Channel.REWARDS: max(32 << 20, trajectory_bytes // 8),
+        Channel.PROGRESS: max(64 << 20, trajectory_bytes // 4),
+        Channel.EVENTS: 32 << 20,
+    }
+
+
 def stream_definitions(
     names: StreamNames,
     *,
@@ -35,6 +48,7 @@ def stream_definitions(
     replicas: int = 1,
     duplicate_window: float = DUPLICATE_WINDOW,
     metrics_to: str | None = None,
+    limited: bool = False,
 ) -> list[Definition]:
     """All streams of a job, the signal bucket's among them.
 
@@ -44,6 +58,7 @@ def stream_definitions(
         replicas: of each stream, on a cluster of servers.
         duplicate_window: seconds within which a repeated message id is stored once.
         metrics_to: first tokens of the subject to which the server publishes each line of metrics once more.
+        limited: whether the channels of `limited_channels` have a limit, too.
     """
     common = {
         "retention": "limits",
@@ -53,6 +68,8 @@ def stream_definitions(
         "num_replicas": replicas,
         "allow_direct": True,
     }
+    limits = limited_channels(trajectory_bytes) if limited else {}
+    limits[Channel.TRAJECTORIES] = trajectory_bytes
     found: list[Definition] = []
     for channel in Channel:
         stream: Definition = {
@@ -64,8 +81,8 @@ def stream_definitions(
         }
         if channel in WORK_QUEUES:
             stream["retention"] = "workqueue"
-        if channel is Channel.TRAJECTORIES:
-            stream["max_bytes"] = trajectory_bytes
+        if channel in limits:
+            stream["max_bytes"] = limits[channel]
         if channel in NEWEST_ONLY:
             stream["max_msgs_per_subject"] = 1
         if channel is Channel.METRICS and metrics_to is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_core.spec import RLJobSpec
+from rljob_core.stream_definitions import limited_channels
 from rljob_core.streams_budget import largest_trajectory_stream_bytes, trajectory_stream_bytes
 
 OTHER_BYTES = 256 << 20
@@ -85,7 +86,9 @@ def storage(
     """
     most = most_of(room.capacity) if most is None else most
     others = max(room.used - trajectory_bytes, 0)
-    wanted = replicas * (trajectory_limit + OTHER_BYTES) + 2 * others
+    # Whatever the limited channels take, half of the room at first is left for the ledger and the others.
+    beside = max(OTHER_BYTES, sum(limited_channels(trajectory_limit).values()) + OTHER_BYTES // 2)
+    wanted = replicas * (trajectory_limit + beside) + 2 * others
     before = room.allowed or 0
     allowed, short = max(wanted, before), ""
     if most is not None and allowed > replicas * most:
@@ -99,7 +102,8 @@ def storage(
 
 def needs_at_first(*, trajectory_limit: int, replicas: int) -> int:
     """Bytes without which a job's streams cannot be created."""
-    return replicas * (trajectory_limit + OTHER_BYTES // 4)
+    limited = sum(limited_channels(trajectory_limit).values())
+    return replicas * (trajectory_limit + limited + OTHER_BYTES // 4)
 
 
 def in_words(room: Room, storage: Storage) -> str:

@@ -21,7 +21,7 @@ from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
 from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import RLJob
-from rljob_core.stream_definitions import stream_definitions
+from rljob_core.stream_definitions import limited_channels, stream_definitions
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.stream_storage import (
@@ -54,6 +54,7 @@ from rljob_operator.reconcile.stream_requests import (
     create_queue,
     delete_streams,
     enlarge,
+    limit,
     replicate,
     stream_bytes,
 )
@@ -152,7 +153,9 @@ class JobStreams:
         of_streams, of_roles = accounts.tokens
         await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_streams.encode())
         self._accounts[accounts.streams] = job.metadata.namespace, job.metadata.name
-        definitions = stream_definitions(names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT)
+        definitions = stream_definitions(
+            names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT, limited=True
+        )
         if self._shared is not None and not await self._shared.moved(
             keys.uid, definitions, partial(self._client, job)
         ):
@@ -164,6 +167,8 @@ class JobStreams:
                 if not await create(client, definition):
                     await announce(client, definition)
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
+            for channel, most in limited_channels(size).items():
+                await limit(client, names.stream(channel), most)
             for queue in SHARED_QUEUES:
                 await create_queue(client, names.stream(queue.channel), queue.definition(names))
             return await enlarge(client, names.stream(Channel.TRAJECTORIES), size)

@@ -77,6 +77,22 @@ async def enlarge(client: Client, stream: str, size: int) -> bool:
     return error is None
 
 
+async def limit(client: Client, stream: str, size: int) -> None:
+    """Let a stream have a limit of at least `size` bytes, and of twice what it holds if it had none so far.
+
+    Raises:
+        StreamRefused: the server does not change it.
+    """
+    info = await stream_request(client, "INFO", stream, {})
+    if "error" in info or info["config"]["max_bytes"] >= size:
+        return
+    if info["config"]["max_bytes"] <= 0:
+        size = max(size, 2 * info["state"]["bytes"])
+    answer = await stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
+    if (error := answer.get("error")) is not None:
+        raise StreamRefused(f"{stream} cannot be limited to {size >> 20} MB: {reason_of(error)}")
+
+
 async def stream_info(client: Client, stream: str) -> dict[str, Any] | None:
     """Configuration (`config`) and content (`state`) of a stream; None if there is no such stream.
 
