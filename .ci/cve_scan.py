@@ -5,8 +5,9 @@
 
 It reads .ci/cve-database.json, which `make cve-snapshot` writes, and says how old that is. A vulnerability without a
 fix, or one that cannot be reached, is accepted for a while in .ci/cve-allowed.toml. An entry there that has expired, or
-that accepts nothing that is known, also fails the scan. Exit status: 0 nothing to do, 1 something was found, 2 a file
-cannot be read.
+that accepts nothing that is known, also fails the scan. So does a database that knows none of the locked releases,
+unless the table `empty-database` there accepts it for a while. Exit status: 0 nothing to do, 1 something was found,
+2 a file cannot be read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from vulnerabilities import ALLOWED, DATABASE, Allowance, Record, Release, locked, read_allowed, read_database
+from vulnerabilities import (
+    ALLOWED,
+    DATABASE,
+    Allowance,
+    Record,
+    Release,
+    Waiver,
+    locked,
+    read_allowed,
+    read_database,
+    read_waiver,
+)
 
 MAX_AGE_DAYS = 30
 
@@ -37,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         releases = locked(options.requirements)
         database = read_database(options.database)
         allowances = read_allowed(options.allowed)
+        waiver = read_waiver(options.allowed)
     except (OSError, ValueError, KeyError) as error:
         print(f"cve-scan: {error}", file=sys.stderr)
         return 2
@@ -44,6 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     print(age(known, len(releases), options.today))
     problems = open_vulnerabilities(releases, known, allowances, options.today)
     problems += idle_allowances(known, allowances)
+    problems += empty_database(known, waiver, options.today)
+    if not known and waiver is not None and not problems:
+        print(f"cve-scan: nothing was looked up, which is accepted until {waiver.expires}: {waiver.reason}")
     if options.complete:
         problems += [
             f"{release}: not looked up within {MAX_AGE_DAYS} days: run `make cve-snapshot`"
@@ -91,6 +107,15 @@ def open_vulnerabilities(
             expired = f" (accepted until {max(one.expires for one in accepted)})" if accepted else ""
             lines.append(f"{release} ({', '.join(releases[release])}) has {named}{expired}; {remedy}")
     return lines
+
+
+def empty_database(known: Mapping[Release, Record], waiver: Waiver | None, today: date) -> list[str]:
+    """A line if nothing was looked up and nobody accepts that today."""
+    if known or (waiver is not None and today <= waiver.expires):
+        return []
+    expired = f" (accepted until {waiver.expires})" if waiver is not None else ""
+    remedy = f"run `make cve-snapshot`, or accept it for a while in {ALLOWED.name} (empty-database)"
+    return [f"no locked release was looked up, so nothing would be found{expired}: {remedy}"]
 
 
 def idle_allowances(known: Mapping[Release, Record], allowances: Sequence[Allowance]) -> list[str]:

@@ -122,6 +122,31 @@ def write_database(records: Mapping[Release, Record], path: Path = DATABASE) -> 
     path.write_text("\n".join(["{", ",\n".join(lines), "}", ""]) if lines else "{}\n", encoding="utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """That nothing of what is locked was looked up is accepted until a day, inclusive."""
+
+    reason: str
+    expires: date
+
+
+def read_waiver(path: Path = ALLOWED) -> Waiver | None:
+    """The waiver of an empty database; None if there is none.
+
+    Raises:
+        ValueError: it gives no reason, or its `expires` is no date.
+    """
+    entry = tomllib.loads(path.read_text(encoding="utf-8")).get("empty-database")
+    if entry is None:
+        return None
+    reason, expires = entry.get("reason"), entry.get("expires")
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError(f"{path}: empty-database: `reason` has to be a text that is not empty")
+    if type(expires) is not date:
+        raise ValueError(f"{path}: empty-database: `expires` has to be a date, as in 2027-01-31")
+    return Waiver(reason, expires)
+
+
 def read_allowed(path: Path = ALLOWED) -> list[Allowance]:
     """The accepted vulnerabilities.
 

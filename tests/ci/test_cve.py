@@ -57,6 +57,9 @@ class Repository:
     ) -> None:
         self.allowed.write_text(ALLOWED.format(id=advisory, package=package, expires=expires))
 
+    def waive(self, *, expires: str = "2099-04-01") -> None:
+        self.allowed.write_text(f'[empty-database]\nreason = "no advisories here"\nexpires = {expires}\n')
+
     def scan(self, *arguments: str, today: str = "2099-03-11") -> tuple[int, str]:
         files = [f"--requirements={self.folder / 'requirements'}", f"--allowed={self.allowed}"]
         return self._run("cve_scan.py", *files, f"--today={today}", *arguments)
@@ -127,16 +130,34 @@ def test_an_allowance_that_accepts_nothing_has_to_go(repository: Repository) -> 
 
 
 def test_what_was_not_looked_up_is_said_and_fails_where_all_is_asked_for(repository: Repository) -> None:
+    repository.waive()
     code, output = repository.scan()
     assert code == 0
     assert "0 of 3 locked releases were looked up; nothing is known of the others" in output
     code, output = repository.scan("--complete")
     assert code == 1
     assert "ruamel-yaml==0.18.1: not looked up within 30 days" in output
+    repository.allowed.write_text("")
     repository.know()
     assert repository.scan("--complete", today="2099-03-31")[0] == 0
     assert repository.scan("--complete", today="2099-04-01")[0] == 1
     assert "what became known since then is not found" in repository.scan(today="2099-04-01")[1]
+
+
+@pytest.mark.parametrize("content", [None, "{}\n"], ids=["no file", "empty"])
+def test_a_database_that_knows_nothing_is_no_pass(repository: Repository, content: str | None) -> None:
+    if content is not None:
+        repository.database.write_text(content)
+    code, output = repository.scan()
+    assert code == 1
+    assert "no locked release was looked up, so nothing would be found: run `make cve-snapshot`" in output
+    repository.waive()
+    code, output = repository.scan(today="2099-04-01")
+    assert code == 0
+    assert "nothing was looked up, which is accepted until 2099-04-01: no advisories here" in output
+    code, output = repository.scan(today="2099-04-02")
+    assert code == 1
+    assert "(accepted until 2099-04-01)" in output
 
 
 @pytest.mark.parametrize(
@@ -145,8 +166,10 @@ def test_what_was_not_looked_up_is_said_and_fails_where_all_is_asked_for(reposit
         ('[[allowed]]\nid = "CVE-1"\npackage = "a"\nexpires = 2099-01-01\n', "entry 1: `reason`"),
         (ALLOWED.format(id="CVE-1", package="a", expires='"soon"'), "entry 1: `expires`"),
         ("[[allowed]", "cve-scan: "),
+        ("[empty-database]\nexpires = 2099-01-01\n", "empty-database: `reason`"),
+        ('[empty-database]\nreason = "r"\nexpires = "soon"\n', "empty-database: `expires`"),
     ],
-    ids=["no reason", "no date", "no TOML"],
+    ids=["no reason", "no date", "no TOML", "waiver without reason", "waiver without date"],
 )
 def test_a_list_that_cannot_be_read_is_no_pass(repository: Repository, text: str, message: str) -> None:
     repository.allowed.write_text(text)
