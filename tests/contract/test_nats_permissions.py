@@ -311,6 +311,32 @@ async def test_no_role_may_administer(
             await connection.request(f"$JS.API.{subject}", b"{}")
 
 
+_WRITTEN = [
+    *(
+        (holder, channel)
+        for holder, allowed in ALLOWED.items()
+        for channel in Channel
+        if f"write {channel}" in allowed
+    ),
+    *((holder, Channel.EVENTS) for holder, allowed in ALLOWED.items() if f"event of {holder}" in allowed),
+]
+
+
+@pytest.mark.parametrize("rollup", ["all", "sub"])
+@pytest.mark.parametrize(("holder", "channel"), _WRITTEN)
+async def test_no_role_replaces_what_is_stored_by_a_rollup(
+    site: Site, filled: str, holder: Holder, channel: Channel, rollup: str
+) -> None:
+    suffix = holder.value if channel is Channel.EVENTS else _SUFFIXES[channel]
+    names = StreamNames.of_job(namespace="default", job="roles", uid=filled)
+    async with site.opened(holder, filled) as store:
+        await store.publish(channel, suffix, b"kept")
+        before = await state(site, names, filled)
+        with pytest.raises(Exception, match="rollup not permitted"):
+            await store.publish(channel, suffix, b"x", headers={"Nats-Rollup": rollup})
+        assert await state(site, names, filled) == before
+
+
 @pytest.mark.parametrize("holder", [holder for holder in ALLOWED if holder is not Holder.REWARD])
 async def test_only_who_takes_from_a_queue_may_remove_it(
     installation: NatsInstallation, uid: str, holder: Holder
