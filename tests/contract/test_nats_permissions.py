@@ -1078,3 +1078,17 @@ async def test_accounts_outlive_the_server(own_installation: NatsInstallation) -
     await own_installation.server.start()
     async with own_installation.opened(Holder.COORDINATOR, uid) as coordinator:
         assert await coordinator.publish(Channel.METRICS, "steps", b"{}") == 1
+
+
+async def test_a_job_has_its_own_number_of_connections(site: Site, uid: str) -> None:
+    other = uuid4().hex
+    await site.create(other)
+    keys = JobKeys(site.issuer, "default", "roles", uid)
+    async with site.operator() as operator:
+        for jwt in job_accounts(keys, revision=1 << 20, connections=2).tokens:
+            assert b'"code":200' in (await operator.request("$SYS.REQ.CLAIMS.UPDATE", jwt.encode())).data
+    async with site.opened(Holder.REWARD, uid), site.opened(Holder.ROLLOUT, uid):
+        with pytest.raises(StoreUnavailable):
+            await site.store(Holder.TRAINER, uid, patience=2).open()
+        async with site.opened(Holder.TRAINER, other) as store:
+            await store.publish(Channel.WEIGHTS, "chunk.v1", b"x")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from rljob_cli.main import app
 from rljob_core.errors import SpecError
 from rljob_core.ports import Channel
-from rljob_core.spec import API_VERSION, RLJob
+from rljob_core.spec import API_VERSION, RLJob, RLJobSpec
 from rljob_core.stream_definitions import stream_definitions
 from rljob_core.stream_names import StreamNames
 from rljob_operator.children.nats_credentials import credentials_secret
@@ -30,7 +30,7 @@ from rljob_operator.nats.credentials import (
     operator_credentials,
     stream_credentials,
 )
-from rljob_operator.nats.job_accounts import job_accounts
+from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.jwt import NkeyKind, derived_seed, public_key, seed_of, token
 from rljob_operator.nats.permissions import ANNOUNCEMENTS, REPORTS, SERVICES, Holder, permissions
 
@@ -373,6 +373,21 @@ def test_the_limits_of_a_jobs_account() -> None:
     assert limits["disk_storage"] == 5 << 30
     assert limits["streams"] == len(NAMES.all_streams)
     assert 0 < limits["consumer"] < 1 << 20
+    roles = verify(job_accounts(KEYS, revision=1, connections=300).tokens[1])["nats"]["limits"]
+    assert roles["conn"] == 300
+
+
+def test_connections_follow_from_the_processes_that_a_job_may_have() -> None:
+    def of(*pools: dict[str, object]) -> int:
+        return connections_of(RLJobSpec.model_validate(SPEC | {"rollout": {"pools": list(pools)}}))
+
+    assert of({"name": "a"}) == 256
+    scaled = {"name": "b", "scaling": {"minReplicas": 1, "maxReplicas": 500}}
+    assert of({"name": "a", "replicas": 100}, scaled) == 4 * (600 + 3)
+    assert of({"name": "a", "replicas": 10_000}) == 16384, "a quarter of the server's"
+
+
+SPEC = {"steps": 1, "model": {"uri": "/model"}, "data": {"dataset": "chain_sum"}}
 
 
 def test_a_later_revision_is_the_newer_token() -> None:

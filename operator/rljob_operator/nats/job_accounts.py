@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rljob_core.spec import RLJobSpec
 from rljob_core.stream_names import StreamNames
 from rljob_operator.nats.credentials import ROLES, STREAMS, Issuer, JobKeys, user_limits
 from rljob_operator.nats.jwt import public_key, token
@@ -33,12 +34,14 @@ UNLIMITED = {
     "conn": -1,
     "leaf": 0,
 }
-_CONNECTIONS = 16384
+_LEAST_CONNECTIONS, _MOST_CONNECTIONS = 256, 16384
 """Of a job's workers at once."""
+_PER_PROCESS = 4
+"""Connections for each process that a job may have: also of one that it replaces, of readers and of audits."""
 _OPERATORS = 8
 """Connections to the account of a job's streams: of the operator, and of one that replaces it."""
 _CONSUMERS = 16384
-_RELEASE = 1
+_RELEASE = 2
 """Of what this module gives to every job: a server that was away keeps the older of two tokens of one revision."""
 #: Nanoseconds for which the server remembers whom answers belong to, since the last of them: longer than a pull is
 #: silent (workers fetch for 5 s, and ordered readers have heartbeats), and no longer, as every request counts.
@@ -60,8 +63,20 @@ class JobAccounts:
     deletion: str
 
 
+def connections_of(spec: RLJobSpec) -> int:
+    """Connections that the workers of a job may have at once."""
+    ranks = spec.trainer.num_nodes * spec.trainer.num_proc_per_node
+    processes = 1 + sum(pool.most_replicas for pool in spec.rollout.pools) + spec.reward.replicas + ranks
+    return min(max(_PER_PROCESS * processes, _LEAST_CONNECTIONS), _MOST_CONNECTIONS)
+
+
 def job_accounts(
-    keys: JobKeys, *, revision: int, storage_bytes: int | None = None, restorable: bool = False
+    keys: JobKeys,
+    *,
+    revision: int,
+    storage_bytes: int | None = None,
+    connections: int = _LEAST_CONNECTIONS,
+    restorable: bool = False,
 ) -> JobAccounts:
     """The accounts of a job.
 
@@ -69,6 +84,7 @@ def job_accounts(
         keys: of the job.
         revision: grows whenever anything else that is given here changes.
         storage_bytes: that all streams may take together, which the server sets aside; None for as much as it has.
+        connections: that the workers may have at once.
         restorable: let the streams be filled from a backup.
     """
     revision += _RELEASE
@@ -109,7 +125,7 @@ def job_accounts(
                 keys,
                 ROLES,
                 revision,
-                limits={**UNLIMITED, "conn": _CONNECTIONS},
+                limits={**UNLIMITED, "conn": connections},
                 imports=[
                     *(_import(subject, "service", account=streams) for subject in SERVICES),
                     _import(ANNOUNCEMENTS, "stream", account=streams),

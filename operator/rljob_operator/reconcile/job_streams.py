@@ -38,7 +38,7 @@ from rljob_operator.nats.credentials import (
     shared_credentials,
     stream_credentials,
 )
-from rljob_operator.nats.job_accounts import job_accounts
+from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.permissions import REPORT
 from rljob_operator.reconcile.engine_loads import EngineLoads
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
@@ -149,7 +149,10 @@ class JobStreams:
         # The token by which a job that is restorable ceases to be is a later one.
         revision = (job.metadata.generation or 0) + (given >> 20) + (not restorable)
         keys = JobKeys.of(job, self._issuer)
-        accounts = job_accounts(keys, revision=revision, storage_bytes=given, restorable=restorable)
+        connections = connections_of(job.spec)
+        accounts = job_accounts(
+            keys, revision=revision, storage_bytes=given, connections=connections, restorable=restorable
+        )
         of_streams, of_roles = accounts.tokens
         await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_streams.encode())
         self._accounts[accounts.streams] = job.metadata.namespace, job.metadata.name
