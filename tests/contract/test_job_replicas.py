@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -26,6 +27,28 @@ async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
 
     async with NatsCluster(tmp_path, proxied=False, accounts=accounts) as running:
         yield running
+
+
+async def test_jobs_share_the_storage_of_a_cluster_as_that_of_one_server(tmp_path: Path) -> None:
+    """Its servers set nothing aside, so the operator does not promise more than they have."""
+    limit = 900 << 20
+
+    def accounts(files: Path) -> str:
+        limits = {"store_dir": str(files / "store"), "max_file_store": limit}
+        return server_config(SEEDS, folder=str(files / "accounts")) + f"\njetstream: {json.dumps(limits)}\n"
+
+    async with (
+        NatsCluster(tmp_path, proxied=False, accounts=accounts) as cluster,
+        operator(cluster.urls[0], tmp_path) as streams,
+    ):
+        first, second, third = (job_of(uuid4().hex) for _ in range(3))
+        for job in (first, second):
+            await prepare(streams, job)
+        assert not await streams.prepare(third, 512 << 20)
+        trouble = streams.trouble(third)
+        assert trouble is not None
+        assert trouble.reason == "StreamsRefused"
+        assert "the NATS server has no more" in trouble.message
 
 
 async def test_the_operator_gives_streams_as_many_replicas_as_the_job_says(

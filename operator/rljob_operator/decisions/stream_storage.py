@@ -29,7 +29,7 @@ class Room:
     Attributes:
         allowed: bytes that its streams may take now, all replicas together; None if it has no limit, or is not there.
         used: bytes that its streams take.
-        free: by how many bytes its limit could grow; None if nobody knows, as in a cluster.
+        free: by how many bytes its limit could grow; None if nobody knows.
         capacity: bytes that the smallest server may store; None if nobody knows.
     """
 

@@ -26,7 +26,8 @@ class ServerStorage:
 
     Attributes:
         capacity: bytes that the smallest server may store.
-        free: by how many bytes the limits of accounts could grow; None in a cluster, whose servers share accounts out.
+        free: by how many bytes the limits of accounts could grow, all replicas together. Servers of a cluster set
+            nothing aside: what accounts may take is compared with what the smallest server has, times their number.
     """
 
     def __init__(self, answers: list[Mapping[str, Any]]) -> None:
@@ -39,12 +40,14 @@ class ServerStorage:
                 if account["reserved_storage"] < _UNLIMITED:
                     self._allowed[account["id"]] = account["reserved_storage"]
         self.capacity = min(int(answer["config"]["max_storage"]) for answer in answers)
-        self.free: int | None = None
-        if len(answers) == 1 and "meta_cluster" not in answers[0]:
-            (alone,) = answers
+        servers = max(
+            len(answers), *(answer.get("meta_cluster", {}).get("cluster_size", 1) for answer in answers)
+        )
+        set_aside = sum(self._allowed.values())
+        if servers == 1:
             # The server compares its limit with both: what streams reserve, and what accounts do.
-            set_aside = max(alone["reserved_storage"], sum(self._allowed.values()))
-            self.free = alone["config"]["max_storage"] - set_aside
+            set_aside = max(int(answers[0]["reserved_storage"]), set_aside)
+        self.free = servers * self.capacity - set_aside
 
     def room(self, account: str) -> Room:
         """What an account has."""
