@@ -214,7 +214,7 @@ def walk(seed: int, *, steady: bool = False) -> BoundedWorld:
             world.engines[engine.name] = engine
             world.swap(engine)
             world.signal(engine)
-    _run(world)
+    run_to_the_end(world)
     require(world.finished == "Succeeded", f"[progress] it ended as {world.planner.state.finished}")
     require(not world.steady or world.refused == 0, "[room] an engine had to wait")
     return world
@@ -235,7 +235,7 @@ def walk_without_room(seed: int) -> str:
     world.alike = True
     world.start()
     world.beat_for_ever()
-    _run(world)
+    run_to_the_end(world)
     finished = world.planner.state.finished
     require(finished is not None and finished.outcome == "Failed", f"[progress] it ended as {finished}")
     assert finished is not None
@@ -246,7 +246,12 @@ def walk_without_room(seed: int) -> str:
     return finished.message
 
 
-def _run(world: BoundedWorld) -> None:
+def run_to_the_end(world: BoundedWorld) -> None:
+    """Run a job until it has ended.
+
+    Raises:
+        Violated: more is stored or under way than fits, or the job stands still.
+    """
     while not world.finished:
         require(world.step(), "[progress] nothing happens any more")
         require(

@@ -141,7 +141,7 @@ class Truth:
         require(set(open_groups) == set(state.groups), "[place] a group has no place")
         require(set(open_groups) | set(account.ended) == set(account.planned), "[lost] a group is lost")
         for buffer in state.buffers.buffers.values():
-            require(len(buffer.entries) <= buffer.capacity, f"[room] buffer {buffer.step} is overfull")
+            require(len(buffer.entries) <= buffer.capacity, f"[capacity] buffer {buffer.step} is overfull")
             require(
                 buffer.max_staleness == account.stamps[buffer.step],
                 f"[stamp] of buffer {buffer.step} changed",
