@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +150,32 @@ class FaultyRun(LiveRun):
         self.say("killed with all its processes")
 
     def lose_power(self, boundary: Boundary, disk: Disk) -> None:
-        """Cut the power of the disk that holds the run's folder at the boundary, and of its processes with it."""
-        at_once = replace(boundary, nears=lambda said, seen: None)  # nobody is stopped before the boundary
-        self._awaited(self.seen.arm(at_once, disk.cut_power), boundary.name)
-        step = self.seen.seen.committed
-        self._kill_all()
-        disk.restore_power()
-        self._forget_server()
-        self.say(f"step {step}: {boundary.name}: the power was cut")
+        """Cut the power of the disk that holds the run's folder at the boundary, and of its processes with it.
+
+        The role that acts next stands still until the power is cut, so that nothing passes the boundary meanwhile.
+        """
+        for miss in range(_MISSES):
+            held = list(self.pods(boundary.held).values()) if boundary.held else []
+            found = self.seen.arm(boundary, lambda held=held: signal_pods(held, signal.SIGSTOP))
+            try:
+                key = self._awaited(found, boundary.name)
+                self.seen.catch_up()
+                if not boundary.untouched(key, self.seen.seen):
+                    continue  # it came too late to stop what comes next
+                disk.cut_power()
+                assert boundary.untouched(key, self.seen.seen), f"{boundary.name}: the power was cut after it"
+                step = self.seen.seen.committed
+                self._kill_all()
+            finally:
+                if self.watcher is not None:
+                    self.seen.disarm()
+                    signal_pods(held, signal.SIGCONT)
+            disk.restore_power()
+            self._forget_server()
+            again = f" (after {miss} that came too late)" if miss else ""
+            self.say(f"step {step}: {boundary.name}: the power was cut{again}")
+            return
+        raise AssertionError(f"{boundary.name} was never seen in time")
 
     def _kill_all(self) -> None:
         family = self.family()
