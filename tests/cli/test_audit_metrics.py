@@ -71,7 +71,9 @@ def test_a_version_is_not_evaluated_before_its_time() -> None:
     evidence_builder.rewrite(lambda r: replace(r, epoch=2_000_000) if hasattr(r, "epoch") else r)
     evidence_builder.fed = [replace(line, epoch=2_000_000) for line in evidence_builder.fed]
     evidence_builder.manifests = [
-        replace(m, proposal=replace(m.proposal, epoch=2_000_000)) for m in evidence_builder.manifests if m.proposal
+        replace(m, proposal=replace(m.proposal, epoch=2_000_000))
+        for m in evidence_builder.manifests
+        if m.proposal
     ]
     assert verdict(evidence_builder.evidence()) is Verdict.VIOLATED
 

@@ -87,6 +87,11 @@ def test_scores_up_to_the_bound_count(good: RewardResult) -> None:
         (result(2.1e6), "RewardOutOfRange", "a reward worker sent the score 2.1e+06"),
         (result(math.nan), "RewardOutOfRange", "a reward worker sent the score nan"),
         (
+            result(math.inf, parts=dict.fromkeys(FUNCTIONS, 1.7e308)),
+            "RewardOutOfRange",
+            "a reward worker sent the score inf",
+        ),
+        (
             result(1.0, parts={"exact_match": 1.7e308}),
             "RewardOutOfRange",
             "a reward worker sent the score 1.7e+308 of exact_match",
@@ -105,7 +110,7 @@ def test_scores_up_to_the_bound_count(good: RewardResult) -> None:
         (result(error="x" * 5_000_000), "RewardInvalid", "x" * 5_000_000),
         (result(error="two words: detail"), "RewardInvalid", "two words: detail"),
     ],
-    ids=["sum", "nan", "part", "name", "digest", "raised", "long", "no-word"],
+    ids=["sum", "nan", "infinite sum", "part", "name", "digest", "raised", "long", "no-word"],
 )
 def test_what_cannot_count_is_named(bad: RewardResult, reason: str, detail: str) -> None:
     assert failure_of(bad, functions=FUNCTIONS) == (reason, detail)

@@ -30,9 +30,17 @@ ENGINE_POISON = {
     "segfault": "exit code 139 (SIGSEGV): Segmentation fault in string_at",
     "raise": "RuntimeError: no kernel for this prompt",
     "silent": f"exit code 124: no new token for {HANG_SECONDS} s",
+    "empty": "InvalidOutput: ",
 }
-#: The same of a reward function.
-POISON = ENGINE_POISON | {"spin": "RewardTimeout: ", "quit": "SystemExit", "huge": "RewardOutOfRange: "}
+#: The same of reward functions.
+REWARD_POISON = {
+    "spin": "RewardTimeout: ",
+    "quit": "SystemExit",
+    "interrupt": "KeyboardInterrupt",
+    "huge": "RewardOutOfRange: ",
+    "both": "RewardOutOfRange: ",
+}
+POISON = ENGINE_POISON | REWARD_POISON
 
 
 @pytest.fixture
@@ -42,7 +50,9 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = os.pathsep.join(filter(None, [str(plugins), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
     # As many rows as the job plans prompts, replacements included: each is some prompt of it, once.
-    words = [*POISON, *["well"] * (STEPS * PROMPTS)]
+    # Not more poison in one step than the step has prompts.
+    well = ["well"] * (STEPS * PROMPTS)
+    words = [word for pair in zip(POISON, well, strict=False) for word in pair] + well[len(POISON) :]
     rows = [json.dumps({"question": f"{number} {word}", "answer": "1"}) for number, word in enumerate(words)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
     return tmp_path / "prompts.jsonl"
@@ -55,7 +65,7 @@ def job(prompts: Path) -> dict[str, Any]:
     engine = changes["rollout"]["engine"]
     engine["name"] = "Dying"
     engine["options"]["words"] = {word: word for word in ENGINE_POISON}
-    changes["reward"] = {"functions": ["poisonous:poisonous"], "timeoutSeconds": 2}
+    changes["reward"] = {"functions": ["poisonous:poisonous", "poisonous:also"], "timeoutSeconds": 2}
     changes["rollout"]["hangSeconds"] = HANG_SECONDS
     changes["data"] = {"source": "jsonl", "dataset": str(prompts), "options": {}}
     return changes
@@ -77,6 +87,8 @@ def test_only_the_poisoned_groups_are_given_up(
     said += run.said
     assert "exit code 139 (SIGSEGV): Segmentation fault in string_at" in said, said
     assert "+----" not in said
+    if disk is None:
+        pytest.skip("only the poisoned groups were given up, but cutting the power needs root")
 
 
 def word_of(run: FaultyRun) -> Callable[[int], str]:

@@ -122,6 +122,9 @@ def act(*, completion, item):
 
 def one(*, completion, item):
     return 1.0
+
+def also(*, completion, item):
+    return -1.7e308 if completion.startswith("huge") else 1.0
 """
 
 
@@ -376,6 +379,18 @@ async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: s
         expected = {"deaf": "RewardTimeout", "huge": "RewardOutOfRange"}.get(word, "")
         assert outcome.error.partition(":")[0] == expected
         assert outcome.reward == (0.0 if expected else 3.0)
+
+
+async def test_two_functions_whose_scores_no_sum_can_hold_cost_their_answer_alone(module: str) -> None:
+    pool = pool_of(job_config("model", functions=[f"{module}:act", f"{module}:also"]), workers=1)
+    try:
+        await pool.start()
+        words = ["good xx", "huge x", "good xx"]
+        found = await asyncio.gather(*(pool.score(ScoringJob(0, False, word)) for word in words))
+    finally:
+        await pool.close()
+    assert [outcome.reward for outcome in found] == [3.0, 0.0, 3.0]
+    assert [outcome.error.partition(":")[0] for outcome in found] == ["", "RewardOutOfRange", ""]
 
 
 async def test_tokens_that_are_none_fail_their_trajectory(model: Path) -> None:

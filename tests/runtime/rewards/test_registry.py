@@ -141,6 +141,8 @@ def test_any_finite_number_is_a_score(result: Any) -> None:
     [
         (float("nan"), r"f returned nan; a score lies between -1e\+06 and 1e\+06"),
         (float("inf"), "f returned inf"),
+        (1.7e308, r"f returned 1.7e\+308; a score lies between -1e\+06 and 1e\+06"),
+        (-1.1e6, r"f returned -1.1e\+06; a score lies between -1e\+06 and 1e\+06"),
         (None, "f returned NoneType, not a number"),
         ("1", "f returned str"),
         (1j, "f returned complex"),
