@@ -48,7 +48,7 @@ def evaluation(version: int, sampled: float, greedy: float) -> StepMetrics:
     return StepMetrics(version, version, 0.0, heldout_sampled=sampled, heldout_greedy=greedy, epoch=1)
 
 
-def evidence_builder() -> RunProgress:
+def progress_of_a_run() -> RunProgress:
     """Two steps, a coordinator that is replaced after the first and repeats it, and evaluations of versions 0 and 2."""
     progress = RunProgress()
     lines = [
@@ -65,7 +65,7 @@ def evidence_builder() -> RunProgress:
 
 
 def test_summary(job: RLJob, tmp_path: Path) -> None:
-    summary = summarize(job, evidence_builder(), wall_seconds=10.0, peak_bytes=1 << 30, outcome="Succeeded")
+    summary = summarize(job, progress_of_a_run(), wall_seconds=10.0, peak_bytes=1 << 30, outcome="Succeeded")
     assert summary == {
         "job": "sums",
         "mode": "BoundedAsync",
@@ -99,7 +99,7 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
 
 
 def test_revoked_versions_are_forgotten_and_announced_again() -> None:
-    progress = evidence_builder()
+    progress = progress_of_a_run()
     back = replace(commit(1, epoch=3), reward_mean=None, gone_back=True)
     assert not progress.add(back)
     assert progress.end is None
@@ -117,7 +117,7 @@ def test_the_last_summary_counts_by_the_ledger(job: RLJob) -> None:
     state.counts.update(planned=16, generated=12, consumed=8)
     state.aborted["PayloadLost"] = 4
     summary = summarize(
-        job, evidence_builder(), wall_seconds=1.0, peak_bytes=0, outcome="Interrupted", ledger=state
+        job, progress_of_a_run(), wall_seconds=1.0, peak_bytes=0, outcome="Interrupted", ledger=state
     )
     assert summary["trajectories"] == {
         "planned": 16,
@@ -180,7 +180,7 @@ def test_metrics_file_starts_over_from_the_stream(tmp_path: Path) -> None:
 def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
     plot(tmp_path / "reward.png", job, RunProgress())
     assert not (tmp_path / "reward.png").exists()
-    plot(tmp_path / "reward.png", job, evidence_builder())
+    plot(tmp_path / "reward.png", job, progress_of_a_run())
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -196,8 +196,8 @@ def test_lost_checkpoints_are_listed_once_each(job: RLJob) -> None:
 
 def test_the_picture_marks_evaluations_that_mix_versions(job: RLJob) -> None:
     label = "held out, some answers with tokens of later versions"
-    assert label not in labels(draw(job, story()))
-    progress = story()
+    assert label not in labels(draw(job, progress_of_a_run()))
+    progress = progress_of_a_run()
     progress.add(replace(evaluation(1, 0.5, 0.75), heldout_mixed=26, heldout_newest=3))
     assert label in labels(draw(job, progress))
 
@@ -245,7 +245,7 @@ def test_plain_lines_do_not_flood(job: RLJob) -> None:
 
 def test_live_view_on_a_terminal(job: RLJob) -> None:
     out = StringIO()
-    progress = evidence_builder()
+    progress = progress_of_a_run()
     signal = EngineSignal("cpu-0", "cpu", 1, 2, held=6, slots=8, running=5, waiting=1, tokens=10)
     progress.heard("engine.cpu-0", signal)
     mixed = replace(evaluation(3, 0.95, 0.75), heldout_mixed=26, heldout_newest=4)

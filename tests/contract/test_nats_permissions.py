@@ -325,16 +325,16 @@ _WRITTEN = [
 @pytest.mark.parametrize("rollup", ["all", "sub"])
 @pytest.mark.parametrize(("holder", "channel"), _WRITTEN)
 async def test_no_role_replaces_what_is_stored_by_a_rollup(
-    site: Site, filled: str, holder: Holder, channel: Channel, rollup: str
+    installation: NatsInstallation, filled: str, holder: Holder, channel: Channel, rollup: str
 ) -> None:
     suffix = holder.value if channel is Channel.EVENTS else _SUFFIXES[channel]
     names = StreamNames.of_job(namespace="default", job="roles", uid=filled)
-    async with site.opened(holder, filled) as store:
+    async with installation.opened(holder, filled) as store:
         await store.publish(channel, suffix, b"kept")
-        before = await state(site, names, filled)
+        before = await state(installation, names, filled)
         with pytest.raises(Exception, match="rollup not permitted"):
             await store.publish(channel, suffix, b"x", headers={"Nats-Rollup": rollup})
-        assert await state(site, names, filled) == before
+        assert await state(installation, names, filled) == before
 
 
 @pytest.mark.parametrize("holder", [holder for holder in ALLOWED if holder is not Holder.REWARD])
@@ -1080,15 +1080,15 @@ async def test_accounts_outlive_the_server(own_installation: NatsInstallation) -
         assert await coordinator.publish(Channel.METRICS, "steps", b"{}") == 1
 
 
-async def test_a_job_has_its_own_number_of_connections(site: Site, uid: str) -> None:
+async def test_a_job_has_its_own_number_of_connections(installation: NatsInstallation, uid: str) -> None:
     other = uuid4().hex
-    await site.create(other)
-    keys = JobKeys(site.issuer, "default", "roles", uid)
-    async with site.operator() as operator:
+    await installation.create(other)
+    keys = JobKeys(installation.issuer, "default", "roles", uid)
+    async with installation.operator() as operator:
         for jwt in job_accounts(keys, revision=1 << 20, connections=2).tokens:
             assert b'"code":200' in (await operator.request("$SYS.REQ.CLAIMS.UPDATE", jwt.encode())).data
-    async with site.opened(Holder.REWARD, uid), site.opened(Holder.ROLLOUT, uid):
+    async with installation.opened(Holder.REWARD, uid), installation.opened(Holder.ROLLOUT, uid):
         with pytest.raises(StoreUnavailable):
-            await site.store(Holder.TRAINER, uid, patience=2).open()
-        async with site.opened(Holder.TRAINER, other) as store:
+            await installation.store(Holder.TRAINER, uid, patience=2).open()
+        async with installation.opened(Holder.TRAINER, other) as store:
             await store.publish(Channel.WEIGHTS, "chunk.v1", b"x")

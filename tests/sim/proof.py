@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from simulation import Job
 
 
+REASONS = {
+    "dies": "EngineLost",
+    "hangs": "EngineLost",
+    "refuses": "EngineRefused: RuntimeError: no kernel",
+    "empty": "it has no tokens",
+    "unsendable": "PromptUnsendable",
+    "unscored": "Reward",
+}
+"""What the ledger says of a group that is given up, by the kind of poison."""
+
+
 class Refuted(AssertionError):
     """An invariant does not hold."""
 
@@ -80,7 +91,9 @@ def prove(job: Job) -> bool:
 
 def _check_outputs(job: Job) -> None:
     """No engine is blamed for its responses, as all of them work correctly, except those that are made not to."""
-    false = {job.mishaps.mislabelled, job.mishaps.garbled}
+    poison = job.mishaps.poison
+    empty = poison.group if poison is not None and poison.kind == "empty" else ""
+    false = {job.mishaps.mislabelled, job.mishaps.garbled, empty}
     for _, record in _records(job):
         if isinstance(record, SiblingReset) and record.failure and record.reason == INVALID:
             require(group_of(record.trajectory) in false, f"[output] a response was refused: {record}")
@@ -94,6 +107,8 @@ def _check_given_up(job: Job) -> None:
         if isinstance(record, GroupAborted) and record.reason == "PromptExhausted":
             guilty = poison is not None and record.group == poison.group
             require(guilty, f"[poison] {record.group} was given up: {record.detail}")
+            reason = REASONS[poison.kind] if poison is not None else ""
+            require(reason in record.detail, f"[poison] {record.group} was given up for {record.detail}")
             job.happened["poison given up"] += 1
         elif isinstance(record, Evaluated):
             guilty = all(poison is not None and f"e{prompt}" == poison.group for prompt in record.killers)

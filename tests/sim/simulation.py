@@ -20,9 +20,9 @@ from typing import Any
 import virtual_time
 from faulty_store import Faults, FaultyStore
 from mislabelling import GarblingEngine, MislabellingStore
-from poison import Poison, PoisonedEngine, any_poison
+from poison import Poison, PoisonedEngine, any_poison, unsendable
 from power import Disk
-from proof import prove, require
+from proof import Refuted, prove, require
 from replicas import Replicas, ServerFaults, any_server_faults
 from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
@@ -35,6 +35,9 @@ from rljob_core.messages import REWARD_QUEUE, EngineDied, RewardResult, RoleFail
 from rljob_core.ports import Channel, first_sequence
 from rljob_core.records import JobFinished
 from rljob_core.spec import PipelineSpec
+from rljob_core.streams_budget import trajectory_stream_bytes
+from rljob_core.trajectory import group_id
+from rljob_core.worker_protocol import EXIT_HUNG
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging.announce import publish_event
@@ -52,6 +55,8 @@ from rljob_runtime.weights.store import StoredWeights
 
 LIMIT_SECONDS = 4 * 3600.0
 """Virtual time within which every job must have ended."""
+HANG_SECONDS = 20
+"""Seconds without a new token after which an engine is ended."""
 HEALTHY = (Fenced, StoreUnavailable, asyncio.CancelledError)
 """Exceptions with which a role may end and be started again."""
 
@@ -69,13 +74,30 @@ class Tokenizer:
 
 
 class Begins(AliveWriter):
-    """Takes the word of what an engine begins, as the process does that watches an engine's."""
+    """Takes the word of what an engine begins and that it is alive, as the process does that watches an engine's.
+
+    Attributes:
+        name: what the engine is beginning.
+        limit: seconds for which it may be silent; 0 for without end.
+        silent: seconds since its last word.
+    """
 
     is_read = True
     name = ""
+    limit = 0
+    silent = 0
 
     def begin(self, name: str) -> None:
         self.name = name
+
+    def say(self, seconds: int) -> None:
+        self.limit, self.silent = seconds, 0
+
+    async def hung(self) -> None:
+        """Return once it has been silent for too long."""
+        while not 0 < self.limit < self.silent:
+            await asyncio.sleep(1.0)
+            self.silent += 1
 
 
 @dataclass(frozen=True)
@@ -90,10 +112,11 @@ class Mishaps:
         cuts: how often the server's machine dies and loses the ends of its streams.
         power_cuts: how often the machine dies that everything runs on, and the trainer's log loses its end, too.
         change: new pipeline settings that the user sets once; None for no change.
-        poison: what kills each engine that generates it, or cannot be scored; None for nothing.
+        poison: what harms each engine that generates it, cannot be sent to one, or cannot be scored; None for nothing.
         unlearnable: what no trainer can learn from; None for nothing.
         mislabelled: id of a group whose first attempts a rollout worker stores as of weights to come; "" for none.
         garbled: id of a group to whose first attempts engines without poison respond with NaN; "" for none.
+        limited: whether the trajectory stream has its usual limit, so that prompts are measured; else it has none.
         faults: the probabilities of network faults.
         servers: what happens to the servers that replicate the streams.
     """
@@ -109,6 +132,7 @@ class Mishaps:
     unlearnable: Unlearnable | None = None
     mislabelled: str = ""
     garbled: str = ""
+    limited: bool = False
     faults: Faults = field(default_factory=Faults)
     servers: ServerFaults = field(default_factory=ServerFaults)
 
@@ -131,7 +155,8 @@ class Job:
         self.folder = folder
         (folder / "model").mkdir()
         self.checkpoints = CheckpointStore(str(folder / "checkpoints"), model_path=folder / "model")
-        self.server = MemoryServer() if server is None else server
+        limit = trajectory_stream_bytes(config.spec) if mishaps.limited else None
+        self.server = MemoryServer(trajectory_bytes=limit) if server is None else server
         self.render = render
         self.stored = MemoryTransport()
         self.disk = Disk(folder / "trainer")
@@ -203,7 +228,7 @@ class Job:
                 self.config,
                 store,
                 self.weights(),
-                lambda prompt, _: self.render(prompt),
+                self._text,
                 instance=f"c{number}",
                 changes=self._changes(),
             )
@@ -215,9 +240,18 @@ class Job:
         else:
             await self._trainer(store, number)
 
+    def _text(self, prompt: int, evaluation: bool) -> str:
+        poison = self.mishaps.poison
+        group = f"e{prompt}" if evaluation else group_id(prompt)
+        if poison is not None and poison.kind == "unsendable" and poison.group == group:
+            self.happened["unsendable"] += 1
+            return unsendable(prompt)
+        return self.render(prompt)
+
     async def _rollout(self, role: str, store: FaultyStore, number: int) -> None:
         options = EmulatedEngineOptions.model_validate(self.config.engine_options("a"))
         engine = self._engine(options, role, number)
+        begins = self.begins.setdefault(f"{role}.{number}", Begins())
         rollout = Rollout(
             self.config,
             store,
@@ -229,20 +263,35 @@ class Job:
             pool="a",
             nonce=str(number),
             started=asyncio.get_running_loop().time(),
-            alive=self.begins.setdefault(f"{role}.{number}", Begins()),
+            alive=begins,
             changes=self._changes(),
         )
         stop = self.drains[role] = asyncio.Event()
+        watch = asyncio.create_task(self._end_if_it_hangs(role, number, begins))
         try:
             await rollout.run(stop)
         finally:
+            watch.cancel()
             await engine.close()
+
+    async def _end_if_it_hangs(self, role: str, number: int, begins: Begins) -> None:
+        await begins.hung()
+        poison = self.mishaps.poison
+        if poison is None or poison.kind != "hangs":
+            self.failure = Refuted(f"[hang] {role} was ended although it generates")
+            self.done.set()
+        self._poisoned(role, number, EXIT_HUNG, f"no new token for {HANG_SECONDS} s")
 
     def _engine(self, options: EmulatedEngineOptions, role: str, number: int) -> EmulatedEngine:
         poison = self.mishaps.poison
-        if poison is None or poison.score is not None:
+        if poison is None or poison.kind in {"unscored", "unsendable"}:
             return GarblingEngine(options, self.mishaps.garbled)
-        return PoisonedEngine(options, poison, lambda trajectory: self._poisoned(role, number, trajectory))
+        return PoisonedEngine(
+            options,
+            poison,
+            lambda trajectory: self._poisoned(role, number, 139, f"it died of {trajectory}"),
+            self.happened,
+        )
 
     async def _trainer(self, store: FaultyStore, attempt: int) -> None:
         backend = UnlearningBackend(self.mishaps.unlearnable, self.happened)
@@ -343,16 +392,16 @@ class Job:
         self._suspect(role)
         self.tasks[role].cancel()
 
-    def _poisoned(self, role: str, number: int, trajectory: str) -> None:
+    def _poisoned(self, role: str, number: int, code: int, said: str) -> None:
         """An engine dies of what it generates, and what watched it may say so."""
         if self.instances[role] != number or self.done.is_set():
             return
-        self.happened["death of poison"] += 1
+        self.happened["death of a hang" if code == EXIT_HUNG else "death of poison"] += 1
         self._suspect(role)
         self.tasks[role].cancel()
         if self.mishaps.poison is not None and self.poisoning.random() < self.mishaps.poison.reported:
             beginning = self.begins[f"{role}.{number}"].name
-            died = EngineDied(f"{role}.{number}", 139, f"it died of {trajectory}", beginning=beginning)
+            died = EngineDied(f"{role}.{number}", code, said, beginning=beginning)
             self.reports.append(asyncio.create_task(self._report(died)))
 
     async def _report(self, died: EngineDied) -> None:
@@ -487,6 +536,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         rollout={
             "pools": [{"name": "a"}],
             "progressTokens": aside.choice([0, 4, 20]),
+            "hangSeconds": HANG_SECONDS,
             "engine": {
                 "name": "Emulated",
                 "options": {
@@ -526,6 +576,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         power_cuts=rare.choice([0, 0, 0, 0, 1, 2]),
         faults=faults,
         servers=any_server_faults(rare),
+        limited=(poison is not None and poison.kind == "unsendable") or rare.random() > 0.5,
     )
     return config, mishaps, chance.randint(1, 3)
 

@@ -43,6 +43,8 @@ def test_the_seeds_cover_what_can_go_wrong() -> None:
         assert happened[what] > 0
     for what in ("drain rollout", "resumed", "death of poison", "poisonous score", "poison given up"):
         assert happened[what] > 0
+    for what in ("death of a hang", "refused by the engine", "empty response", "unsendable"):
+        assert happened[what] > 0
     for what in ("refused: its", "refused: engine", "unlearnable named"):
         assert happened[what] > 0
     for what in ("twin trainer", "freeze coordinator", "freeze rollout", "cut", "coordinator Fenced"):
