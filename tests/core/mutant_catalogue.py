@@ -14,7 +14,7 @@ class Mutant:
         guard: text that the source contains exactly once.
         instead: text that replaces it.
         by: the checks that detect the mutant: the model of `interleavings`, the simulation of whole jobs, or tests.
-        tests: the file of these tests.
+        tests: the file of these tests, or one of them.
         walk: seed of a random walk through the model that detects the mutant; it is tried first, because a search takes
             longer.
         slow: whether that walk delays one trajectory.
@@ -38,6 +38,8 @@ class Mutant:
 SUSPECTS = "tests/core/test_suspects.py"
 LOST_LEDGER = "tests/runtime/roles/test_lost_ledger.py"
 CAREFUL_START = "tests/runtime/roles/test_careful_start.py"
+HOSTILE_WORKERS = "tests/runtime/roles/test_hostile_workers.py"
+LABELS = "tests/runtime/roles/test_staleness_of_payloads.py"
 
 MUTANTS: dict[str, Mutant] = {
     "a displaced group may land past its bound": Mutant(
@@ -440,6 +442,84 @@ MUTANTS: dict[str, Mutant] = {
         "",
         by=("tests",),
         tests=CAREFUL_START,
+    ),
+    # What workers, engines, users' code and servers say.
+    "a queue that is made again ahead of its stream stays so": Mutant(
+        "rljob_runtime.messaging.nats.queue",
+        'if absent and info["delivered"]["consumer_seq"]:',
+        "if False:",
+        by=("tests",),
+        tests="tests/contract/test_cut_streams.py::"
+        "test_a_queue_gives_out_all_that_is_stored_later[nats-queues-state0-trajectories]",
+    ),
+    "all that a lost scoring server had has failed": Mutant(
+        "rljob_runtime.rewards.scorer",
+        "            if not answer.suspect:\n",
+        "            if False:\n",
+        by=("tests",),
+        tests="tests/runtime/rewards/test_scorer.py::test_a_function_that_ends_its_server_costs_its_own_answer",
+    ),
+    "a function's score may be any finite number": Mutant(
+        "rljob_runtime.rewards.registry",
+        "if not abs(number) <= LARGEST_SCORE:",
+        "if not math.isfinite(number):",
+        by=("tests",),
+        tests="tests/runtime/rewards/test_registry.py::test_anything_else_fails",
+    ),
+    "events may hold anything": Mutant(
+        "rljob_runtime.roles.coordinator.refusals",
+        "event = within_limits(COORDINATOR_EVENT.validate_json(message.data))",
+        "event = COORDINATOR_EVENT.validate_json(message.data)",
+        by=("tests",),
+        tests=HOSTILE_WORKERS,
+    ),
+    "heartbeats may hold anything": Mutant(
+        "rljob_runtime.roles.coordinator.refusals",
+        "signal = within_limits(ENGINE_SIGNAL.validate_json(value))",
+        "signal = ENGINE_SIGNAL.validate_json(value)",
+        by=("tests",),
+        tests=HOSTILE_WORKERS,
+    ),
+    "events that do not decode end the coordinator": Mutant(
+        "rljob_runtime.roles.coordinator.refusals",
+        '        except (ValidationError, OutOfBounds) as error:\n            self.refusals.add(f"events.',
+        '        except OutOfBounds as error:\n            self.refusals.add(f"events.',
+        by=("tests",),
+        tests=HOSTILE_WORKERS,
+    ),
+    "an engine that refuses a request ends": Mutant(
+        "rljob_runtime.roles.rollout.assignments",
+        "        except GenerationFailed:\n            raise\n        except Exception as error:\n",
+        "        except GenerationFailed as error:\n",
+        by=("simulation",),
+    ),
+    "an engine that hangs says that it is alive": Mutant(
+        "rljob_runtime.roles.rollout.hang_watch",
+        "            if not busy or now != before:\n",
+        "            if True:\n",
+        by=("tests", "simulation"),
+        tests="tests/runtime/roles/test_hang_watch.py",
+    ),
+    "a prompt that no engine can be sent is waited for": Mutant(
+        "rljob_core.planner.backpressure",
+        "        _give_up_prompt(context, prompt, reason, evaluation=measured.evaluation)\n",
+        "        pass\n",
+        by=("simulation",),
+        seed=17,
+    ),
+    "the trainer takes tokens past the bound": Mutant(
+        "rljob_runtime.roles.trainer.micro_batches",
+        "        if staleness > work.max_staleness:\n",
+        "        if False:\n",
+        by=("tests",),
+        tests=LABELS,
+    ),
+    "the trainer takes tokens of weights that do not exist": Mutant(
+        "rljob_runtime.roles.trainer.micro_batches",
+        "        if not 0 <= span.min <= span.max <= work.step:\n",
+        "        if False:\n",
+        by=("tests",),
+        tests=LABELS,
     ),
     # What only the roles' own code guards.
     "a response that cannot be is stored": Mutant(

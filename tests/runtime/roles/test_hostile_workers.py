@@ -28,10 +28,11 @@ from rljob_core.messages import (
     StepStats,
     TrainerReady,
 )
-from rljob_core.ports import Channel
+from rljob_core.ports import Channel, Message
 from rljob_core.records import RecordBatch, StepCommitted, decode_batch
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.refusals import WorkerMessages
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -76,6 +77,20 @@ SIGNALS = [
     ("engine.a-0.1", altered(SIGNAL, engine="a-0.2")),
     ("engine.a-0.1", altered(SIGNAL, started=float("inf"))),
 ]
+
+
+@pytest.mark.parametrize(("sender", "data"), EVENTS, ids=range(len(EVENTS)))
+def test_an_event_that_cannot_be_is_refused(sender: str, data: bytes) -> None:
+    messages = WorkerMessages()
+    assert messages.event(Message(1, sender, data, {})) is None
+    assert messages.refusals.counts.total() == 1
+
+
+@pytest.mark.parametrize(("key", "value"), SIGNALS, ids=range(len(SIGNALS)))
+def test_a_heartbeat_that_cannot_be_is_refused(key: str, value: bytes) -> None:
+    messages = WorkerMessages()
+    assert messages.signal(key, value) is None
+    assert messages.refusals.counts.total() == 1
 
 
 @pytest.fixture
