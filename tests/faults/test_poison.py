@@ -30,17 +30,9 @@ ENGINE_POISON = {
     "segfault": "exit code 139 (SIGSEGV): Segmentation fault in string_at",
     "raise": "RuntimeError: no kernel for this prompt",
     "silent": f"exit code 124: no new token for {HANG_SECONDS} s",
-    "empty": "InvalidOutput: ",
 }
-#: The same of reward functions.
-REWARD_POISON = {
-    "spin": "RewardTimeout: ",
-    "quit": "SystemExit",
-    "interrupt": "KeyboardInterrupt",
-    "huge": "RewardOutOfRange: ",
-    "both": "RewardOutOfRange: ",
-}
-POISON = ENGINE_POISON | REWARD_POISON
+#: The same of a reward function.
+POISON = ENGINE_POISON | {"spin": "RewardTimeout: ", "quit": "SystemExit", "huge": "RewardOutOfRange: "}
 
 
 @pytest.fixture
@@ -50,9 +42,7 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = os.pathsep.join(filter(None, [str(plugins), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
     # As many rows as the job plans prompts, replacements included: each is some prompt of it, once.
-    # Not more poison in one step than the step has prompts.
-    well = ["well"] * (STEPS * PROMPTS)
-    words = [word for pair in zip(POISON, well, strict=False) for word in pair] + well[len(POISON) :]
+    words = [*POISON, *["well"] * (STEPS * PROMPTS)]
     rows = [json.dumps({"question": f"{number} {word}", "answer": "1"}) for number, word in enumerate(words)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
     return tmp_path / "prompts.jsonl"
@@ -65,7 +55,7 @@ def job(prompts: Path) -> dict[str, Any]:
     engine = changes["rollout"]["engine"]
     engine["name"] = "Dying"
     engine["options"]["words"] = {word: word for word in ENGINE_POISON}
-    changes["reward"] = {"functions": ["poisonous:poisonous", "poisonous:also"], "timeoutSeconds": 2}
+    changes["reward"] = {"functions": ["poisonous:poisonous"], "timeoutSeconds": 2}
     changes["rollout"]["hangSeconds"] = HANG_SECONDS
     changes["data"] = {"source": "jsonl", "dataset": str(prompts), "options": {}}
     return changes

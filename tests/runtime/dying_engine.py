@@ -1,4 +1,4 @@
-"""An engine that ends its process, raises, hangs or gives no token, as a prompt or an option names it: a plug-in."""
+"""An engine that ends its process, raises or hangs, as a prompt or an option names it; installed as a plug-in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from installed import install
 
 CODE = """
 import asyncio, ctypes, os, sys
-from dataclasses import replace
 from pathlib import Path
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
@@ -40,13 +39,6 @@ class Dying(EmulatedEngine):
         self._how, self._tokenizer = options, Tokenizer(model_path)
 
         self._silent = False
-
-    def _completed(self, response):
-        completed, text = super()._completed(response), self._tokenizer.decode(response.prompt)
-        if any(how == "empty" and word in text for word, how in self._how.words.items()):
-            columns = ("tokens", "logprobs", "versions")
-            return replace(completed, **{name: getattr(completed, name)[:0] for name in columns})
-        return completed
 
     async def events(self):
         found = await super().events()
