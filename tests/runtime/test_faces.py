@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FACES = ["rljob_runtime.engines", "rljob_runtime.training", "rljob_runtime.rewards"]
+FACES = [
+    "rljob_runtime.engines",
+    "rljob_runtime.training",
+    "rljob_runtime.rewards",
+    "rljob_runtime.lengths",
+]
 HEAVY = {"torch", "transformers", "vllm", "deepspeed", "peft", "safetensors", "aiohttp"}
 
 
@@ -39,7 +44,7 @@ def test_a_face_exports_what_it_names(face: str) -> None:
         _ = module.Nothing
 
 
-@pytest.mark.parametrize("page", ["docs/custom.md", "docs/data-and-rewards.md", "docs/migration.md"])
+@pytest.mark.parametrize("page", ["docs/custom.md", "docs/data-and-rewards.md", "docs/lengths.md", "docs/migration.md"])
 def test_pages_import_only_what_faces_export(page: str) -> None:
     imports = re.findall(
         r"^(?:from (rljob_[\w.]+) import (.+)|import (rljob_[\w.]+))$",

@@ -1,4 +1,4 @@
-"""Registries of what a manifest names: engines, trainer backends, losses and rewards, built in or installed.
+"""Registries of plug-ins by name: engines, trainer backends, losses, rewards, length predictors; built in or installed.
 
 A distribution offers one as an entry point, whose name is what a manifest writes:
 
@@ -8,6 +8,7 @@ A distribution offers one as an entry point, whose name is what a manifest write
 | `rljob.backends` | a callable `(config, *, options, model_path, rank, world_size)` that returns a `TrainerBackend` |
 | `rljob.losses` | a `Loss` |
 | `rljob.rewards` | a `Reward` |
+| `rljob.lengths` | a callable `(config, *, options)` that returns a `LengthPredictor` |
 
 One name means one thing: a name that two distributions offer, or that a distribution and rljob itself offer, is
 refused. An entry point is loaded when a manifest uses its name, never before, so a distribution that is installed but
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Factory(Generic[T]):
-    """Creates engines or backends of one kind; each room adds what else it needs to know about a kind.
+    """Creates plug-ins of one kind: engines, backends, length predictors. Each room adds what else it needs to know.
 
     Attributes:
         create: creates one.
