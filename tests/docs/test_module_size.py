@@ -12,7 +12,6 @@ LONGER = {
     "workers/rljob_core/job_state/state.py": "one field, with its docstring, for each thing that the ledger tells",
     "workers/rljob_core/planner/dispatch.py": "one decision, of which the parts share its intermediate results",
     "workers/rljob_core/staleness.py": "the protocol that docs/design/staleness.md proves, in one place",
-    "workers/rljob_runtime/engines/emulated/engine.py": "one engine",
     "workers/rljob_runtime/messaging/ledger.py": "one protocol: reading, claiming and appending share its position",
     "workers/rljob_runtime/messaging/nats/connection.py": "one connection with its reconnects and requests",
     "workers/rljob_runtime/messaging/nats/store.py": "one class with the methods of the port MessageStore",

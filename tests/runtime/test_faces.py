@@ -44,7 +44,9 @@ def test_a_face_exports_what_it_names(face: str) -> None:
         _ = module.Nothing
 
 
-@pytest.mark.parametrize("page", ["docs/custom.md", "docs/data-and-rewards.md", "docs/lengths.md", "docs/migration.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/custom.md", "docs/data-and-rewards.md", "docs/lengths.md", "docs/migration.md"]
+)
 def test_pages_import_only_what_faces_export(page: str) -> None:
     imports = re.findall(
         r"^(?:from (rljob_[\w.]+) import (.+)|import (rljob_[\w.]+))$",

@@ -55,14 +55,12 @@ from rljob_operator.reconcile.stream_requests import (
     delete_streams,
     enlarge,
     limit,
+    replicas_of,
     replicate,
     stream_bytes,
 )
 
 log = logging.getLogger(__name__)
-
-#: Of jobs that say nothing, on a cluster: one server may die for good.
-_REPLICAS = 3
 
 
 class JobStreams:
@@ -285,24 +283,6 @@ class JobStreams:
         credentials = RawCredentials(stream_credentials(JobKeys.of(job, self._issuer)))
         async with brief_client(self._connection.url, credentials, self._issuer.trusted) as client:
             yield client
-
-
-def replicas_of(job: RLJob, servers: int) -> int:
-    """How many replicas each stream of a job has, where there are so many servers.
-
-    Raises:
-        StreamRefused: the job asks for more.
-    """
-    asked = job.spec.nats.replicas
-    if asked is None:
-        return _REPLICAS if servers >= _REPLICAS else 1
-    if asked > servers:
-        found = "there is one" if servers == 1 else f"the cluster has {servers}"
-        raise StreamRefused(
-            f"spec.nats.replicas: {asked} replicas need as many NATS servers, and {found}: ask for fewer replicas, "
-            "or add servers (manifests/overlays/nats-cluster)"
-        )
-    return asked
 
 
 def _names(job: RLJob) -> StreamNames:

@@ -10,9 +10,13 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client
 
+from rljob_core.spec import RLJob
+
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 5.0
+_REPLICAS = 3
+"""Of the streams of jobs that say nothing, on a cluster: one server may die permanently."""
 _COUNT_SECONDS = 2.0
 _STREAM_EXISTS = 10058
 _NO_STREAM = 10059
@@ -44,6 +48,24 @@ async def count_servers(system: Client) -> int:
         ) from error
     meta = answer["statsz"].get("jetstream", {}).get("meta") or {}
     return max(int(meta.get("cluster_size", 1)), 1)
+
+
+def replicas_of(job: RLJob, servers: int) -> int:
+    """How many replicas each stream of a job has, where there are so many servers.
+
+    Raises:
+        StreamRefused: the job asks for more.
+    """
+    asked = job.spec.nats.replicas
+    if asked is None:
+        return _REPLICAS if servers >= _REPLICAS else 1
+    if asked > servers:
+        found = "there is one" if servers == 1 else f"the cluster has {servers}"
+        raise StreamRefused(
+            f"spec.nats.replicas: {asked} replicas need as many NATS servers, and {found}: ask for fewer replicas, "
+            "or add servers (manifests/overlays/nats-cluster)"
+        )
+    return asked
 
 
 async def create(client: Client, definition: Mapping[str, Any]) -> bool:

@@ -107,7 +107,7 @@ def test_one_that_cannot_be_created_is_replaced_by_means(plugin: Path) -> None:
 
 
 def test_what_is_no_predictor_or_has_our_name_is_refused(plugin: Path) -> None:
-    assert "it is no callable, but int" in refusal("Number")
+    assert "it is not callable, but int" in refusal("Number")
     assert refusal("Ridge").endswith(
         "is offered by rljob itself and rljob-lengths 1.2: uninstall all but one"
     )
