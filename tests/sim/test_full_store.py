@@ -103,7 +103,7 @@ def test_it_ends_whatever_dies_and_however_long_single_prompts_are(seed: int, tm
 
 
 def test_a_store_that_cannot_hold_one_step_ends_the_job_and_says_what_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(JobFailed, match=r"step 0 needs .* MB .*spec\.data\.promptsPerStep \(4\)"):
+    with pytest.raises(JobFailed, match=r"step 0 needs .* MB .*spec\.data\.promptsPerStep is 4"):
         simulate(0, tmp_path, storage=BATCH // 2)
 
 
