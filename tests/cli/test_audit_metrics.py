@@ -55,6 +55,17 @@ def test_another_score_is_of_a_coordinator_that_was_replaced_or_invented() -> No
     assert verdict(with_lines(after, coordinators=2).evidence()) is Verdict.VIOLATED
 
 
+def in_epoch(evidence_builder: EvidenceBuilder, epoch: int) -> None:
+    """Let the coordinator of this epoch have written everything."""
+    evidence_builder.rewrite(lambda r: replace(r, epoch=epoch) if hasattr(r, "epoch") else r)
+    evidence_builder.fed = [replace(line, epoch=epoch) for line in evidence_builder.fed]
+    evidence_builder.manifests = [
+        replace(m, proposal=replace(m.proposal, epoch=epoch))
+        for m in evidence_builder.manifests
+        if m.proposal
+    ]
+
+
 def test_a_coordinator_publishes_no_second_evaluation_of_a_version() -> None:
     """Its record is lost only if it is replaced; its claim may be lost as well, which trainers testify to."""
     evidence_builder = with_lines(replace(evaluation(2, 0.9), epoch=2), coordinators=2)
@@ -68,13 +79,7 @@ def test_a_coordinator_publishes_no_second_evaluation_of_a_version() -> None:
 def test_a_version_is_not_evaluated_before_its_time() -> None:
     evidence_builder = with_lines(replace(evaluation(2, 0.9), epoch=1), coordinators=2)
     assert verdict(evidence_builder.evidence()) is Verdict.HOLDS
-    evidence_builder.rewrite(lambda r: replace(r, epoch=2_000_000) if hasattr(r, "epoch") else r)
-    evidence_builder.fed = [replace(line, epoch=2_000_000) for line in evidence_builder.fed]
-    evidence_builder.manifests = [
-        replace(m, proposal=replace(m.proposal, epoch=2_000_000))
-        for m in evidence_builder.manifests
-        if m.proposal
-    ]
+    in_epoch(evidence_builder, 2_000_000)
     assert verdict(evidence_builder.evidence()) is Verdict.VIOLATED
 
 
@@ -95,13 +100,7 @@ def test_an_evaluation_without_a_record_was_lost_or_invented() -> None:
 def test_another_line_of_a_step_is_of_a_version_that_was_begun_again_or_invented() -> None:
     """Another version of the number has left its manifest, and an earlier coordinator its line."""
     evidence_builder = job()
-    evidence_builder.rewrite(lambda r: replace(r, epoch=2_000_000) if hasattr(r, "epoch") else r)
-    evidence_builder.fed = [replace(line, epoch=2_000_000) for line in evidence_builder.fed]
-    evidence_builder.manifests = [
-        replace(m, proposal=replace(m.proposal, epoch=2_000_000))
-        for m in evidence_builder.manifests
-        if m.proposal
-    ]
+    in_epoch(evidence_builder, 2_000_000)
     other = StepMetrics(3, 3, 1.0, reward_mean=0.25, epoch=1)
     evidence_builder.metrics.append(other)
     assert verdict(evidence_builder.evidence()) is Verdict.VIOLATED

@@ -104,6 +104,24 @@ class FaultyRun(LiveRun):
 
     def hit(self, boundary: Boundary, role: str) -> None:
         """Kill -9 a role's process at the boundary, and wait until the job has gone on."""
+        killed: dict[str, int] = {}
+
+        def kill(key: Any) -> None:
+            name, pid = self.victim(role)
+            killed[name] = pid
+            os.kill(pid, signal.SIGKILL)
+            self.kills.append(Kill(role, pid, time.time_ns(), boundary.name, boundary, key))
+
+        where = self._act_at(boundary, kill)
+        self.say(f"{where}: killed {', '.join(killed)}")
+        self.until_back(killed)
+
+    def _act_at(self, boundary: Boundary, act: Callable[[Any], None]) -> str:
+        """Act at the boundary, at which the role that acts next stands still; where that was, in words.
+
+        Args:
+            act: what is done, for the boundary's key.
+        """
         for miss in range(_MISSES):
             held = list(self.pods(boundary.held).values()) if boundary.held else []
             found = self.seen.arm(boundary, lambda held=held: signal_pods(held, signal.SIGSTOP))
@@ -112,17 +130,14 @@ class FaultyRun(LiveRun):
                 self.seen.catch_up()
                 if not boundary.untouched(key, self.seen.seen):
                     continue  # it came too late to stop what comes next
-                name, pid = self.victim(role)
                 step = self.seen.seen.committed
-                os.kill(pid, signal.SIGKILL)
-                self.kills.append(Kill(role, pid, time.time_ns(), boundary.name, boundary, key))
+                act(key)
             finally:
-                self.seen.disarm()
-                signal_pods(held, signal.SIGCONT)
+                if self.watcher is not None:
+                    self.seen.disarm()
+                    signal_pods(held, signal.SIGCONT)
             again = f" (after {miss} that came too late)" if miss else ""
-            self.say(f"step {step}: {boundary.name}: killed {name}{again}")
-            self.until_back({name: pid})
-            return
+            return f"step {step}: {boundary.name}{again}"
         raise AssertionError(f"{boundary.name} was never seen in time")
 
     def strike(self, *roles: str, chance: random.Random) -> None:
@@ -150,32 +165,17 @@ class FaultyRun(LiveRun):
         self.say("killed with all its processes")
 
     def lose_power(self, boundary: Boundary, disk: Disk) -> None:
-        """Cut the power of the disk that holds the run's folder at the boundary, and of its processes with it.
+        """Cut the power of the disk that holds the run's folder at the boundary, and of its processes with it."""
 
-        The role that acts next stands still until the power is cut, so that nothing passes the boundary meanwhile.
-        """
-        for miss in range(_MISSES):
-            held = list(self.pods(boundary.held).values()) if boundary.held else []
-            found = self.seen.arm(boundary, lambda held=held: signal_pods(held, signal.SIGSTOP))
-            try:
-                key = self._awaited(found, boundary.name)
-                self.seen.catch_up()
-                if not boundary.untouched(key, self.seen.seen):
-                    continue  # it came too late to stop what comes next
-                disk.cut_power()
-                assert boundary.untouched(key, self.seen.seen), f"{boundary.name}: the power was cut after it"
-                step = self.seen.seen.committed
-                self._kill_all()
-            finally:
-                if self.watcher is not None:
-                    self.seen.disarm()
-                    signal_pods(held, signal.SIGCONT)
-            disk.restore_power()
-            self._forget_server()
-            again = f" (after {miss} that came too late)" if miss else ""
-            self.say(f"step {step}: {boundary.name}: the power was cut{again}")
-            return
-        raise AssertionError(f"{boundary.name} was never seen in time")
+        def cut(key: Any) -> None:
+            disk.cut_power()
+            assert boundary.untouched(key, self.seen.seen), f"{boundary.name}: the power was cut after it"
+            self._kill_all()
+
+        where = self._act_at(boundary, cut)
+        disk.restore_power()
+        self._forget_server()
+        self.say(f"{where}: the power was cut")
 
     def _kill_all(self) -> None:
         family = self.family()
