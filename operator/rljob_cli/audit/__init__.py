@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from rljob_cli.audit import agreement, chain, fates, rewards
+from rljob_cli.audit import agreement, chain, rewards, trajectories
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evidence import AuditCheck, Evidence, Findings
 from rljob_cli.audit.metrics import evaluations
@@ -31,19 +31,23 @@ def audit(evidence: Evidence) -> Findings:
 
 
 _CLAIMS: dict[Callable[[Case], Refuted], str] = {
-    fates.sources: "every source is whole and readable",
-    fates.one_ending: "every planned trajectory is consumed, aborted with a reason, or still open",
-    fates.causes: "every group was given up, and the job succeeded, for a cause that the ledger shows",
-    fates.prompts: "prompts were planned in the data's order, without a gap, each as one group",
-    fates.once_by_ledger: "none was trained twice, by the ledger",
-    fates.once_by_trainer: "none was trained twice, by the trainer's own log",
-    fates.once_by_manifests: "none was trained twice, by the weights' manifests",
-    fates.bound_by_ledger: "none was trained past its buffer's bound, by the ledger",
-    fates.bound_by_trainer: "none was trained past its buffer's bound, by the payload headers that the trainer read",
-    fates.within_stamps: "every reservation and move satisfies the stamp of its buffer",
-    fates.changes: "every buffer opened under the bound and mode that were in force, and no sooner than that allows",
+    trajectories.sources: "every source is whole and readable",
+    trajectories.one_ending: "every planned trajectory is consumed, aborted with a reason, or still open",
+    trajectories.causes: "every group was given up, and the job succeeded, for a cause that the ledger shows",
+    trajectories.prompts: "prompts were planned in the data's order, without a gap, each as one group",
+    trajectories.once_by_ledger: "none was trained twice, by the ledger",
+    trajectories.once_by_trainer: "none was trained twice, by the trainer's own log",
+    trajectories.once_by_manifests: "none was trained twice, by the weights' manifests",
+    trajectories.bound_by_ledger: "none was trained past its buffer's bound, by the ledger",
+    trajectories.bound_by_trainer: (
+        "none was trained past its buffer's bound, by the payload headers that the trainer read"
+    ),
+    trajectories.within_stamps: "every reservation and move satisfies the stamp of its buffer",
+    trajectories.changes: (
+        "every buffer opened under the bound and mode that were in force, and no sooner than that allows"
+    ),
     specs: "the ledger, the user and the workers have the same spec, and the ledger followed it",
-    fates.full_steps: "every step trained its own buffer, and all of it",
+    trajectories.full_steps: "every step trained its own buffer, and all of it",
     agreement.digests: "everything trained has a payload digest and a reward digest",
     agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
     agreement.same_rewards: "ledger and what rewards are left name the same scores",
@@ -78,9 +82,9 @@ def _counts(case: Case) -> dict[str, object]:
         "versions_revoked": len(case.history.revoked),
         "trainer_attempts": max((a.attempt for a in case.history.attempts), default=0),
         "pipelines": list(case.history.pipelines.summary()),
-        "records": case.history.charge.valid,
-        "records_of_fenced_writers": case.history.charge.fenced,
-        "messages_out_of_chain": case.history.charge.astray,
+        "records": case.history.records.valid,
+        "records_of_fenced_writers": case.history.records.fenced,
+        "messages_out_of_chain": case.history.records.astray,
         "snapshots": sum(m.counts and m.snapshot is not None for m in evidence.ledger),
         "payloads_left": len(evidence.payloads),
         "rewards_left": len(evidence.rewards),

@@ -197,7 +197,7 @@ def manifests(case: Case) -> Refuted:
 
 def attempts(case: Case) -> Refuted:
     """Report the attempts, epochs and results that the history found out of order."""
-    return case.history.charge.valid, case.history.out_of_order
+    return case.history.records.valid, case.history.out_of_order
 
 
 # ------------------------------------------------------------------------------------- snapshots

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rljob_cli.audit import beyond
-from rljob_cli.audit.account import Committed, Consumed
+from rljob_cli.audit import lost_commits
 from rljob_cli.audit.evidence import Evidence, ManifestFile, Violation
 from rljob_cli.audit.history import History
+from rljob_cli.audit.ledger_items import Committed, Consumed
 from rljob_core.records import FedMicroBatch, FedTrajectory
 
 Refuted = tuple[int, list[Violation]]
@@ -42,7 +42,7 @@ class Case:
     def of(cls, evidence: Evidence) -> Case:
         """Derive everything that the checks need from the evidence."""
         history = History.read(evidence.ledger)
-        beyond.complete(history, evidence)
+        lost_commits.complete(history, evidence)
         lines: dict[tuple[int, int, int], list[FedMicroBatch]] = {}
         for line in evidence.fed:
             lines.setdefault((line.step, line.attempt, line.epoch), []).append(line)
@@ -53,10 +53,10 @@ class Case:
             for batch in next(reversed(_starts(commit, lines)), [])
             for item in batch.items
         ]
-        step, epoch = history.version, history.charge.writer.number
+        step, epoch = history.version, history.records.writer.number
         newest = [line for line in evidence.fed if line.step == step and line.epoch >= epoch]
         open_step = [item for line in newest for item in line.items] if not evidence.growing else []
-        bounds = beyond.known_bounds(history, evidence, step)
+        bounds = lost_commits.known_bounds(history, evidence, step)
         return cls(evidence, history, starts, revoked, open_step, bounds, _chain(evidence.manifests, history))
 
     def fed(self, version: int) -> list[FedMicroBatch]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_cli.audit.account import Planned
 from rljob_cli.audit.evidence import Violation
+from rljob_cli.audit.ledger_items import Planned
 from rljob_core.records import GroupAborted, JobFinished, PipelineSet
 
 ENGINE_LOST = "EngineLost"
@@ -63,7 +63,7 @@ class Causes:
 
     def aborted(self, record: GroupAborted, planned: Planned, at: Moment) -> None:
         """A group is given up."""
-        if not record.reason:  # `fates.one_ending` says so
+        if not record.reason:  # `trajectories.one_ending` says so
             return
         checks: dict[str, Callable[[GroupAborted, Planned, Moment], Iterator[str]]] = {
             "UniformGroup": self._of_uniform,

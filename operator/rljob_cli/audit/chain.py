@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rljob_cli.audit.case import Case, Refuted
-from rljob_cli.audit.charge import Charge
 from rljob_cli.audit.evidence import Violation, damage
+from rljob_cli.audit.valid_records import ValidRecords
 from rljob_core.records import MicroBatchAssigned, StepCommitted
 
 
@@ -36,8 +36,8 @@ def unaltered(case: Case) -> Refuted:
 def _misnamed(case: Case, seen: dict[str, int]) -> Iterator[Violation]:
     """Commits whose manifest names another digest than the ledger (`seen`) had while the step's proposal was due."""
     assigned = 0
-    ledger, writer = case.evidence.ledger, case.history.charge.writer
-    valid = {message.sequence for message, _ in Charge().batches(ledger)}
+    ledger, writer = case.evidence.ledger, case.history.records.writer
+    valid = {message.sequence for message, _ in ValidRecords().batches(ledger)}
     for message in ledger:
         batch = message.batch
         if batch is None or not message.counts or batch.writer.number > writer.number:

@@ -10,13 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rljob_cli.audit.account import Committed, Member, Planned
 from rljob_cli.audit.causes import ENGINE_LOST, Moment
-from rljob_cli.audit.charge import Charge
 from rljob_cli.audit.evaluations import unfounded
 from rljob_cli.audit.evidence import LedgerMessage, Violation, damage
+from rljob_cli.audit.ledger_items import Committed, Member, Planned
 from rljob_cli.audit.rollbacks import misguided
 from rljob_cli.audit.training import Training
+from rljob_cli.audit.valid_records import ValidRecords
 from rljob_core.records import (
     BufferOpened,
     Dispatched,
@@ -49,7 +49,7 @@ class History(Training):
     """A job's history by its ledger's valid records; see `Plan` for the groups, and `Training` for the steps.
 
     Attributes:
-        charge: selects the valid records.
+        records: selects the valid ones.
         revoked: the commits that the user's rollbacks revoked, in order.
         finished: the record of the job's end; None if it has not ended.
         ends: the outcome of each end, those that a rollback took back included.
@@ -61,11 +61,11 @@ class History(Training):
         resets: how often attempts ended without a result, by reason.
         generated: number of payloads.
         claimed_without_spec: the message of the newest claim if it lacks a spec, as that of a rollback does.
-        lost: number of the newest commits that other sources prove and the ledger lacks (`beyond`).
+        lost: number of the newest commits that other sources prove and the ledger lacks (`lost_commits`).
         incomplete: what the ledger lacks.
     """
 
-    charge: Charge = field(default_factory=Charge)
+    records: ValidRecords = field(default_factory=ValidRecords)
     revoked: list[Committed] = field(default_factory=list)
     finished: JobFinished | None = None
     ends: list[str] = field(default_factory=list)
@@ -84,13 +84,13 @@ class History(Training):
     @property
     def writers(self) -> int:
         """How many coordinators the job has had."""
-        return self.charge.writer.count
+        return self.records.writer.count
 
     @classmethod
     def read(cls, ledger: Iterable[LedgerMessage]) -> History:
         """Read a ledger's messages in order."""
         history = cls()
-        for message, batch in history.charge.batches(ledger):
+        for message, batch in history.records.batches(ledger):
             history._check_specs(message, batch.records)
             for record in batch.records:
                 history._take(record)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import isclose
 from statistics import fmean, pstdev
 
-from rljob_cli.audit.account import Committed
 from rljob_cli.audit.case import Case, Refuted
 from rljob_cli.audit.evaluations import is_due
 from rljob_cli.audit.evidence import Verdict, Violation
+from rljob_cli.audit.ledger_items import Committed
 from rljob_core.messages import StepMetrics
 from rljob_core.records import EPOCH_STRIDE
 
@@ -68,7 +68,7 @@ def step_statistics(case: Case) -> dict[int, dict[str, float]]:
 
 def _lost_coordinators(case: Case) -> frozenset[int]:
     """Numbers of the coordinators that trainers worked under, and whose claims the ledger has lost."""
-    known = {claim.number for _, claim in case.history.charge.claims}
+    known = {claim.number for _, claim in case.history.records.claims}
     seen = {line.epoch for line in case.evidence.fed}
     seen |= {m.proposal.epoch for m in case.evidence.manifests if m.proposal is not None}
     return frozenset(number // EPOCH_STRIDE for number in seen - known)
@@ -163,7 +163,7 @@ class _Judge:
 
     def _may_be_lost(self, line: StepMetrics, writer: int) -> bool:
         """Whether a coordinator before this one may have published the line, and the ledger lost its record."""
-        if len(self.case.history.charge.claims) <= 1:
+        if len(self.case.history.records.claims) <= 1:
             return False
         return line.epoch < writer or (line.epoch == writer and writer in self.lost)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_cli.audit.account import Member, Planned
 from rljob_cli.audit.evidence import Violation
+from rljob_cli.audit.ledger_items import Member, Planned
 from rljob_core.records import GroupMoved, GroupReserved, Inherited, MicroBatchAssigned, SiblingReset
 from rljob_core.trajectory import group_of, prompt_of_group, trajectory_id
 

@@ -10,7 +10,7 @@ from rljob_core.records import EpochClaimed, Record, RecordBatch, Writer
 
 
 @dataclass(slots=True)
-class Charge:
+class ValidRecords:
     """Tracks which coordinator may write the ledger while the ledger is read once, in order.
 
     The valid writer is the instance that was the first to claim the newest epoch so far. Records that an earlier

@@ -21,7 +21,7 @@ def reach(history: History, evidence: Evidence) -> int:
 
     Lines of coordinators before the ledger's last one do not count: their steps may have been revoked, or withdrawn.
     """
-    epoch = history.charge.writer.number
+    epoch = history.records.writer.number
     return max((line.step for line in evidence.fed if line.epoch >= epoch), default=0)
 
 

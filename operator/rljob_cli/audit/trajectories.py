@@ -16,10 +16,10 @@ def sources(case: Case) -> Refuted:
     """Check that all sources decode, and that the ledger lacks neither a message nor a commit that others prove."""
     evidence = case.evidence
     found = [damage((), text) for text in evidence.unreadable]
-    charge = case.history.charge
-    found += [damage((str(n),), "is gone from the ledger") for n in charge.missing]
+    records = case.history.records
+    found += [damage((str(n),), "is gone from the ledger") for n in records.missing]
     if evidence.job:
-        found += _foreign_claims(charge.claims, evidence.job)
+        found += _foreign_claims(records.claims, evidence.job)
     if not evidence.ledger and (evidence.manifests or evidence.fed):
         found.append(damage((), "the ledger is empty, but the trainer has trained"))
     found += case.history.incomplete
