@@ -15,7 +15,7 @@ from rljob_core.config import JobConfig
 
 _EVERY_ROLE = ("rljob_runtime.worker", "rljob_runtime.messaging.nats.store")
 _OF_ROLE = {
-    "streams": ("rljob_runtime.roles.pipeline_change",),
+    "streams": ("rljob_runtime.roles.pipeline_updates",),
     "coordinator": ("rljob_runtime.roles.coordinator", "rljob_runtime.data.prompts"),
     "rollout": ("rljob_runtime.roles.rollout", "rljob_runtime.weights.create"),
     "reward": ("rljob_runtime.roles.reward",),

@@ -55,7 +55,7 @@ async def _streams(
     ready: Callable[[], None],  # noqa: ARG001
 ) -> None:
     """Create the queues, and let the streams, which opening the store has created, hold what the job needs now."""
-    from rljob_runtime.roles.pipeline_change import make_room
+    from rljob_runtime.roles.pipeline_updates import make_room
 
     for queue in SHARED_QUEUES:
         await store.queue(

@@ -17,7 +17,7 @@ from rljob_core.spec import RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import job_store
-from rljob_runtime.roles.rollback import Reopened, RolledBack, reopen, roll_back
+from rljob_runtime.roles.offline_rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_store
 

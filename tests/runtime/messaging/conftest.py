@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rljob_core.ports import Channel
-from rljob_runtime.messaging.refusals import Refusals
+from rljob_runtime.messaging.refusal_log import Refusals
 
 
 @pytest.fixture

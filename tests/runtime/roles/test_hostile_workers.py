@@ -32,7 +32,7 @@ from rljob_core.ports import Channel, Message
 from rljob_core.records import RecordBatch, StepCommitted, decode_batch
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.roles.coordinator.refusals import WorkerMessages
+from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 

@@ -24,9 +24,9 @@ from rljob_core.spec import PipelineSpec
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.roles import pipeline_change
+from rljob_runtime.roles import pipeline_updates
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.roles.pipeline_change import apply_changes
+from rljob_runtime.roles.pipeline_updates import apply_changes
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -111,7 +111,7 @@ async def test_a_wider_bound_is_reported_once_there_is_room_and_refused_while_th
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipeline_change, "RETRY_SECONDS", 600.0)  # so that it is refused once
+    monkeypatch.setattr(pipeline_updates, "RETRY_SECONDS", 600.0)  # so that it is refused once
     config = wide(tmp_path, model)
     client = await nats.connect(nats_server.url)
 

@@ -24,8 +24,8 @@ from rljob_core.ports import Channel
 from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, StepCommitted
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
-from rljob_runtime.roles.recovery import intact_versions_before
-from rljob_runtime.roles.rollback import Reopened, RolledBack, reopen, roll_back
+from rljob_runtime.roles.offline_rollback import Reopened, RolledBack, reopen, roll_back
+from rljob_runtime.roles.recovery_sources import intact_versions_before
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.create import open_store, open_transport
 

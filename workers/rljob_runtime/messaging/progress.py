@@ -22,7 +22,7 @@ from rljob_core.records import Inherited
 from rljob_core.spec import LONGEST_RESPONSE
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import chunks, wire
-from rljob_runtime.messaging.refusals import Refusals
+from rljob_runtime.messaging.refusal_log import Refusals
 
 PROGRESS_HEADER = "Rljob-Progress"
 #: Messages read at once, and payloads put together from chunks at once: a lookup may find the largest of all.

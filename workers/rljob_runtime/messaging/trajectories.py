@@ -25,7 +25,7 @@ from rljob_core.ports import Channel, Delivery, Message, MessageStore, Queue
 from rljob_core.spec import LONGEST_RESPONSE
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import chunks, wire
-from rljob_runtime.messaging.refusals import Refusals
+from rljob_runtime.messaging.refusal_log import Refusals
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries, summarize
 from rljob_runtime.messaging.wire import Packed
 

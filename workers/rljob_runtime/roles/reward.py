@@ -26,9 +26,9 @@ from rljob_core.messages.limits import MESSAGE_RESULTS
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
-from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.summaries import PayloadSummary
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
+from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome
 from rljob_runtime.rewards.scorer import Scorer

@@ -30,8 +30,8 @@ from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, Render, count_bytes
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
 from rljob_runtime.roles.decision_log import DecisionLog
-from rljob_runtime.roles.pipeline_change import make_room
-from rljob_runtime.roles.recovery import read_stores
+from rljob_runtime.roles.pipeline_updates import make_room
+from rljob_runtime.roles.recovery_sources import read_stores
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from rljob_core.spec import PipelineSpec
 from rljob_runtime.messaging.announce import HEARTBEAT_SECONDS
 from rljob_runtime.messaging.reward_results import decode_results
 from rljob_runtime.messaging.trajectories import Absence, LocatedSummary, TrajectoryStore
-from rljob_runtime.roles.coordinator.refusals import WorkerMessages
-from rljob_runtime.roles.pipeline_change import apply_changes
+from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
+from rljob_runtime.roles.pipeline_updates import apply_changes
 
 #: Observations that are decided on at once, at most.
 _BATCH = 1024

@@ -22,10 +22,10 @@ from rljob_core.messages import ENGINE_WORK, Cancel, EngineWorkBatch, Generate, 
 from rljob_core.ports import Channel, Engine, MessageStore, Request, Stopped
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
-from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
 from rljob_runtime.messaging.recent_keys import RecentKeys
 from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher

@@ -13,8 +13,8 @@ from rljob_core.errors import GenerationFailed
 from rljob_core.ports import Completed, Engine, Stopped
 from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan, group_of
 from rljob_runtime.engines.output_checks import output_fault
-from rljob_runtime.messaging.backpressure import retry_while_full
 from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.roles.rollout.assignments import Assignments, Running, request_id
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 

@@ -10,7 +10,7 @@ from rljob_core.ports import TrainerBackend, WeightManifest, WeightStore
 from rljob_core.records import StepCommitted
 from rljob_core.spec import RLJobSpec
 from rljob_core.weight_retention import deletable
-from rljob_runtime.roles.recovery import intact_versions_before
+from rljob_runtime.roles.recovery_sources import intact_versions_before
 from rljob_runtime.roles.trainer.poison import finite_tensors
 
 RECOVERY_VERSIONS = 2

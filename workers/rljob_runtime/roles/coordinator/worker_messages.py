@@ -20,7 +20,7 @@ from rljob_core.messages.limits import OutOfBounds, within_limits
 from rljob_core.ports import Message
 from rljob_core.records import EPOCH_STRIDE
 from rljob_runtime.messaging.announce import event_sender
-from rljob_runtime.messaging.refusals import Refusals
+from rljob_runtime.messaging.refusal_log import Refusals
 
 CLAIMS_AHEAD = 16
 """Claims of coordinators that a worker may know of and the ledger not.

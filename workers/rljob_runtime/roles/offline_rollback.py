@@ -21,7 +21,7 @@ from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import CheckpointSaved, StepCommitted
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.roles.recovery import intact_versions, is_intact, proposals_after, read_stores
+from rljob_runtime.roles.recovery_sources import intact_versions, is_intact, proposals_after, read_stores
 from rljob_runtime.training.checkpoints import CheckpointStore
 
 FLAG = "--from-version"
