@@ -395,9 +395,10 @@ def begin(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 async def said(process: subprocess.Popen[bytes], *words: bytes) -> bytes:
     """The first line of a process that has one of these words."""
     assert process.stdout is not None
-    while not any(word in (line := await asyncio.to_thread(process.stdout.readline)) for word in words):
-        assert line, f"it ended without saying {words}"
-    return line
+    while line := await asyncio.to_thread(process.stdout.readline):
+        if any(word in line for word in words):
+            return line
+    raise AssertionError(f"it ended without saying {words}")
 
 
 async def test_an_engine_whose_processes_were_killed_says_so(vllm_model: Path) -> None:
