@@ -236,9 +236,9 @@ class JobStreams:
                 await delete_streams(client, _names(job).all_streams)
             else:
                 accounts = job_accounts(JobKeys.of(job, self._issuer), revision=0)
-                # The server would keep the streams of an account that it does not know any more.
                 if self._shared is not None:
                     await self._shared.remove(job.metadata.uid or "", _names(job).all_streams)
+                # The server would keep the streams of an account that it does not know any more.
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
                 self._accounts.pop(accounts.streams, None)
