@@ -117,3 +117,9 @@ def damage_descriptions(folder: Path, *, stream: bool, queues: bool) -> None:
     if queues:
         for described in (folder / "obs").glob("*/meta.inf"):
             described.write_bytes(b"")
+
+
+def damage_states(folder: Path) -> None:
+    """Fill the files of the states of a stream's consumers with zeros: they were written, but never synced."""
+    for state in (folder / "obs").glob("*/o.dat"):
+        state.write_bytes(bytes(state.stat().st_size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cut_files import cut_messages, cut_removals, damage_descriptions, stream_folder
+from cut_files import cut_messages, cut_removals, damage_descriptions, damage_states, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.ports import Channel, MessageStore
@@ -27,7 +27,7 @@ class MemoryWorld:
     async def restart(self) -> None:
         self.job.restart()
 
-    async def lose(self, channel: Channel, *, messages: int, descriptions: str = "") -> None:
+    async def lose(self, channel: Channel, *, messages: int, damaged: str = "") -> None:
         self.job.cut(channel, self.job.streams[channel].last - messages)
 
     async def lose_signals(self, changes: int) -> None:
@@ -57,18 +57,16 @@ class NatsWorld:
         await self.server.kill()
         await self.server.start()
 
-    async def lose(self, channel: Channel, *, messages: int, descriptions: str = "") -> None:
-        """Kill the server, lose the newest messages and the descriptions of "queues", "stream" or both."""
+    async def lose(self, channel: Channel, *, messages: int, damaged: str = "") -> None:
+        """Kill the server, lose the newest messages and what was not synced: "states" of queues, descriptions of "queues", of the "stream"."""
         await self.server.kill()
         cut_messages(stream_folder(self.folder, channel.value), messages)
-        if descriptions:
-            damage_descriptions(
-                stream_folder(self.folder, channel.value),
-                stream="stream" in descriptions,
-                queues="queues" in descriptions,
-            )
+        folder = stream_folder(self.folder, channel.value)
+        damage_descriptions(folder, stream="stream" in damaged, queues="queues" in damaged)
+        if "states" in damaged:
+            damage_states(folder)
         await self.server.start()
-        if descriptions:
+        if damaged:
             await self.connect()  # it creates the streams that are missing
 
     async def lose_signals(self, changes: int) -> None:

@@ -223,9 +223,11 @@ STATES = [(10, 0, 4, 2), (10, 0, 10, 12), (4, 3, 5, 8), (0, 0, 4, 5)]
 
 @pytest.mark.parametrize("channel", [Channel.EVENTS, Channel.TRAJECTORIES])
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("descriptions", ["", "queues", "stream", "stream and queues"])
+@pytest.mark.parametrize(
+    "damaged", ["", "queues", "stream", "stream and queues", "states", "queues and states"]
+)
 async def test_a_queue_gives_out_all_that_is_stored_later(
-    world: World, channel: Channel, state: tuple[int, int, int, int], descriptions: str
+    world: World, channel: Channel, state: tuple[int, int, int, int], damaged: str
 ) -> None:
     """Whatever its state said of the sequences that come again, and whether the server still knew that it was one."""
     acknowledged, held, lost, new = state
@@ -237,7 +239,7 @@ async def test_a_queue_gives_out_all_that_is_stored_later(
         await delivery.ack()
     while await store.unacknowledged(channel, "q") > 10 - acknowledged:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    await world.lose(channel, messages=lost, descriptions=descriptions)
+    await world.lose(channel, messages=lost, damaged=damaged)
     await publish(other, channel, *named("new", new))
     left = await contents(store, channel)
     assert left[-new:] == named("new", new)

@@ -17,7 +17,7 @@ import cluster_jobs
 import psutil
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials, operator
-from cut_files import cut_messages, damage_descriptions, stream_folder
+from cut_files import cut_messages, damage_descriptions, damage_states, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_cli.audit import audit
@@ -920,10 +920,15 @@ async def own_installation(tmp_path: Path) -> AsyncIterator[NatsInstallation]:
     await installation.server.kill()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [partial(damage_descriptions, stream=False, queues=True), damage_states],
+    ids=["description", "state"],
+)
 async def test_the_operator_creates_a_queue_without_the_state_of_the_one_before_it(
-    own_installation: NatsInstallation,
+    own_installation: NatsInstallation, damage: Callable[[Path], None]
 ) -> None:
-    """A power cut has damaged its description, and its state is ahead of the stream that lost its end."""
+    """A power cut has damaged its description, and its state is ahead of the stream that lost its end; or its state."""
     uid = uuid4().hex
     await own_installation.create(uid)
     async with (
@@ -949,7 +954,7 @@ async def test_the_operator_creates_a_queue_without_the_state_of_the_one_before_
         await own_installation.server.kill()
         folder = stream_folder(own_installation.folder, "trajectories")
         cut_messages(folder, 5)
-        damage_descriptions(folder, stream=False, queues=True)
+        damage(folder)
         await own_installation.server.start()
         await own_installation.create(uid)
         await store_and_take("new0", "new1")

@@ -446,11 +446,19 @@ MUTANTS: dict[str, Mutant] = {
     # What workers, engines, users' code and servers say.
     "a queue that is made again ahead of its stream stays so": Mutant(
         "rljob_runtime.messaging.nats.queue",
-        'if absent and info["delivered"]["consumer_seq"]:',
+        'if info["delivered"]["consumer_seq"]:',
         "if False:",
         by=("tests",),
         tests="tests/contract/test_cut_streams.py::"
         "test_a_queue_gives_out_all_that_is_stored_later[nats-queues-state0-trajectories]",
+    ),
+    "a queue whose state is damaged is never there again": Mutant(
+        "rljob_runtime.messaging.nats.queue",
+        "if not needs_memory(error.description):",
+        "if True:",
+        by=("tests",),
+        tests="tests/contract/test_cut_streams.py::"
+        "test_a_queue_gives_out_all_that_is_stored_later[nats-states-state0-trajectories]",
     ),
     "all that a lost scoring server had has failed": Mutant(
         "rljob_runtime.rewards.scorer",

@@ -6,6 +6,7 @@ which each suffix has a single reader (`SINGLE_READER`) need none: see `docs/des
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,20 @@ class SharedQueue:
             "max_ack_pending": self.max_pending,
             "max_waiting": 2048,
         }
+
+
+def needs_memory(error: str) -> bool:
+    """Whether a queue can be created only `in_memory`, by the server's description of why it was not.
+
+    A power cut can damage the file of a queue's state. The server then starts without the queue, and never lets one of
+    that name have its state in that file again; no request removes it.
+    """
+    return "creating store for consumer" in error
+
+
+def in_memory(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition of a queue whose state the server keeps in memory: it is created again after each restart."""
+    return {**definition, "mem_storage": True}
 
 
 SHARED_QUEUES = (

@@ -10,6 +10,7 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client
 
+from rljob_core.queue_definitions import in_memory, needs_memory
 from rljob_core.spec import RLJob
 
 log = logging.getLogger(__name__)
@@ -180,12 +181,14 @@ async def create_queue(client: Client, stream: str, definition: Mapping[str, Any
         StreamRefused: the server does not accept it.
     """
     name = definition["name"]
-    body = {"stream_name": stream, "config": definition}
+    body: dict[str, Any] = {"stream_name": stream, "config": definition}
     creation = f"CONSUMER.CREATE.{stream}.{name}.{definition['filter_subject']}"
     info = await _request(client, f"CONSUMER.INFO.{stream}.{name}", {})
     if "error" not in info:
         return
     answer = await _request(client, creation, body)
+    if "error" in answer and needs_memory(reason_of(answer["error"])):
+        answer = await _request(client, creation, {**body, "config": in_memory(definition)})
     if "error" not in answer and answer["delivered"]["consumer_seq"]:
         # As for a role that creates its queue itself: see `NatsQueue`.
         await _request(client, f"CONSUMER.DELETE.{stream}.{name}", {})

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_core.ports import MESSAGE_ID, Message
+from rljob_core.queue_definitions import needs_memory
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError
 from rljob_runtime.messaging.nats.client import Received, received
 from rljob_runtime.messaging.nats.connection import Connection
@@ -166,6 +167,9 @@ async def create_consumer(connection: Connection, stream: str, config: Mapping[s
     """Create a consumer if it does not exist; returns the server's description of it.
 
     The request is sent once: see `Connection.request`.
+
+    Raises:
+        Interrupted, JetStreamError: see `Connection.call`. `needs_memory` recognises one of the latter.
     """
     try:
         return await connection.call(
@@ -173,7 +177,7 @@ async def create_consumer(connection: Connection, stream: str, config: Mapping[s
             {"stream_name": stream, "config": config},
         )
     except JetStreamError as error:
-        if error.err_code in _BEING_DELETED:
+        if error.err_code in _BEING_DELETED and not needs_memory(error.description):
             raise Interrupted(str(error)) from error
         raise
 

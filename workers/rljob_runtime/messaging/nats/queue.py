@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rljob_core.ports import Message
-from rljob_runtime.messaging.nats.answers import NO_CONSUMER, Interrupted
+from rljob_core.queue_definitions import in_memory, needs_memory
+from rljob_runtime.messaging.nats.answers import NO_CONSUMER, Interrupted, JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import (
     NANOSECONDS,
@@ -223,8 +224,15 @@ class NatsQueue:
             if absent:
                 raise Interrupted(f"the operator has not created the queue {self._config['name']} yet")
             return
-        info = await create_consumer(self._connection, self._stream, self._config)
-        if absent and info["delivered"]["consumer_seq"]:
+        if not absent:
+            return
+        try:
+            info = await create_consumer(self._connection, self._stream, self._config)
+        except JetStreamError as error:
+            if not needs_memory(error.description):
+                raise
+            info = await create_consumer(self._connection, self._stream, in_memory(self._config))
+        if info["delivered"]["consumer_seq"]:
             # A server that starts without a consumer's description, which a power cut has damaged, leaves the file
             # of its state: it is that of the new consumer then. It may be ahead of the stream, whose next messages
             # would never be delivered. A server that starts with both corrects the state.
