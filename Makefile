@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test runs engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
+.PHONY: help setup demo test operator runs engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
         sbom cve-scan cve-snapshot model clean
 
 help:  ## this list
@@ -40,8 +40,12 @@ demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a f
 	@$(BIN)/rljob audit runs/demo
 
 test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; at most 10 minutes)
-	@# Three processes more than cores: tests of the operator, in several groups, mostly wait.
-	@$(BIN)/python -m pytest -n $$(($$(nproc) + 3)) --dist loadgroup $(ARGS)
+	@# Two processes more than cores: many tests wait for a server or a process.
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
+
+operator: $(VENV)/.installed  ## the operator on a real API server (which `make kube` builds), its manifests and images
+	@# Two processes more than cores: these tests, in several groups, mostly wait.
+	@$(BIN)/python -m pytest tests/operator_ -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
 
 runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
 	@$(BIN)/python -m pytest tests/runs -n auto --dist loadgroup $(ARGS)

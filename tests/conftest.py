@@ -29,13 +29,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make nightly` runs, and put first what takes longest.
+    """Leave out what this commit does not run, and put first what takes longest.
 
     These are the groups that run in one process, one by one, and mostly wait; and what keeps a processor busy. Each of
     the first is followed by one of the second, so that they run beside each other.
     """
     items.sort(key=_places(items).__getitem__)
-    draw.leave_out_nightly(config, items)
+    draw.leave_out(config, items)
 
 
 def _places(items: Iterable[pytest.Item]) -> dict[pytest.Item, float]:

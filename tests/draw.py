@@ -57,9 +57,21 @@ def draw(name: str, cases: Sequence[Case], count: int) -> list[Case]:
     return [cases[place] for place in sorted(chosen)]
 
 
-def leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of what pytest has collected, leave out what only `make nightly` runs."""
-    nightly = [] if run_all() else [item for item in items if item.get_closest_marker("nightly")]
-    if nightly:
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if item not in nightly]
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of what pytest has collected, leave out what a commit does not run.
+
+    That are the tests marked `nightly`, and of those marked `drawn(sweep, count)` all but `count` of each sweep.
+    """
+    if run_all():
+        return
+    sweeps: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        if (marker := item.get_closest_marker("drawn")) is not None:
+            sweeps.setdefault(marker.args, []).append(item)
+    left = {item for item in items if item.get_closest_marker("nightly")}
+    for (sweep, count), cases in sweeps.items():
+        cases.sort(key=lambda item: item.nodeid)
+        left |= set(cases).difference(draw(sweep, cases, min(count, len(cases))))
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]

@@ -116,3 +116,45 @@ def test_all_cases_can_be_asked_for() -> None:
     assert drawn(RLJOB_TEST_ALL="1").startswith("range(0, 100)") or drawn(RLJOB_TEST_ALL="1").startswith(
         "[0, 1, 2"
     )
+
+
+SWEEP = """
+import pytest
+
+@pytest.mark.drawn("a sweep", 2)
+@pytest.mark.parametrize("number", range(6))
+def test_number(number): ...
+
+@pytest.mark.drawn("a sweep", 2)
+def test_word(): ...
+
+@pytest.mark.nightly
+def test_long(): ...
+
+def test_always(): ...
+"""
+
+
+def collected(folder: Path, **environment: str) -> list[str]:
+    """The tests of `SWEEP` that run."""
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  drawn\n  nightly\n")
+    (folder / "conftest.py").write_text(
+        "from tests import draw\n"
+        "def pytest_collection_modifyitems(config, items):\n"
+        "    draw.leave_out(config, items)\n"
+    )
+    (folder / "test_sweep.py").write_text(SWEEP)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    known = {name: value for name, value in os.environ.items() if name not in {draw.SEED, draw.ALL}}
+    known["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        command, cwd=folder, env=known | environment, capture_output=True, text=True, check=True
+    )
+    return re.findall(r"^test_sweep.py::(\S+)", done.stdout, re.MULTILINE)
+
+
+def test_of_a_sweep_of_tests_a_commit_runs_some(tmp_path: Path) -> None:
+    runs = {tuple(collected(tmp_path, RLJOB_TEST_SEED=seed)) for seed in ("x", "x", "y", "z")}
+    assert len(runs) > 1, "all commits draw the same"
+    assert all(len(names) == 3 and "test_always" in names and "test_long" not in names for names in runs)
+    assert len(collected(tmp_path, RLJOB_TEST_ALL="1")) == 9

@@ -58,7 +58,11 @@ class NatsWorld:
         await self.server.start()
 
     async def lose(self, channel: Channel, *, messages: int, damaged: str = "") -> None:
-        """Kill the server, lose the newest messages and what was not synced: "states" of queues, descriptions of "queues", of the "stream"."""
+        """Kill the server, and lose the newest messages.
+
+        Args:
+            damaged: what else was not synced: "states" of queues, descriptions of "queues", that of the "stream".
+        """
         await self.server.kill()
         cut_messages(stream_folder(self.folder, channel.value), messages)
         folder = stream_folder(self.folder, channel.value)

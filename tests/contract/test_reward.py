@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.draw import draw
 
 from rljob_contract.check import Check
 from rljob_contract.reward import REWARD, RewardSubject
 from rljob_contract.samples import job_config
 
+KINDS = draw("kinds of rewards", ["exact_match", "verifier", "math_verify"], 2)
 
-@pytest.fixture(scope="module", params=["exact_match", "verifier", "math_verify"])
+
+@pytest.fixture(scope="module", params=KINDS)
 def subject(request: pytest.FixtureRequest) -> RewardSubject:
     return RewardSubject(job_config(Path("model"), reward={"functions": [request.param]}))
 

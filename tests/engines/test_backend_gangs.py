@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from gangs import Gangs, Results, distance, run_here
+from tests.draw import draw
 from transformers import AutoModelForCausalLM
 
 from rljob_contract.tiny_models import tiny_model
@@ -85,7 +86,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run_here(folder, jobs(model, folder, "Torch", None))
 
 
-@pytest.fixture(scope="module", params=["Torch", *BACKENDS])
+@pytest.fixture(scope="module", params=draw("gangs", ["Torch", *BACKENDS], 3))
 def gang(
     request: pytest.FixtureRequest,
     gangs: Gangs,

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+ONE_OF_THE_RUNS = pytest.mark.drawn("runs of backends", 1)
 
 Run = Callable[..., LiveRun]
 
@@ -59,10 +60,12 @@ def written_by(checkpoint: Path) -> int:
     return 0
 
 
+@ONE_OF_THE_RUNS
 def test_the_page_s_job_runs(run: Run) -> None:
     assert written_by(succeeds(run(steps=4))) == 2
 
 
+@ONE_OF_THE_RUNS
 def test_a_job_continues_with_other_backends_and_numbers_of_ranks(run: Run) -> None:
     settings: dict[str, Any] = {"trainer__checkpoint__everySteps": 1}
     first = run(steps=500, **settings)
@@ -84,6 +87,7 @@ def test_a_job_continues_with_other_backends_and_numbers_of_ranks(run: Run) -> N
     assert "fresh optimizer" not in again.logs()
 
 
+@ONE_OF_THE_RUNS
 def test_adapters_over_all_stages_of_deepspeed(run: Run) -> None:
     checkpoint = succeeds(
         run(

@@ -69,6 +69,7 @@ WEIGHTS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.drawn("kills under two stores of weights", 1)
 @pytest.mark.parametrize(
     ("pod", "role"),
     [

@@ -11,11 +11,11 @@ from rljob_core.ports import Channel
 pytestmark = pytest.mark.computes
 
 CHUNK = 50
-# Every commit runs these 200, so that two commits can be compared, and others in tests/search. `make nightly` runs the
+# Every commit runs these 100, so that two commits can be compared, and others in tests/search. `make nightly` runs the
 # first 2,000 here, and the first 20,000 by `make soak`.
-SEEDS = range(0, 2000 if run_all() else 200, CHUNK)
+SEEDS = range(0, 2000 if run_all() else 100, CHUNK)
 FOUND = (384,)
-"""Seeds beyond the first 200 that have found errors."""
+"""Seeds beyond the first 100 that have found errors."""
 
 
 @pytest.mark.parametrize("first", SEEDS)
