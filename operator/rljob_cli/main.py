@@ -25,6 +25,7 @@ from rljob_cli.plugin_checks.commands import check_backend, check_engine, check_
 from rljob_cli.replay import replay
 from rljob_cli.run.command import File, Overrides, check, run
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.simulate.command import simulate
 from rljob_core.spec import ineffective_fields
 
 app = typer.Typer(
@@ -69,6 +70,7 @@ def _root(
 
 
 app.command()(run)
+app.command()(simulate)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench.__main__ import NAMES
 
-from bench import engine, learning, overlap, replicas, store, tls
+from bench import engine, learning, overlap, replicas, simulator, store, tls
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +55,13 @@ def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["mode"] for row in rows] == ["Synchronous", "BoundedAsync"]
     assert all(row["of_bound"] > 0 for row in rows)
     assert "speed-up" in capsys.readouterr().out
+
+
+def test_a_simulated_job_beside_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = simulator.main(simulator.SMOKE)["rows"]
+    assert row["seconds"] > 0
+    assert row["simulated"] > 0
+    assert "ratio" in capsys.readouterr().out
 
 
 def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from rljob_core.ports import Completed, Progress
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
-from rljob_runtime.engines.emulated.lengths import response_length
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions, LengthOptions
 
 
@@ -104,14 +103,20 @@ def test_lengths_are_lognormal_with_a_part_that_siblings_share() -> None:
         {"median": 220.0, "sigma": 0.8, "promptSigma": 0.5, "min": 1, "max": 10**6, "seed": 3}
     )
     prompts = [np.array([n, 1, 2], np.int32) for n in range(400)]
-    logs = np.log([[response_length(options, prompt, seed) for seed in range(16)] for prompt in prompts])
+    logs = np.log(
+        [[options.distribution.length(prompt.tobytes(), seed) for seed in range(16)] for prompt in prompts]
+    )
     assert np.exp(np.median(logs)) == pytest.approx(220, rel=0.06)
     assert logs.std() == pytest.approx(0.8, abs=0.03)
     assert logs.mean(1).std() == pytest.approx(np.sqrt(0.25 + 0.39 / 16), abs=0.03)
     assert logs.std(1, ddof=1).mean() == pytest.approx(np.sqrt(0.39), abs=0.02)
     other = options.model_copy(update={"seed": 4})
-    assert response_length(options, prompts[0], 0) == response_length(options, prompts[0].copy(), 0)
-    assert response_length(options, prompts[0], 0) != response_length(other, prompts[0], 0)
+    assert options.distribution.length(prompts[0].tobytes(), 0) == options.distribution.length(
+        prompts[0].tobytes(), 0
+    )
+    assert options.distribution.length(prompts[0].tobytes(), 0) != other.distribution.length(
+        prompts[0].tobytes(), 0
+    )
 
 
 def test_lengths_stay_within_their_bounds_and_the_requests() -> None:
@@ -132,19 +137,21 @@ GROWING = {"median": 100.0, "sigma": 0.5, "promptSigma": 0.3, "min": 1, "max": 1
 def test_lengths_grow_with_the_version_that_a_response_begins_with() -> None:
     options = LengthOptions.model_validate(GROWING)
     prompt = np.arange(5, dtype=np.int32)
-    at_first = response_length(options, prompt, 7)
+    at_first = options.distribution.length(prompt.tobytes(), 7)
     for version in (1, 5, 20):
         grown = 1.1**version
-        assert response_length(options, prompt, 7, version) == pytest.approx(at_first * grown, abs=grown)
-    assert response_length(options, prompt, 7, -1) == at_first, "there are no weights yet"
+        assert options.distribution.length(prompt.tobytes(), 7, version) == pytest.approx(
+            at_first * grown, abs=grown
+        )
+    assert options.distribution.length(prompt.tobytes(), 7, -1) == at_first, "there are no weights yet"
     steady = options.model_copy(update={"growth_per_version": 0.0})
-    assert response_length(steady, prompt, 7, 1000) == at_first
+    assert steady.distribution.length(prompt.tobytes(), 7, 1000) == at_first
 
 
 @pytest.mark.parametrize(("growth", "length"), [(-1.0, 1), (-0.9, 1), (1.0, 10**6), (1e300, 10**6)])
 def test_lengths_that_grow_without_limit_stay_within_their_bounds(growth: float, length: int) -> None:
     options = LengthOptions.model_validate({**GROWING, "growthPerVersion": growth})
-    assert response_length(options, np.arange(5, dtype=np.int32), 0, 10**9) == length
+    assert options.distribution.length(np.arange(5, dtype=np.int32).tobytes(), 0, 10**9) == length
 
 
 def test_a_response_that_moves_to_an_engine_with_newer_weights_keeps_its_length() -> None:

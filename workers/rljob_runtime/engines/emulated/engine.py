@@ -4,12 +4,7 @@ The engine sleeps until the next response ends, the KV cache overflows or someth
 keeps times against the event loop's clock: a step's end follows from the previous one's, however late the loop was, so
 that nothing drifts, and an event loop with virtual time works too.
 
-    batch           which responses run, wait and are preempted
-    response        how many tokens one of them has
-    kv_cache        how many tokens these hold
-    step_durations  how long the next steps take
-    lengths         how long responses become
-    devices         step times of devices
+Which responses run and how long their steps take is `rljob_core.emulation`'s to say.
 
 A response's tokens repeat the prompt's (they are in every vocabulary) with log-probability −1.
 """
@@ -65,7 +60,7 @@ class EmulatedEngine:
             if problem := nothing_to_generate(request):
                 self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
                 continue
-            self._batch.add(request)
+            self._batch.add(EmulatedResponse.of(request))
         if self._batch.waiting and len(self._batch.running) < self.slots:
             self._change()
 
@@ -180,7 +175,7 @@ class EmulatedEngine:
     def _use(self, swap: PendingSwap) -> None:
         if swap.inflight == Inflight.RESTART:
             for response in self._batch.stop():
-                self._events.put([Stopped(id=response.request.id, reason="Restarted", failure=False)])
+                self._events.put([Stopped(id=response.id, reason="Restarted", failure=False)])
         self.version = swap.version
         self._batch.use(swap.version)
         swap.succeed()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from rljob_runtime.engines.emulated.devices import DEVICES, DeviceName
+from rljob_core.emulation import DEVICES, DeviceName, ResponseLengths
 from rljob_runtime.engines.options import EngineOptions
 
 _NonNegativeSeconds = Annotated[float, Field(ge=0, strict=False, allow_inf_nan=False)]
@@ -38,6 +38,11 @@ class LengthOptions(EngineOptions):
     of the weights that a response begins with. A response that moves to another engine keeps its length."""
     seed: int = 0
     """Seed from which all lengths are drawn."""
+
+    @property
+    def distribution(self) -> ResponseLengths:
+        """From which lengths are drawn."""
+        return ResponseLengths(**self.model_dump())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,8 +1,9 @@
-"""How many tokens the KV cache of the engine `Emulated` holds, where responses share prompts."""
+"""How many tokens the KV cache of an engine holds, where responses share prompts."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 
 
 class KVCache:
@@ -19,22 +20,22 @@ class KVCache:
         self.capacity = capacity
         self.used = 0
         self._prefix_caching = prefix_caching
-        self._holders: Counter[bytes] = Counter()  # responses of each prompt
+        self._holders: Counter[Hashable] = Counter()  # responses of each prompt
 
     @property
     def is_overfull(self) -> bool:
         """Whether it holds more than fits."""
         return self.capacity is not None and self.used > self.capacity
 
-    def missing(self, key: bytes, prompt: int, response: int) -> int:
+    def missing(self, key: Hashable, prompt: int, response: int) -> int:
         """Tokens of a response that are not held for another one of the same prompt."""
         return response if self._prefix_caching and self._holders[key] else prompt + response
 
-    def fits(self, key: bytes, prompt: int, response: int) -> bool:
+    def fits(self, key: Hashable, prompt: int, response: int) -> bool:
         """Whether a response fits into what is free."""
         return self.capacity is None or self.used + self.missing(key, prompt, response) <= self.capacity
 
-    def add(self, key: bytes, prompt: int, response: int) -> int:
+    def add(self, key: Hashable, prompt: int, response: int) -> int:
         """Hold a response, whether it fits or not; returns how many tokens were not held before."""
         added = self.missing(key, prompt, response)
         self.used += added
@@ -45,7 +46,7 @@ class KVCache:
         """Hold so many more tokens of the responses that it holds."""
         self.used += tokens
 
-    def free(self, key: bytes, prompt: int, response: int) -> None:
+    def free(self, key: Hashable, prompt: int, response: int) -> None:
         """Hold a response no longer."""
         self._holders[key] -= 1
         self.used -= self.missing(key, prompt, response)

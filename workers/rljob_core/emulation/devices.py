@@ -1,4 +1,4 @@
-"""Step times and cache sizes of named devices, for the engine `Emulated`.
+"""Step times and cache sizes of named devices.
 
 Their source is a roofline from the devices' data sheets, for a model of 8 billion parameters on one device: they are
 not measured. A decode step reads all weights once (`step_seconds`), computes one token of each sequence

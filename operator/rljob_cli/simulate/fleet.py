@@ -1,0 +1,182 @@
+"""Engines, trainer and lengths of a scenario: from the command's words, or from an emulated job's own options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from rljob_core.config import JobConfig
+from rljob_core.emulation import DeviceName, ResponseLengths
+from rljob_core.errors import SpecError
+from rljob_core.messages import EngineProfile
+from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
+from rljob_runtime.training.options import EmulatedBackendOptions
+from rljob_sim import EngineKind, TrainerProfile
+from rljob_sim.scenario import STREAMRL_LENGTHS
+
+DEVICES: dict[str, DeviceName] = {name.lower(): name for name in get_args(DeviceName)}
+EMULATED = "Emulated"
+Validated = TypeVar("Validated", bound=BaseModel)
+_TRAINER = {
+    "secondsPerToken": "seconds_per_token",
+    "secondsPerTrajectory": "seconds_per_trajectory",
+    "stepSeconds": "step_seconds",
+    "publishSeconds": "publish_seconds",
+}
+_LENGTHS = {
+    "median": "median",
+    "sigma": "sigma",
+    "promptSigma": "prompt_sigma",
+    "min": "min",
+    "max": "max",
+    "growthPerVersion": "growth_per_version",
+    "seed": "seed",
+}
+EXAMPLES = {
+    "--engines": "--engines h100=2,l40s=4",
+    "--trainer": "--trainer secondsPerToken=1e-4",
+    "--lengths": "--lengths median=1160,sigma=0.99",
+    "--price": "--price h100=2.5,trainer=5",
+}
+
+
+def numbers(option: str, text: str) -> dict[str, float]:
+    """Read `name=number,name=number`.
+
+    Raises:
+        SpecError: it is something else.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise SpecError(option, f"{part!r} is not name=number: write {EXAMPLES[option]}")
+        if not 0 <= found[name.strip()] < math.inf:
+            raise SpecError(option, f"{name.strip()} must not be negative, and finite")
+    return found
+
+
+def engines_of(
+    config: JobConfig, text: str, *, slots: int, prices: Mapping[str, float]
+) -> tuple[EngineKind, ...]:
+    """The engines that a fleet names; those of the job's pools if it names none and the job's engine is `Emulated`.
+
+    Raises:
+        SpecError: a device is not known, or the job's engine is not emulated and no fleet is given.
+    """
+    kinds = tuple(_devices(text, slots)) if text else _emulated(config)
+    return tuple(replace(kind, price=prices.get(kind.name, 0.0)) for kind in kinds)
+
+
+def _devices(text: str, slots: int) -> list[EngineKind]:
+    found = []
+    for name, count in numbers("--engines", text).items():
+        if name.lower() not in DEVICES:
+            raise SpecError("--engines", f"{name} is not a known device: name one of {', '.join(DEVICES)}")
+        if count < 1 or count != int(count):
+            raise SpecError("--engines", f"{name}={count:g} is not a number of engines: it must be 1 or more")
+        found.append(EngineKind.of(DEVICES[name.lower()], int(count), slots))
+    return found
+
+
+def _emulated(config: JobConfig) -> tuple[EngineKind, ...]:
+    rollout = config.spec.rollout
+    if rollout.engine.name != EMULATED:
+        raise SpecError(
+            "--engines",
+            f"the job's engine {rollout.engine.name} has no profile: name devices, such as --engines h100=2,l40s=4",
+        )
+    return tuple(
+        _emulated_kind(pool.name, pool.replicas or 1, _engine(config, pool.name)) for pool in rollout.pools
+    )
+
+
+def _emulated_kind(name: str, count: int, options: EmulatedEngineOptions) -> EngineKind:
+    scale = options.time_scale
+    return EngineKind(
+        name=name,
+        count=count,
+        slots=options.slots,
+        profile=EngineProfile(
+            seconds=scale * options.step_seconds,
+            seconds_per_slot=scale * options.step_seconds_per_slot,
+            seconds_per_context_token=scale * options.step_seconds_per_context_token,
+            steps=1,
+        ),
+        kv_tokens=options.kv_tokens,
+        prefill_seconds=scale * options.prefill_seconds_per_token,
+        swap_seconds=scale * options.swap_seconds,
+    )
+
+
+def _engine(config: JobConfig, pool: str) -> EmulatedEngineOptions:
+    options = config.engine_options(pool)
+    return _validated(EmulatedEngineOptions, options, "spec.rollout.engine.options")
+
+
+def trainer_of(config: JobConfig, text: str, *, price: float) -> TrainerProfile:
+    """The trainer that the command describes, or the job's own if its backend is `Emulated`.
+
+    Raises:
+        SpecError: it cannot be told how long training takes.
+    """
+    found = numbers("--trainer", text)
+    if unknown := found.keys() - _TRAINER.keys():
+        raise SpecError("--trainer", f"{', '.join(sorted(unknown))}: it has {', '.join(_TRAINER)}")
+    if "secondsPerToken" not in found:
+        trainer = config.spec.trainer
+        if trainer.backend != EMULATED:
+            raise SpecError(
+                "--trainer",
+                f"nothing says how long the backend {trainer.backend} takes for a token: measure it, and give "
+                "--trainer secondsPerToken=1e-4",
+            )
+        options = _validated(EmulatedBackendOptions, trainer.options, "spec.trainer.options")
+        ranks = trainer.num_nodes * trainer.num_proc_per_node
+        found = {
+            "secondsPerToken": options.seconds_per_token / ranks,
+            "secondsPerTrajectory": options.seconds_per_trajectory / ranks,
+            "stepSeconds": options.step_seconds,
+        } | found
+    return TrainerProfile(**{_TRAINER[name]: value for name, value in found.items()}, price=price)
+
+
+def lengths_of(config: JobConfig, text: str) -> ResponseLengths:
+    """The lengths that the command describes: what it leaves out is the emulated engine's, or as StreamRL measured it.
+
+    Raises:
+        SpecError: they are impossible.
+    """
+    rollout, known = config.spec.rollout, STREAMRL_LENGTHS
+    if rollout.engine.name == EMULATED:
+        known = _engine(config, rollout.pools[0].name).lengths.distribution
+    known = replace(known, max=min(known.max, rollout.sampling.max_tokens))
+    found = numbers("--lengths", text)
+    if unknown := found.keys() - _LENGTHS.keys():
+        raise SpecError("--lengths", f"{', '.join(sorted(unknown))}: it has {', '.join(_LENGTHS)}")
+    whole = {"min", "max", "seed"}
+    changed = {_LENGTHS[name]: int(value) if name in whole else value for name, value in found.items()}
+    lengths = replace(known, **changed)  # type: ignore[arg-type]
+    if not (
+        lengths.median > 0 and 0 <= lengths.prompt_sigma <= lengths.sigma and 1 <= lengths.min <= lengths.max
+    ):
+        raise SpecError(
+            "--lengths", "median must be above 0, promptSigma at most sigma, min at least 1 and at most max"
+        )
+    return lengths
+
+
+def _validated(kind: type[Validated], given: Mapping[str, object], field: str) -> Validated:
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(f"{field}.{'.'.join(map(str, first['loc']))}", first["msg"]) from error

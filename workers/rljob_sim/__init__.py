@@ -1,0 +1,17 @@
+"""A simulator of whole jobs on virtual time: the real planner, with engines and a trainer that follow profiles.
+
+    scenario   what is simulated: engines, trainer, lengths
+    clock      virtual time
+    engine     an engine and the rollout worker around it
+    trainer    the trainer gang
+    job        the planner and the roles, whose messages take their time
+    report     what a simulated job was like
+
+It uses nothing but the core, so a simulated job and a real one run the same decisions.
+"""
+
+from rljob_sim.job import simulate
+from rljob_sim.report import SimulationReport
+from rljob_sim.scenario import EngineKind, Scenario, TrainerProfile
+
+__all__ = ["EngineKind", "Scenario", "SimulationReport", "TrainerProfile", "simulate"]

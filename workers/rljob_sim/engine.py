@@ -1,0 +1,238 @@
+"""A simulated engine, with the rollout worker around it: it takes work, generates it step by step, swaps weights."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rljob_core.emulation import EngineBatch, EngineSequence, ResponseLengths
+from rljob_core.messages import EngineSignal, Generate
+from rljob_core.spec import Inflight
+from rljob_core.trajectory import VersionSpan
+from rljob_sim.clock import VirtualClock
+from rljob_sim.scenario import EngineKind
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedResponse(EngineSequence):
+    """A sequence with the work that asks for it.
+
+    Attributes:
+        work: that asks for it.
+        oldest: version of its oldest token; -1 before it has one.
+    """
+
+    work: Generate | None = None
+    oldest: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EndedResponse:
+    """A response that has ended."""
+
+    work: Generate
+    span: VersionSpan
+    tokens: int
+
+
+class SimulatedEngine:
+    """An engine of a kind.
+
+    Args:
+        inflight: what becomes of running sequences when weights are swapped.
+        prompt_tokens: of each prompt.
+        generated: called with the responses that have ended, at the time at which they ended.
+        restarted: called with work that starts over, as new weights came.
+        swapped: called when it has new weights.
+
+    Attributes:
+        busy: seconds in which it made steps.
+        work: seconds times running sequences, over its slots: full engines do the most.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        name: str,
+        kind: EngineKind,
+        *,
+        inflight: Inflight,
+        lengths: ResponseLengths,
+        prompt_tokens: int,
+        generated: Callable[[list[EndedResponse]], None],
+        restarted: Callable[[SimulatedEngine, list[Generate]], None],
+        swapped: Callable[[SimulatedEngine], None],
+    ) -> None:
+        self.name, self.kind = name, kind
+        self.version = -1
+        self.busy = self.work = 0.0
+        self._clock = clock
+        self._inflight = inflight
+        self._lengths, self._prompt_tokens = lengths, prompt_tokens
+        self._generated, self._restarted, self._swapped = generated, restarted, swapped
+        self._batch: EngineBatch[SimulatedResponse] = EngineBatch(
+            slots=kind.slots,
+            profile=kind.profile,
+            begin=self._begin,
+            prefill_seconds=kind.prefill_seconds,
+            kv_tokens=kind.kv_tokens,
+            preempted=self._note_version,
+        )
+        self._parked: list[Generate] = []
+        self._swaps: deque[int] = deque()
+        self._since = 0.0
+        self._planned = 0  # number of the plan in force; those before it are void
+        self._standing = False
+
+    def submit(self, items: Iterable[Generate]) -> None:
+        """Take work; what needs newer weights waits for them."""
+        for work in items:
+            if work.min_version > self.version:
+                self._parked.append(work)
+            else:
+                self._add(work)
+        if self._batch.waiting and len(self._batch.running) < self.kind.slots:
+            self._change()
+
+    def cancel(self, keys: Sequence[tuple[str, int]]) -> None:
+        """Forget this work: trajectories with their attempts."""
+        ids = {_id(*key) for key in keys}
+        self._parked = [w for w in self._parked if _id(w.trajectory, w.attempt) not in ids]
+        if self._batch.cancel(ids):
+            self._change()
+
+    def load(self, version: int) -> None:
+        """Use the weights of a version, if it is newer."""
+        if version > max([self.version, *self._swaps]):
+            self._swaps.append(version)
+            self._change()
+
+    def signal(self) -> EngineSignal:
+        """Its heartbeat now."""
+        batch = self._batch
+        begun = self._begun()
+        return EngineSignal(
+            engine=self.name,
+            pool=self.kind.name,
+            epoch=0,
+            version=self.version,
+            held=len(batch.running) + len(batch.waiting) + len(self._parked),
+            slots=self.kind.slots,
+            running=len(batch.running),
+            waiting=len(batch.waiting) + len(self._parked),
+            tokens=batch.generated + begun * len(batch.running),
+            profile=self.kind.profile,
+            context=batch.context + begun * len(batch.running),
+            kv_tokens=self.kind.kv_tokens,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """EndedResponse so far, up to the last step whose end was of interest."""
+        return self._batch.generated
+
+    # ------------------------------------------------------------------------------------------ the steps
+
+    def _begun(self) -> int:
+        if not self._batch.running or self._standing:
+            return 0
+        steps = self._batch.durations().steps(self._clock.now - self._since)
+        return min(int(steps), self._batch.remaining())
+
+    def _change(self) -> None:
+        """Something changed: it takes effect when the step under way has ended."""
+        if self._standing:
+            return
+        batch = self._batch
+        if not batch.running:
+            self._since = self._clock.now
+            self._between_steps()
+            return
+        begun = batch.durations().steps(self._clock.now - self._since)
+        self._plan(min(max(1, math.ceil(begun - 1e-6)), batch.remaining()))
+
+    def _plan(self, steps: int) -> None:
+        self._planned += 1
+        number = self._planned
+
+        def ended() -> None:
+            if number == self._planned:
+                self._advance(steps)
+
+        self._clock.at(self._since + self._batch.durations().seconds(steps), ended)
+
+    def _advance(self, steps: int) -> None:
+        batch = self._batch
+        seconds, running = batch.durations().seconds(steps), len(batch.running)
+        self._since += seconds
+        self.busy += seconds
+        self.work += seconds * running / self.kind.slots
+        ended = [
+            EndedResponse(r.work, VersionSpan(self._oldest(r), batch.versions[-1][1]), r.length)
+            for r in batch.advance(steps)
+            if not r.cancelled and r.work is not None
+        ]
+        self._between_steps()
+        if ended:
+            self._generated(ended)
+
+    def _between_steps(self) -> None:
+        batch = self._batch
+        batch.clean()
+        if self._swaps and (self._inflight != Inflight.KEEP or not batch.has_begun):
+            if self.kind.swap_seconds:
+                self._standing = True
+                self._since += self.kind.swap_seconds
+                self._planned += 1
+                self._clock.at(self._since, self._stood)
+                return
+            self._use(self._swaps.popleft())
+            self._between_steps()
+            return
+        batch.admit(preempted_only=bool(self._swaps))
+        if batch.running:
+            self._plan(batch.remaining())
+
+    def _stood(self) -> None:
+        self._standing = False
+        self._batch.clean()
+        self._use(self._swaps.popleft())
+        self._between_steps()
+
+    def _use(self, version: int) -> None:
+        if self._inflight == Inflight.RESTART and (stopped := self._batch.stop()):
+            self._restarted(self, [r.work for r in stopped if r.work is not None])
+        self.version = version
+        self._batch.use(version)
+        ready = [work for work in self._parked if work.min_version <= version]
+        self._parked = [work for work in self._parked if work.min_version > version]
+        for work in ready:
+            self._add(work)
+        self._swapped(self)
+
+    # ------------------------------------------------------------------------------------------ sequences
+
+    def _add(self, work: Generate) -> None:
+        key = str(work.prompt)
+        self._batch.add(
+            SimulatedResponse(_id(work.trajectory, work.attempt), key, self._prompt_tokens, work=work)
+        )
+
+    def _begin(self, response: SimulatedResponse, version: int) -> None:
+        if (work := response.work) is not None:
+            response.length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
+
+    def _note_version(self, response: SimulatedResponse) -> None:
+        response.oldest = self._oldest(response)
+
+    def _oldest(self, response: SimulatedResponse) -> int:
+        """Version of a running response's oldest token."""
+        if response.oldest >= 0:
+            return response.oldest
+        return next(version for step, version in reversed(self._batch.versions) if step <= response.first)
+
+
+def _id(trajectory: str, attempt: int) -> str:
+    return f"{trajectory}/{attempt}"

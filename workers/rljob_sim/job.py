@@ -1,0 +1,197 @@
+"""A simulated job: the real planner, and roles that follow its actions on virtual time. Nothing fails in it."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from itertools import count
+
+from rljob_core.actions import (
+    Announce,
+    ListProgress,
+    MeasurePrompts,
+    Observation,
+    PayloadSeen,
+    ProgressListed,
+    PromptsMeasured,
+    RewardsSeen,
+    SendToEngine,
+    SendToTrainer,
+    SignalSeen,
+    StoresRead,
+    StreamLimit,
+    Summary,
+)
+from rljob_core.messages import Cancel, Generate, GenerationEnded, RewardResult
+from rljob_core.planner import Decision, Planner
+from rljob_core.records import StepCommitted
+from rljob_core.stable_hash import stable_hash
+from rljob_sim.clock import VirtualClock
+from rljob_sim.engine import EndedResponse, SimulatedEngine
+from rljob_sim.report import SimulationReport, Step
+from rljob_sim.scenario import Scenario
+from rljob_sim.trainer import SimulatedTrainer
+
+HEARTBEAT_SECONDS = 2.0
+
+
+def simulate(scenario: Scenario) -> SimulationReport:
+    """Simulate a job from its start to its end."""
+    return SimulatedJob(scenario).run()
+
+
+class SimulatedJob:
+    """One simulated job.
+
+    Attributes:
+        planner: that decides.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.planner = Planner(scenario.config, prefetch=scenario.prefetch)
+        self._scenario = scenario
+        self._clock = VirtualClock()
+        self._sequences = count(1)
+        self._steps: list[Step] = []
+        self._tokens: dict[str, tuple[int, int]] = {}
+        """Of each trajectory that is generated and not trained, its tokens and the version of the oldest."""
+        self._observed: deque[Observation] = deque()
+        self._deciding = False
+        self._trainer = SimulatedTrainer(self._clock, scenario.trainer, self._observe)
+        pipeline = scenario.config.spec.pipeline
+        self._engines = {
+            f"{kind.name}-{number}.x": SimulatedEngine(
+                self._clock,
+                f"{kind.name}-{number}.x",
+                kind,
+                inflight=pipeline.inflight,
+                lengths=scenario.lengths,
+                prompt_tokens=scenario.prompt_tokens,
+                generated=self._on_generated,
+                restarted=self._on_restarted,
+                swapped=self._on_swapped,
+            )
+            for kind in scenario.engines
+            for number in range(kind.count)
+        }
+
+    def run(self) -> SimulationReport:
+        """Simulate it to its end.
+
+        Raises:
+            RuntimeError: nothing happens any more, and the job has not ended.
+        """
+        self._perform(self.planner.start("simulated", 0.0))
+        self._observe(StoresRead(()), StreamLimit(1 << 60))
+        for engine in self._engines.values():
+            engine.load(0)
+        self._trainer.start()
+        self._clock.after(HEARTBEAT_SECONDS, self._beat)
+        steps, last = 0, 0.0
+        while not self._trainer.outcome:
+            if len(self._steps) > steps:
+                steps, last = len(self._steps), self._clock.now
+            if not self._clock.advance() or self._clock.now > last + 1e7:
+                raise RuntimeError(f"the job stands still after step {steps}, at {last:.0f} s")
+        return self._report()
+
+    def _report(self) -> SimulationReport:
+        seconds = self._steps[-1].time if self._steps else 1.0
+        pools = {kind.name: kind for kind in self._scenario.engines}
+        members = {name: [e for e in self._engines.values() if e.kind.name == name] for name in pools}
+        hourly = sum(kind.count * kind.price for kind in pools.values()) + self._scenario.trainer.price
+        return SimulationReport(
+            outcome=self._trainer.outcome,
+            steps=tuple(self._steps),
+            engine_busy={n: sum(e.busy for e in m) / len(m) / seconds for n, m in members.items() if m},
+            engine_full={n: sum(e.work for e in m) / len(m) / seconds for n, m in members.items() if m},
+            trainer_busy=self._trainer.busy / seconds,
+            hourly=hourly,
+        )
+
+    # ------------------------------------------------------------------------------------------ the coordinator
+
+    def _observe(self, *observations: Observation) -> None:
+        """Let the planner decide by these, after it has decided by what was observed before."""
+        self._observed.extend(observations)
+        if self._deciding:
+            return
+        self._deciding = True
+        while self._observed:
+            seen = tuple(self._observed)
+            self._observed.clear()
+            self._perform(self.planner.decide(seen, self._clock.now))
+        self._deciding = False
+
+    def _perform(self, decision: Decision) -> None:
+        for record in decision.records:
+            if isinstance(record, StepCommitted):
+                self._commit(record)
+        for action in decision.actions:
+            match action:
+                case SendToEngine():
+                    engine = self._engines[action.engine]
+                    engine.submit([item for item in action.items if isinstance(item, Generate)])
+                    for item in action.items:
+                        if isinstance(item, Cancel):
+                            engine.cancel(list(zip(item.trajectories, item.attempts, strict=True)))
+                case SendToTrainer():
+                    self._clock.after(0.0, partial(self._trainer.receive, action.message))
+                case Announce():
+                    for engine in self._engines.values():
+                        engine.load(action.version)
+                case MeasurePrompts():
+                    self._measure(action)
+                case ListProgress():
+                    self._observed.append(ProgressListed(()))
+                case _:
+                    pass
+
+    def _measure(self, wanted: MeasurePrompts) -> None:
+        scenario, prompts = self._scenario, wanted.prompts
+        tokens = (scenario.prompt_tokens,) * len(prompts)
+        self._observed.append(PromptsMeasured(prompts, tokens, wanted.evaluation))
+
+    def _commit(self, record: StepCommitted) -> None:
+        trained = [self._tokens.pop(t) for batch in record.micro_batches for t in batch]
+        step = record.version - 1
+        self._steps.append(
+            Step(
+                self._clock.now,
+                sum(tokens for tokens, _ in trained),
+                tuple(step - oldest for _, oldest in trained),
+            )
+        )
+
+    def _beat(self) -> None:
+        self._observe(*(SignalSeen(name, engine.signal()) for name, engine in self._engines.items()))
+        self._clock.after(HEARTBEAT_SECONDS, self._beat)
+
+    # ------------------------------------------------------------------------------------------ the engines
+
+    def _on_swapped(self, engine: SimulatedEngine) -> None:
+        # Later: the engine is between two steps, and must not be given work before it has begun the next.
+        self._clock.after(0.0, lambda: self._observe(SignalSeen(engine.name, engine.signal())))
+
+    def _on_restarted(self, engine: SimulatedEngine, works: list[Generate]) -> None:
+        ended = [
+            GenerationEnded(engine.name, work.trajectory, work.attempt, "Restarted", failure=False)
+            for work in works
+        ]
+        self._clock.after(0.0, lambda: self._observe(*ended))
+
+    def _on_generated(self, ended: list[EndedResponse]) -> None:
+        summaries, results = [], []
+        for response in ended:
+            work, prompt = response.work, self._scenario.prompt_tokens
+            digest = f"{work.trajectory}/{work.attempt}"
+            tokens = prompt + response.tokens
+            self._tokens[work.trajectory] = tokens, response.span.min
+            summaries.append(
+                Summary(work.trajectory, work.attempt, response.span, tokens, response.tokens, digest)
+            )
+            score = float(stable_hash(digest) % 2)
+            results.append(RewardResult(work.trajectory, work.attempt, digest, score, {}, "d"))
+        seen = RewardsSeen(next(self._sequences), tuple(results))
+        self._observe(PayloadSeen(next(self._sequences), tuple(summaries)))
+        self._clock.after(self._scenario.reward_seconds, lambda: self._observe(seen))
