@@ -32,8 +32,8 @@ spec:
   pipeline: {pipeline}
   rollout:
     engine: {{name: Emulated, options: {{slots: 32, stepSeconds: 0.01, stepSecondsPerSlot: 0.0001,
-             lengths: {{median: 220, sigma: 0.8, promptSigma: 0.5, min: 64, max: 1024}}}}}}
-    sampling: {{maxTokens: 1024}}
+             lengths: {{median: 110, sigma: 0.8, promptSigma: 0.5, min: 16, max: 512}}}}}}
+    sampling: {{maxTokens: 512}}
     pools: {pools}
   trainer: {{backend: Emulated, microBatchTokens: 2000, checkpoint: {{everySteps: 1000}},
             options: {{secondsPerToken: {per_token}, stepSeconds: 0.05}}}}
@@ -48,7 +48,7 @@ MIXED = [
     },
 ]
 FULL_CACHES = [
-    {"name": "full", "replicas": 4, "engine": {"options": {"kvTokens": 4000, "prefillSecondsPerToken": 1e-5}}}
+    {"name": "full", "replicas": 4, "engine": {"options": {"kvTokens": 2500, "prefillSecondsPerToken": 1e-5}}}
 ]
 SLOW_SWAPS = [{"name": "swapping", "replicas": 4, "engine": {"options": {"swapSeconds": 0.5}}}]
 
@@ -107,13 +107,13 @@ class Sizes:
     """
 
     cases: tuple[Case, ...] = CASES
-    steps: int = 16
-    skip: int = 5
+    steps: int = 14
+    skip: int = 4
 
 
 FULL = Sizes()
 SMOKE = Sizes(CASES[:1], steps=4, skip=1)
-SIZES = {"full": FULL, "quick": Sizes(CASES[2:7:2], steps=12), "smoke": SMOKE}
+SIZES = {"full": FULL, "quick": Sizes(CASES[2:7:2], steps=10), "smoke": SMOKE}
 
 
 def measured(folder: Path, *, skip: int) -> float:

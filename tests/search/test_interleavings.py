@@ -55,6 +55,7 @@ def test_any_way_through_a_job_with_poison(first: int) -> None:
         walk(random.Random(seed), poison=f"g{seed % 3}")
 
 
+@pytest.mark.computes
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
