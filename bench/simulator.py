@@ -107,8 +107,8 @@ class Sizes:
     """
 
     cases: tuple[Case, ...] = CASES
-    steps: int = 14
-    skip: int = 4
+    steps: int = 20
+    skip: int = 8
 
 
 FULL = Sizes()

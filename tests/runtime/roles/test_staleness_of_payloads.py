@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from role_jobs import SECONDS, job, ledger
+from role_tasks import Roles
 
 from rljob_contract.samples import random_samples
+from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import StalenessExceeded
 from rljob_core.messages import MicroBatch
+from rljob_core.planner import training
+from rljob_core.records import StepCommitted
 from rljob_core.trajectory import VersionSpan
 from rljob_runtime.roles.trainer.micro_batches import check_staleness
 
@@ -37,3 +44,16 @@ def test_a_step_takes_only_versions_that_exist_and_are_within_its_bound(
     )
     with pytest.raises(StalenessExceeded, match=refusal) if refusal else nullcontext():
         check_staleness(work, samples)
+
+
+async def test_a_trainer_ends_whose_coordinator_sends_what_is_past_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first step, whose tokens are as new as they can be, under a bound that nothing satisfies."""
+    message = training._message
+    monkeypatch.setattr(training, "_message", lambda *given: replace(message(*given), max_staleness=-1))
+    model = tiny_model(tmp_path / "model")
+    async with Roles(job(tmp_path, model), model) as roles:
+        with pytest.raises(StalenessExceeded, match="staleness 0 exceeds the bound -1"):
+            await asyncio.wait_for(roles.tasks["trainer"], SECONDS)
+        assert not [r for r in await ledger(roles.store) if isinstance(r, StepCommitted)]
