@@ -64,7 +64,6 @@ def test_a_pool_is_scaled_and_the_idlest_engine_goes(job: Job) -> None:
     job.until(lambda: {"PoolScaled"} <= job.event_reasons(), seconds=60)
 
 
-@pytest.mark.drawn("deleted pods", 2)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_deleted_pod_is_replaced(job: Job, role: str) -> None:
     before = {pod["metadata"]["uid"] for pod in job.pods(role)}
