@@ -98,7 +98,9 @@ class NatsInstallation:
     async def create(self, uid: str, *, restorable: bool = False) -> None:
         """Let a job have its accounts and streams."""
         async with self.operating() as streams:
-            assert await streams.prepare(job_of(uid), TRAJECTORY_BYTES, restorable=restorable)
+            async with asyncio.timeout(SECONDS):  # as the operator does, which gives one try five seconds
+                while not await streams.prepare(job_of(uid), TRAJECTORY_BYTES, restorable=restorable):
+                    pass
 
     def environment(self, holder: Holder, uid: str) -> dict[str, str]:
         """The variables of a pod with that role's credentials."""
