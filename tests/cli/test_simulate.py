@@ -99,6 +99,13 @@ def test_bad_words_are_refused_by_name(job: Path, words: list[str], said: str) -
     assert said in result.output
 
 
+def test_nothing_is_simulated_before_all_is_valid(job: Path) -> None:
+    words = (LENGTHS, "--trainer=secondsPerToken=1", "--engines=h100=1", "--engines=h100=0")
+    result = simulate(job, "--json", *words)
+    assert result.exit_code == 2
+    assert "tokens_per_second" not in result.output
+
+
 def test_the_table_compares_with_its_first_line(job: Path) -> None:
     words = (LENGTHS, "--trainer=secondsPerToken=1e-5", "--engines=l40s=1", "--engines=h100=1")
     result = simulate(job, *words)

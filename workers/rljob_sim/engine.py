@@ -15,7 +15,7 @@ from rljob_sim.clock import VirtualClock
 from rljob_sim.scenario import EngineKind
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class SimulatedResponse(EngineSequence):
     """A sequence with the work that asks for it.
 
@@ -24,7 +24,7 @@ class SimulatedResponse(EngineSequence):
         oldest: version of its oldest token; -1 before it has one.
     """
 
-    work: Generate | None = None
+    work: Generate
     oldest: int = -1
 
 
@@ -128,11 +128,6 @@ class SimulatedEngine:
             kv_tokens=self.kind.kv_tokens,
         )
 
-    @property
-    def tokens(self) -> int:
-        """EndedResponse so far, up to the last step whose end was of interest."""
-        return self._batch.generated
-
     # ------------------------------------------------------------------------------------------ the steps
 
     def _begun(self) -> int:
@@ -172,7 +167,7 @@ class SimulatedEngine:
         ended = [
             EndedResponse(r.work, VersionSpan(self._oldest(r), batch.versions[-1][1]), r.length)
             for r in batch.advance(steps)
-            if not r.cancelled and r.work is not None
+            if not r.cancelled
         ]
         self._between_steps()
         if ended:
@@ -203,7 +198,7 @@ class SimulatedEngine:
 
     def _use(self, version: int) -> None:
         if self._inflight == Inflight.RESTART and (stopped := self._batch.stop()):
-            self._restarted(self, [r.work for r in stopped if r.work is not None])
+            self._restarted(self, [r.work for r in stopped])
         self.version = version
         self._batch.use(version)
         ready = [work for work in self._parked if work.min_version <= version]
@@ -221,8 +216,8 @@ class SimulatedEngine:
         )
 
     def _begin(self, response: SimulatedResponse, version: int) -> None:
-        if (work := response.work) is not None:
-            response.length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
+        work = response.work
+        response.length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
 
     def _note_version(self, response: SimulatedResponse) -> None:
         response.oldest = self._oldest(response)

@@ -29,7 +29,6 @@ class SimulatedTrainer:
 
     Attributes:
         busy: seconds in which it trained.
-        tokens: that it has trained.
         outcome: of the job; empty before its end.
     """
 
@@ -38,7 +37,7 @@ class SimulatedTrainer:
     def __init__(
         self, clock: VirtualClock, profile: TrainerProfile, observe: Callable[[Observation], None]
     ) -> None:
-        self.busy, self.tokens, self.outcome = 0.0, 0, ""
+        self.busy, self.outcome = 0.0, ""
         self._clock, self._profile, self._observe = clock, profile, observe
         self._epoch = self._version = self._resumed = 0
         self._manifest = ""
@@ -74,7 +73,6 @@ class SimulatedTrainer:
             seconds += profile.step_seconds
         self._free = max(self._free, self._clock.now) + seconds
         self.busy += seconds
-        self.tokens += tokens
         self._fed.append(tuple(item.trajectory for item in message.items))
         if message.last:
             fed = tuple(self._fed)

@@ -103,11 +103,8 @@ def simulate(
             raise SpecError("--skip", f"leaves no step of {steps}: make it smaller")
         prices = numbers("--price", price)
         fields = [_swept(text) for text in sweep]
-        fleets = engines or [""]
-        rows: list[SimulatedRun] = []
-        console = Console(stderr=True)
-        cases = list(product(fleets, product(*(values for _, values in fields))))
-        for number, (fleet, values) in enumerate(cases, start=1):
+        cases = []
+        for fleet, values in product(engines or [""], product(*(values for _, values in fields))):
             changes = dict(zip((name for name, _ in fields), values, strict=True))
             job = load_job(
                 file,
@@ -129,6 +126,11 @@ def simulate(
                 lengths_of(config, lengths),
                 prompt_tokens,
             )
+            cases.append((changes, scenario))
+        # All cases are valid: the first begins.
+        rows: list[SimulatedRun] = []
+        console = Console(stderr=True)
+        for number, (changes, scenario) in enumerate(cases, start=1):
             words = ", ".join(f"{kind.count} {kind.name}" for kind in scenario.engines)
             if console.is_terminal:
                 console.print(f"{number} of {len(cases)}: {words} {changes or ''}", style="dim")

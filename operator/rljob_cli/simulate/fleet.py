@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
 
 from rljob_core.config import JobConfig
 from rljob_core.emulation import DeviceName, ResponseLengths
 from rljob_core.errors import SpecError
-from rljob_core.messages import EngineProfile
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.training.options import EmulatedBackendOptions
 from rljob_sim import EngineKind, TrainerProfile
@@ -21,21 +21,8 @@ from rljob_sim.scenario import STREAMRL_LENGTHS
 DEVICES: dict[str, DeviceName] = {name.lower(): name for name in get_args(DeviceName)}
 EMULATED = "Emulated"
 Validated = TypeVar("Validated", bound=BaseModel)
-_TRAINER = {
-    "secondsPerToken": "seconds_per_token",
-    "secondsPerTrajectory": "seconds_per_trajectory",
-    "stepSeconds": "step_seconds",
-    "publishSeconds": "publish_seconds",
-}
-_LENGTHS = {
-    "median": "median",
-    "sigma": "sigma",
-    "promptSigma": "prompt_sigma",
-    "min": "min",
-    "max": "max",
-    "growthPerVersion": "growth_per_version",
-    "seed": "seed",
-}
+_TRAINER = {to_camel(field.name): field.name for field in fields(TrainerProfile) if field.name != "price"}
+_LENGTHS = {to_camel(field.name): field.name for field in fields(ResponseLengths)}
 EXAMPLES = {
     "--engines": "--engines h100=2,l40s=4",
     "--trainer": "--trainer secondsPerToken=1e-4",
@@ -105,12 +92,7 @@ def _emulated_kind(name: str, count: int, options: EmulatedEngineOptions) -> Eng
         name=name,
         count=count,
         slots=options.slots,
-        profile=EngineProfile(
-            seconds=scale * options.step_seconds,
-            seconds_per_slot=scale * options.step_seconds_per_slot,
-            seconds_per_context_token=scale * options.step_seconds_per_context_token,
-            steps=1,
-        ),
+        profile=options.profile,
         kv_tokens=options.kv_tokens,
         prefill_seconds=scale * options.prefill_seconds_per_token,
         swap_seconds=scale * options.swap_seconds,

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rljob_sim import SimulationReport
+from rljob_sim.report import SECONDS_PER_HOUR
 
 WIDTH = 160
 """Columns where no terminal says how wide it is."""
@@ -49,7 +50,7 @@ class SimulatedRun:
             "engines_busy": report.engine_busy,
             "slots_used": report.engine_full,
             "cost_per_hour": report.hourly,
-            "cost_per_million_tokens": report.hourly / 3600 / per_second * 1e6,
+            "cost_per_million_tokens": report.hourly / SECONDS_PER_HOUR / per_second * 1e6,
         }
 
 

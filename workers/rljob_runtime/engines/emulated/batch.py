@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from rljob_core.emulation import EngineBatch
-from rljob_core.messages import EngineProfile
 from rljob_core.ports import Completed, Progress
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.engines.emulated.response import EmulatedResponse
@@ -18,17 +17,12 @@ class EmulatedBatch(EngineBatch[EmulatedResponse]):
     """All responses of one engine, between two steps."""
 
     def __init__(self, options: EmulatedEngineOptions) -> None:
-        scale, lengths = options.time_scale, options.lengths.distribution
+        lengths = options.lengths.distribution
         super().__init__(
             slots=options.slots,
-            profile=EngineProfile(
-                seconds=scale * options.step_seconds,
-                seconds_per_slot=scale * options.step_seconds_per_slot,
-                seconds_per_context_token=scale * options.step_seconds_per_context_token,
-                steps=0,
-            ),
+            profile=options.profile,
             begin=lambda response, version: response.set_length(lengths, version),
-            prefill_seconds=scale * options.prefill_seconds_per_token,
+            prefill_seconds=options.time_scale * options.prefill_seconds_per_token,
             kv_tokens=options.kv_tokens,
             prefix_caching=options.prefix_caching,
             recompute_cache=options.recompute_cache,

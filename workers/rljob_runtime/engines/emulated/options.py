@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from rljob_core.emulation import DEVICES, DeviceName, ResponseLengths
+from rljob_core.messages import EngineProfile
 from rljob_runtime.engines.options import EngineOptions
 
 _NonNegativeSeconds = Annotated[float, Field(ge=0, strict=False, allow_inf_nan=False)]
@@ -88,6 +89,16 @@ class EmulatedEngineOptions(EngineOptions):
     """What the reported profile's step times are multiplied by: other than 1 it is wrong, which is for tests."""
     lengths: LengthOptions = LengthOptions()
     """How long responses are."""
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Seconds of a decode step, as they pass."""
+        return EngineProfile(
+            seconds=self.time_scale * self.step_seconds,
+            seconds_per_slot=self.time_scale * self.step_seconds_per_slot,
+            seconds_per_context_token=self.time_scale * self.step_seconds_per_context_token,
+            steps=0,
+        )
 
     @model_validator(mode="before")
     @classmethod

@@ -12,7 +12,7 @@ from rljob_core.ports import Progress, Request
 from rljob_core.trajectory import FinishReason
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class EmulatedResponse(EngineSequence):
     """One response, whose tokens are those of `had` and one of each step since `first`.
 
@@ -23,8 +23,8 @@ class EmulatedResponse(EngineSequence):
         finish: why it will end.
     """
 
-    request: Request = None  # type: ignore[assignment]  # follows attributes that have defaults
-    text: NDArray[np.int32] = None  # type: ignore[assignment]
+    request: Request
+    text: NDArray[np.int32]
     had: Progress | None = None
     finish: FinishReason = FinishReason.STOP
 
