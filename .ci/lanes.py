@@ -186,9 +186,11 @@ class Lanes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,  # so that it can be ended with all that it starts, and nothing else
+                # So that it can be ended with all that it starts, and nothing else.
+                start_new_session=True,
             )
             suite.pid = process.pid
+            _be_nice(process.pid, suite.nice)
             if self._stopping.is_set():  # the signal came between the check and the start
                 self._signal(suite, signal.SIGINT)
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -282,6 +284,14 @@ class Lanes:
     def _clock(self) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         return f"[{minutes:3}:{seconds:02}]"
+
+
+def _be_nice(pid: int, nice: int) -> None:
+    """Apply a niceness to the session of a process: where Linux groups processes by session (sched_autogroup), the
+    niceness of a process counts only inside its session.
+    """
+    with suppress(OSError):  # a kernel without it; or the process has ended
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice), encoding="ascii")
 
 
 def closing_line(text: str) -> str:
