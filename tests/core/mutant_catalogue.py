@@ -275,28 +275,28 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # Whom a death is laid to: of what is innocent, a random job seldom gives up anything, so tests detect these.
     "deaths that others explain are a group's own": Mutant(
-        "rljob_core.planner.conviction",
+        "rljob_core.planner.attributed_deaths",
         "    return sibling.deaths - max((deaths_of(context, rival) for rival in rivals), default=0)\n",
         "    return sibling.deaths\n",
         by=("tests",),
         tests=SUSPECTS,
     ),
     "deaths count for nothing, whatever explains them": Mutant(
-        "rljob_core.planner.conviction",
+        "rljob_core.planner.attributed_deaths",
         "    return max(sibling.failures, own_deaths(context, sibling, beside(context, group)))\n",
         "    return sibling.failures\n",
         by=("tests",),
         tests=SUSPECTS,
     ),
     "deaths beside a held-out prompt that kills engines count": Mutant(
-        "rljob_core.planner.conviction",
+        "rljob_core.planner.attributed_deaths",
         "    return context.evaluation is None or not context.evaluation.killers\n",
         "    return True\n",
         by=("tests",),
         tests=SUSPECTS,
     ),
     "deaths count that an evaluation before this coordinator may explain": Mutant(
-        "rljob_core.planner.conviction",
+        "rljob_core.planner.attributed_deaths",
         "    if context.spec.evaluation is not None and group in context.cohorts.inherited:\n",
         "    if False:\n",
         by=("tests",),
@@ -317,7 +317,7 @@ MUTANTS: dict[str, Mutant] = {
         tests=SUSPECTS,
     ),
     "siblings explain one another's deaths": Mutant(
-        "rljob_core.planner.conviction",
+        "rljob_core.planner.attributed_deaths",
         "if group_of(t) != group]",
         "if t != group]",
         by=("tests",),
@@ -339,7 +339,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the prime suspect is given up at once": Mutant(
         "rljob_core.planner.prime_suspect",
-        "if conviction.own_deaths(context, sibling, prime.rivals) >= context",
+        "if attributed_deaths.own_deaths(context, sibling, prime.rivals) >= context",
         "if sibling.deaths >= context",
         by=("tests",),
         tests=SUSPECTS,

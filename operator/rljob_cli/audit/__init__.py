@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rljob_cli.audit import agreement, chain, rewards, trajectories
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import AuditCheck, Evidence, Findings
 from rljob_cli.audit.metrics import evaluations
 from rljob_cli.audit.specs import specs
@@ -22,15 +22,15 @@ __all__ = ["audit"]
 
 def audit(evidence: Evidence) -> Findings:
     """Run all checks on the evidence and return what they found."""
-    case = Case.of(evidence)
+    run = AuditedRun.of(evidence)
     checks = []
     for check, claim in _CLAIMS.items():
-        examined, violations = check(case)
+        examined, violations = check(run)
         checks.append(AuditCheck(check.__name__.replace("_", "-"), claim, examined, tuple(violations)))
-    return Findings(tuple(checks), _counts(case))
+    return Findings(tuple(checks), _counts(run))
 
 
-_CLAIMS: dict[Callable[[Case], Refuted], str] = {
+_CLAIMS: dict[Callable[[AuditedRun], CheckOutcome], str] = {
     trajectories.sources: "every source is whole and readable",
     trajectories.one_ending: "every planned trajectory is consumed, aborted with a reason, or still open",
     trajectories.causes: "every group was given up, and the job succeeded, for a cause that the ledger shows",
@@ -63,32 +63,32 @@ _CLAIMS: dict[Callable[[Case], Refuted], str] = {
 }
 
 
-def _counts(case: Case) -> dict[str, object]:
-    groups = case.history.groups.values()
+def _counts(run: AuditedRun) -> dict[str, object]:
+    groups = run.history.groups.values()
     reasons: Counter[str] = Counter()
     for group in groups:
         for abort in group.aborted[:1]:
             reasons.update(abort.causes.get(trajectory, abort.reason) for trajectory in group.members)
-    evidence = case.evidence
+    evidence = run.evidence
     return {
         "planned": sum(len(group.members) for group in groups),
-        "consumed": sum(1 for _ in case.consumed),
+        "consumed": sum(1 for _ in run.consumed),
         "aborted": dict(sorted(reasons.items())),
-        "resumed": len(case.history.resumed),
-        "resumed_tokens": sum(case.history.resumed),
+        "resumed": len(run.history.resumed),
+        "resumed_tokens": sum(run.history.resumed),
         "open": sum(len(group.members) for group in groups if not group.ended),
-        "versions": len(case.history.commits),
-        "versions_restored": sum(commit.restored for commit in case.history.commits),
-        "versions_revoked": len(case.history.revoked),
-        "trainer_attempts": max((a.attempt for a in case.history.attempts), default=0),
-        "pipelines": list(case.history.pipelines.summary()),
-        "records": case.history.records.valid,
-        "records_of_fenced_writers": case.history.records.fenced,
-        "messages_out_of_chain": case.history.records.astray,
+        "versions": len(run.history.commits),
+        "versions_restored": sum(commit.restored for commit in run.history.commits),
+        "versions_revoked": len(run.history.revoked),
+        "trainer_attempts": max((a.attempt for a in run.history.attempts), default=0),
+        "pipelines": list(run.history.pipelines.summary()),
+        "records": run.history.records.valid,
+        "records_of_fenced_writers": run.history.records.fenced,
+        "messages_out_of_chain": run.history.records.astray,
         "snapshots": sum(m.counts and m.snapshot is not None for m in evidence.ledger),
         "payloads_left": len(evidence.payloads),
         "rewards_left": len(evidence.rewards),
         "manifests": len(evidence.manifests),
         "micro_batches_fed": len(evidence.fed),
-        "finished": case.history.finished.outcome if case.history.finished is not None else "",
+        "finished": run.history.finished.outcome if run.history.finished is not None else "",
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import PayloadLeft, Violation, damage
 from rljob_core.errors import ProtocolViolation
 from rljob_core.job_state import JobState, snapshot
@@ -16,7 +16,7 @@ from rljob_core.trajectory import trajectory_id
 # ------------------------------------------------------------------------------------- agreement of the sources
 
 
-def digests(case: Case) -> Refuted:
+def digests(run: AuditedRun) -> CheckOutcome:
     """Check that at each commit, the ledger holds the payload digest and reward digest of everything consumed.
 
     The ledger may have lost the records before a restored commit; the trainer's own log must then have the payload
@@ -24,9 +24,9 @@ def digests(case: Case) -> Refuted:
     """
     found = []
     examined = 0
-    restored = {c.trajectory for commit in case.history.commits if commit.restored for c in commit.consumed}
-    logged = {(step, item.trajectory) for step, item in case.fed_items if item.digest}
-    for consumed in case.consumed:
+    restored = {c.trajectory for commit in run.history.commits if commit.restored for c in commit.consumed}
+    logged = {(step, item.trajectory) for step, item in run.fed_items if item.digest}
+    for consumed in run.consumed:
         examined += 1
         if consumed.trajectory in restored:
             if (consumed.step, consumed.trajectory) not in logged:
@@ -41,12 +41,12 @@ def digests(case: Case) -> Refuted:
     return examined, found
 
 
-def same_payloads(case: Case) -> Refuted:
+def same_payloads(run: AuditedRun) -> CheckOutcome:
     """Check that the ledger, the trainer's log and the remaining payloads agree on attempt, digest and version span."""
-    fed = {(step, item.trajectory): item for step, item in case.fed_items}
+    fed = {(step, item.trajectory): item for step, item in run.fed_items}
     found = []
     examined = 0
-    for commit, consumed in ((one, c) for one in case.history.commits for c in one.consumed):
+    for commit, consumed in ((one, c) for one in run.history.commits for c in one.consumed):
         record, item = consumed.generated, fed.get((consumed.step, consumed.trajectory))
         if item is None:
             continue
@@ -66,11 +66,11 @@ def same_payloads(case: Case) -> Refuted:
     # Compare only payloads at the place that the ledger names: after the end of the ledger was lost, another engine may
     # have generated the same attempt again, and new messages reuse the sequences of lost ones.
     stored: dict[tuple[str, int, int, int], PayloadLeft] = {}
-    for payload in case.evidence.payloads:
+    for payload in run.evidence.payloads:
         stored[payload.trajectory, payload.attempt, payload.sequence, payload.index] = payload
         if not payload.intact:
             found.append(damage((payload.trajectory,), "its stored bytes do not match their digest"))
-    for record in _generated(case):
+    for record in _generated(run):
         if left := stored.get((record.trajectory, record.attempt, record.sequence, record.index)):
             examined += 1
             if (record.digest, record.span) != (left.digest, left.span):
@@ -83,20 +83,20 @@ def _payload(attempt: int, digest: str, span: object) -> str:
     return f"attempt {attempt}, digest {digest[:12] or 'none'}, {span}"
 
 
-def _generated(case: Case) -> Iterator[Generated]:
-    members = (m for group in case.history.groups.values() for m in group.members.values())
+def _generated(run: AuditedRun) -> Iterator[Generated]:
+    members = (m for group in run.history.groups.values() for m in group.members.values())
     return (member.generated for member in members if member.generated is not None)
 
 
-def same_rewards(case: Case) -> Refuted:
+def same_rewards(run: AuditedRun) -> CheckOutcome:
     """Check that the ledger's reward is among those that the reward stream still has for the same payload."""
     results: dict[tuple[str, int, str], set[tuple[str, float]]] = {}
-    for result in case.evidence.rewards:
+    for result in run.evidence.rewards:
         key = (result.trajectory, result.attempt, result.payload_digest)
         results.setdefault(key, set()).add((result.digest, result.reward))
     found = []
     examined = 0
-    for group in case.history.groups.values():
+    for group in run.history.groups.values():
         for trajectory, member in group.members.items():
             if member.generated is None or member.rewarded is None:
                 continue
@@ -108,21 +108,21 @@ def same_rewards(case: Case) -> Refuted:
     return examined, found
 
 
-def same_batches(case: Case) -> Refuted:
+def same_batches(run: AuditedRun) -> CheckOutcome:
     """Check that each commit has the micro-batches that were assigned and those that the trainer logged, in order.
 
     For a restored commit only the trainer's log is compared: the ledger may have lost the assignments. The log must
     have what revoked commits consumed, since none of it may be trained again.
     """
     found = []
-    sizes = {name: len(group.members) for name, group in case.history.groups.items()}
-    for commit in case.history.commits:
+    sizes = {name: len(group.members) for name, group in run.history.groups.items()}
+    for commit in run.history.commits:
         record = commit.record
         assigned = tuple(
             tuple(trajectory_id(name, n) for name in batch.groups for n in range(sizes.get(name, 0)))
             for batch in commit.assigned
         )
-        fed = tuple(tuple(item.trajectory for item in batch.items) for batch in case.fed(record.version))
+        fed = tuple(tuple(item.trajectory for item in batch.items) for batch in run.fed(record.version))
         sources = [("assigned to it", assigned), ("fed, by the trainer's own log,", fed)]
         for what, other in sources[commit.restored :]:
             if other == record.micro_batches:
@@ -139,12 +139,12 @@ def same_batches(case: Case) -> Refuted:
             found.append(
                 Violation((f"version {record.version}",), "its micro-batches were assigned out of order")
             )
-    logged = set(case.revoked)
-    for commit in case.history.revoked:
+    logged = set(run.revoked)
+    for commit in run.history.revoked:
         if gone := tuple(c.trajectory for c in commit.consumed if (c.step, c.trajectory) not in logged):
             text = f"were consumed by version {commit.record.version}, which was revoked, but the trainer's own log "
             found.append(damage(gone, f"{text}has nothing of them"))
-    return len(case.history.commits), found
+    return len(run.history.commits), found
 
 
 def _difference(one: tuple[tuple[str, ...], ...], other: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
@@ -155,10 +155,10 @@ def _difference(one: tuple[tuple[str, ...], ...], other: tuple[tuple[str, ...], 
 # ------------------------------------------------------------------------------------- versions
 
 
-def versions(case: Case) -> Refuted:
+def versions(run: AuditedRun) -> CheckOutcome:
     """Check that versions count up without a gap, that each one's parent is the manifest before, and all rollbacks."""
-    commits = [commit.record for commit in case.history.commits]
-    found = list(case.history.misguided)
+    commits = [commit.record for commit in run.history.commits]
+    found = list(run.history.misguided)
     for expected, record in enumerate(commits, start=1):
         if record.version != expected:
             text = f"commit {expected} of the ledger makes version {record.version}"
@@ -176,11 +176,11 @@ def versions(case: Case) -> Refuted:
     return len(commits), found
 
 
-def manifests(case: Case) -> Refuted:
+def manifests(run: AuditedRun) -> CheckOutcome:
     """Check each version's manifest: its own digest, the digest in the ledger, and the commit record that it embeds."""
-    by_key = {manifest.key: manifest for manifest in case.evidence.manifests}
+    by_key = {manifest.key: manifest for manifest in run.evidence.manifests}
     found = []
-    for commit in case.history.commits:
+    for commit in run.history.commits:
         record = commit.record
         name = (f"version {record.version}",)
         manifest = by_key.get(record.key)
@@ -192,23 +192,23 @@ def manifests(case: Case) -> Refuted:
             found.append(Violation(name, f"the ledger names another manifest than {record.key}"))
         elif manifest.proposal is None or replace(record, manifest="") != manifest.proposal:
             found.append(Violation(name, "its manifest holds another commit record than the ledger"))
-    return len(case.history.commits), found
+    return len(run.history.commits), found
 
 
-def attempts(case: Case) -> Refuted:
+def attempts(run: AuditedRun) -> CheckOutcome:
     """Report the attempts, epochs and results that the history found out of order."""
-    return case.history.records.valid, case.history.out_of_order
+    return run.history.records.valid, run.history.out_of_order
 
 
 # ------------------------------------------------------------------------------------- snapshots
 
 
-def snapshots(case: Case) -> Refuted:
+def snapshots(run: AuditedRun) -> CheckOutcome:
     """Check that each snapshot equals the state after all earlier records.
 
     The state is computed by the coordinator's own code (`rljob_core.job_state`), because the snapshot is of that state.
     """
-    ledger = case.evidence.ledger
+    ledger = run.evidence.ledger
     places = [
         place for place, message in enumerate(ledger) if message.counts and message.snapshot is not None
     ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Violation, damage
 from rljob_cli.audit.valid_records import ValidRecords
 from rljob_core.records import MicroBatchAssigned, StepCommitted
 
 
-def unaltered(case: Case) -> Refuted:
+def unaltered(run: AuditedRun) -> CheckOutcome:
     """Check that each message has the digest of itself and all before it, and that the manifests' digests are of these.
 
     A manifest has the digest that the ledger had when its step's last micro-batch was sent. The ledger must have had
@@ -19,7 +19,7 @@ def unaltered(case: Case) -> Refuted:
     """
     found: list[Violation] = []
     seen: dict[str, int] = {}
-    for message in case.evidence.ledger:
+    for message in run.evidence.ledger:
         if not message.counts:
             continue
         if message.digest != message.expected_digest and (message.digest or seen):
@@ -29,14 +29,14 @@ def unaltered(case: Case) -> Refuted:
             found.append(damage((f"message {message.sequence}",), text))
         if message.digest:
             seen.setdefault(message.digest, message.sequence)
-    found += _misnamed(case, seen)
+    found += _misnamed(run, seen)
     return len(seen), found
 
 
-def _misnamed(case: Case, seen: dict[str, int]) -> Iterator[Violation]:
+def _misnamed(run: AuditedRun, seen: dict[str, int]) -> Iterator[Violation]:
     """Commits whose manifest names another digest than the ledger (`seen`) had while the step's proposal was due."""
     assigned = 0
-    ledger, writer = case.evidence.ledger, case.history.records.writer
+    ledger, writer = run.evidence.ledger, run.history.records.writer
     valid = {message.sequence for message, _ in ValidRecords().batches(ledger)}
     for message in ledger:
         batch = message.batch

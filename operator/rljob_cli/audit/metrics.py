@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isclose
 from statistics import fmean, pstdev
 
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evaluations import is_due
 from rljob_cli.audit.evidence import Verdict, Violation
 from rljob_cli.audit.ledger_items import Committed
@@ -33,23 +33,23 @@ _WORDS = {
 _STATS = ("staleness_mean", "staleness_max")
 
 
-def evaluations(case: Case) -> Refuted:
+def evaluations(run: AuditedRun) -> CheckOutcome:
     """Check the ledger's evaluations, and each line of the metrics stream and of metrics.jsonl."""
-    found = list(case.history.misjudged)
-    commits = {commit.record.version: commit for commit in case.history.commits}
+    found = list(run.history.misjudged)
+    commits = {commit.record.version: commit for commit in run.history.commits}
     committed = frozenset(commit.record.manifest for commit in commits.values())
-    judge = _Judge(case, step_statistics(case), commits, committed, _lost_coordinators(case))
-    stated = {"the metrics stream": case.evidence.metrics, "metrics.jsonl": case.evidence.metrics_file}
+    judge = _Judge(run, step_statistics(run), commits, committed, _lost_coordinators(run))
+    stated = {"the metrics stream": run.evidence.metrics, "metrics.jsonl": run.evidence.metrics_file}
     for source, lines in stated.items():
         for line in lines:
             found += judge.contradictions(line, source)
-    return len(case.history.evaluated) + sum(map(len, stated.values())), found
+    return len(run.history.evaluated) + sum(map(len, stated.values())), found
 
 
-def step_statistics(case: Case) -> dict[int, dict[str, float]]:
+def step_statistics(run: AuditedRun) -> dict[int, dict[str, float]]:
     """By version, the statistics that follow from the ledger; none of a step for which it has lost records."""
     found = {}
-    for commit in case.history.commits:
+    for commit in run.history.commits:
         rewards = [c.rewarded.reward for c in commit.consumed if c.rewarded is not None]
         payloads = [(c.step, c.generated) for c in commit.consumed if c.generated is not None]
         if commit.restored or not commit.consumed or len(rewards) + len(payloads) < 2 * len(commit.consumed):
@@ -66,11 +66,11 @@ def step_statistics(case: Case) -> dict[int, dict[str, float]]:
     return found
 
 
-def _lost_coordinators(case: Case) -> frozenset[int]:
+def _lost_coordinators(run: AuditedRun) -> frozenset[int]:
     """Numbers of the coordinators that trainers worked under, and whose claims the ledger has lost."""
-    known = {claim.number for _, claim in case.history.records.claims}
-    seen = {line.epoch for line in case.evidence.fed}
-    seen |= {m.proposal.epoch for m in case.evidence.manifests if m.proposal is not None}
+    known = {claim.number for _, claim in run.history.records.claims}
+    seen = {line.epoch for line in run.evidence.fed}
+    seen |= {m.proposal.epoch for m in run.evidence.manifests if m.proposal is not None}
     return frozenset(number // EPOCH_STRIDE for number in seen - known)
 
 
@@ -90,7 +90,7 @@ class _Judge:
         lost: how many coordinators the job had had, at each one whose claim is lost.
     """
 
-    case: Case
+    run: AuditedRun
     statistics: dict[int, dict[str, float]]
     commits: dict[int, Committed]
     committed: frozenset[str]
@@ -102,7 +102,7 @@ class _Judge:
             yield from self._of_step(line, source)
         if line.heldout_sampled is not None:
             yield from self._of_evaluation(line, source)
-        history = self.case.history
+        history = self.run.history
         if (
             line.finished
             and line.finished not in history.ends
@@ -111,7 +111,7 @@ class _Judge:
             yield from self._unknown("the job", f"has ended as {line.finished}", source)
 
     def _of_step(self, line: StepMetrics, source: str) -> Iterator[Violation]:
-        version, history = line.version, self.case.history
+        version, history = line.version, self.run.history
         if self._was_made_before(line):
             return
         if not 0 < version <= history.version:
@@ -127,14 +127,14 @@ class _Judge:
         commit = self.commits.get(version)
         if commit is not None and line.epoch >= commit.record.epoch // EPOCH_STRIDE:
             return False
-        others = (m for m in self.case.evidence.manifests if m.digest not in self.committed)
+        others = (m for m in self.run.evidence.manifests if m.digest not in self.committed)
         return self._is_revoked(version) or any(m.version == version for m in others)
 
     def _is_revoked(self, version: int) -> bool:
-        return any(commit.record.version == version for commit in self.case.history.revoked)
+        return any(commit.record.version == version for commit in self.run.history.revoked)
 
     def _of_evaluation(self, line: StepMetrics, source: str) -> Iterator[Violation]:
-        history, name = self.case.history, f"version {line.version}"
+        history, name = self.run.history, f"version {line.version}"
         record = history.evaluated.get(line.version)
         if record is None:
             if history.specs and not any(is_due(line.version, spec) for spec in history.specs):
@@ -150,9 +150,9 @@ class _Judge:
 
     def _may_be_forgotten(self, line: StepMetrics) -> bool:
         """Whether the evaluation may have been recorded, although the ledger has none of this version."""
-        if line.version > self.case.history.version:
+        if line.version > self.run.history.version:
             return self._is_revoked(line.version)
-        return self._may_be_lost(line, self.case.history.writers) and not self._is_too_early(line)
+        return self._may_be_lost(line, self.run.history.writers) and not self._is_too_early(line)
 
     def _is_too_early(self, line: StepMetrics) -> bool:
         """Whether the version was committed under a later coordinator than the line's, and never before."""
@@ -163,7 +163,7 @@ class _Judge:
 
     def _may_be_lost(self, line: StepMetrics, writer: int) -> bool:
         """Whether a coordinator before this one may have published the line, and the ledger lost its record."""
-        if len(self.case.history.records.claims) <= 1:
+        if len(self.run.history.records.claims) <= 1:
             return False
         return line.epoch < writer or (line.epoch == writer and writer in self.lost)
 
@@ -178,8 +178,8 @@ class _Judge:
 
     def _unknown(self, name: str, what: str, source: str) -> Iterator[Violation]:
         """What the ledger does not know at all: it may have lost its end."""
-        history = self.case.history
-        if self.case.evidence.live:
+        history = self.run.history
+        if self.run.evidence.live:
             return
         if history.finished is None:
             text = f"{what}, by {source}, but the ledger has lost it: `rljob run --resume` restores or repeats it"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import isclose
 
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Violation, damage
 from rljob_core.advantage import group_advantages
 from rljob_core.trajectory import group_of
 
 
-def trained_rewards(case: Case) -> Refuted:
+def trained_rewards(run: AuditedRun) -> CheckOutcome:
     """Check that the trainer was sent the ledger's rewards and the advantages that follow from them.
 
     Logs of earlier releases have neither, and manifests no digest of the ledger. Of a restored step, the ledger may
@@ -18,8 +18,8 @@ def trained_rewards(case: Case) -> Refuted:
     """
     found: list[Violation] = []
     examined = 0
-    fed = {(step, item.trajectory): item for step, item in case.fed_items}
-    for commit in case.history.commits:
+    fed = {(step, item.trajectory): item for step, item in run.fed_items}
+    for commit in run.history.commits:
         groups: dict[str, list[tuple[str, float, float | None]]] = {}
         for consumed in commit.consumed:
             item = fed.get((consumed.step, consumed.trajectory))

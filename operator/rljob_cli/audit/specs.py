@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
 from rljob_core.spec import RLJob, RLJobSpec, immutable_fields
@@ -33,12 +33,12 @@ _PIPELINE_FIELDS = {
 Difference = tuple[str, Any, Any]
 
 
-def specs(case: Case) -> Refuted:
+def specs(run: AuditedRun) -> CheckOutcome:
     """Check the ledger's spec against job.json and the workers' configuration, and the ledger's records against it.
 
     A change by `rljob patch` that no coordinator has taken over yet is no contradiction.
     """
-    evidence, history = case.evidence, case.history
+    evidence, history = run.evidence, run.history
     found = [*history.unlike_spec, *_changed_for_good(history.specs)]
     ours = _in_force(history)
     if evidence.user_spec:

@@ -12,7 +12,7 @@ from math import isclose
 from statistics import fmean
 from typing import Any
 
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Verdict, Violation, damage
 from rljob_cli.audit.history import History
 from rljob_cli.audit.metrics import step_statistics
@@ -22,22 +22,22 @@ _OPEN = ("Running", "Interrupted")
 _NAME = ("summary.json",)
 
 
-def summary(case: Case) -> Refuted:
+def summary(run: AuditedRun) -> CheckOutcome:
     """Check summary.json, if there is one."""
-    history, written = case.history, case.evidence.summary
+    history, written = run.history, run.evidence.summary
     if written is None:
         return 0, []
     end = written.get("exit")
     if end not in (*_ENDS, *_OPEN):
         return 1, [Violation(_NAME, f"says exit {end}, but no run ends in that way")]
-    if case.evidence.in_use and end in _OPEN:
+    if run.evidence.in_use and end in _OPEN:
         return 1, []
     if history.finished is None:
         return 1, list(_ahead(written, history))
     if end in _OPEN:
         text = f"says exit {end}, but the job has ended as {history.finished.outcome}, as if the run had been killed"
         return 1, [damage(_NAME, f"{text} before it wrote this: `rljob run --resume` writes it again")]
-    expected = _expected(case, history.finished.outcome)
+    expected = _expected(run, history.finished.outcome)
     found = [
         Violation(_NAME, f"says {field} {stated}, the ledger says {_shown(right)}")
         for field, right in expected.items()
@@ -66,9 +66,9 @@ def _ahead(written: dict[str, Any], history: History) -> Iterator[Violation]:
             yield Violation(_NAME, later, Verdict.UNFINISHED)
 
 
-def _expected(case: Case, outcome: str) -> dict[str, object]:
+def _expected(run: AuditedRun, outcome: str) -> dict[str, object]:
     """What the summary of a job that has ended must say; a range or a set is of what it may say."""
-    history = case.history
+    history = run.history
     values: dict[str, object] = {
         "exit": outcome,
         "steps": history.version,
@@ -79,7 +79,7 @@ def _expected(case: Case, outcome: str) -> dict[str, object]:
         "coordinator_epochs": range(history.end_writer, history.writers + 1),
         "trainer_attempts": range(history.end_attempt, _gangs(history) + 1),
     }
-    if outcome == "Succeeded" and not case.evidence.patched:
+    if outcome == "Succeeded" and not run.evidence.patched:
         values["steps_planned"] = history.version
     if not history.revoked and not any(commit.restored for commit in history.commits):
         values["trajectories.planned"] = sum(len(group.members) for group in history.groups.values())
@@ -87,7 +87,7 @@ def _expected(case: Case, outcome: str) -> dict[str, object]:
     if history.pipelines.settings:
         newest = history.pipelines.settings[-1]
         values |= {"mode": newest.mode, "max_staleness": newest.max_staleness}
-    return values | _evaluated(case) | _staleness(case)
+    return values | _evaluated(run) | _staleness(run)
 
 
 def _gangs(history: History) -> int:
@@ -103,16 +103,16 @@ def _aborted(history: History) -> Counter[str]:
     return found
 
 
-def _evaluated(case: Case) -> dict[str, object]:
+def _evaluated(run: AuditedRun) -> dict[str, object]:
     """Scores of the first and of the last evaluation."""
-    history = case.history
+    history = run.history
     values: dict[str, object] = {}
     for when, choose in (("before", min), ("after", max)):
         if not history.evaluated:
             continue
         record = history.evaluated[choose(history.evaluated)]
         # A lost evaluation is repeated, with other scores; the summary may have those of the first one.
-        lines = [line for line in case.evidence.metrics if line.version == record.version]
+        lines = [line for line in run.evidence.metrics if line.version == record.version]
         for name, field, right in (
             ("reward", "heldout_sampled", record.sampled),
             ("greedy", "heldout_greedy", record.greedy),
@@ -123,14 +123,14 @@ def _evaluated(case: Case) -> dict[str, object]:
     return values
 
 
-def _staleness(case: Case) -> dict[str, object]:
+def _staleness(run: AuditedRun) -> dict[str, object]:
     """The largest staleness, and the mean over all steps whose lines `rljob run` has read."""
-    statistics, lines = step_statistics(case), case.evidence.metrics_file or case.evidence.metrics
+    statistics, lines = step_statistics(run), run.evidence.metrics_file or run.evidence.metrics
     versions = {line.version for line in lines if line.reward_mean is not None and line.stats is not None}
     known = [statistics[version] for version in versions if version in statistics]
     if not known or len(known) < len(versions):
         return {}
-    if not case.evidence.metrics_file and len(known) < case.history.version:
+    if not run.evidence.metrics_file and len(known) < run.history.version:
         return {}
     means = [statistic["staleness_mean"] for statistic in known if "staleness_mean" in statistic]
     mean = {"staleness_mean": fmean(means)} if len(means) == len(known) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rljob_cli.audit.case import Case, Refuted
+from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import ManifestFile, Violation, damage
 from rljob_core.records import EpochClaimed
 from rljob_core.trajectory import VersionSpan, group_of
@@ -12,17 +12,17 @@ from rljob_core.trajectory import VersionSpan, group_of
 # ------------------------------------------------------------------------------------- complete sources
 
 
-def sources(case: Case) -> Refuted:
+def sources(run: AuditedRun) -> CheckOutcome:
     """Check that all sources decode, and that the ledger lacks neither a message nor a commit that others prove."""
-    evidence = case.evidence
+    evidence = run.evidence
     found = [damage((), text) for text in evidence.unreadable]
-    records = case.history.records
+    records = run.history.records
     found += [damage((str(n),), "is gone from the ledger") for n in records.missing]
     if evidence.job:
         found += _foreign_claims(records.claims, evidence.job)
     if not evidence.ledger and (evidence.manifests or evidence.fed):
         found.append(damage((), "the ledger is empty, but the trainer has trained"))
-    found += case.history.incomplete
+    found += run.history.incomplete
     examined = len(evidence.ledger) + len(evidence.manifests) + len(evidence.fed) + len(evidence.payloads)
     return examined + len(evidence.rewards), found
 
@@ -38,13 +38,13 @@ def _foreign_claims(claims: Sequence[tuple[int, EpochClaimed]], job: str) -> Ite
 # ------------------------------------------------------------------------------------- lost
 
 
-def one_ending(case: Case) -> Refuted:
+def one_ending(run: AuditedRun) -> CheckOutcome:
     """Check that every group ended at most once, and that each trained group was trained as a whole."""
     found = []
-    history = case.history
+    history = run.history
     planned = {i for group in history.groups.values() for i in group.members}
     trained: dict[str, set[str]] = {}
-    for consumed in case.consumed:
+    for consumed in run.consumed:
         trained.setdefault(group_of(consumed.trajectory), set()).add(consumed.trajectory)
     for name, group in history.groups.items():
         if group.consumed and group.aborted:
@@ -61,29 +61,29 @@ def one_ending(case: Case) -> Refuted:
             found.append(Violation((name,), "is still open, though the job has succeeded"))
     found += [
         Violation((c.trajectory,), f"was trained in step {c.step}, but never planned")
-        for c in case.consumed
+        for c in run.consumed
         if c.trajectory not in planned
     ]
     return len(planned), found
 
 
-def causes(case: Case) -> Refuted:
+def causes(run: AuditedRun) -> CheckOutcome:
     """Report what the history found given up, or ended, for no cause that the ledger shows."""
-    return len(case.history.groups), case.history.causes.groundless
+    return len(run.history.groups), run.history.causes.groundless
 
 
-def prompts(case: Case) -> Refuted:
+def prompts(run: AuditedRun) -> CheckOutcome:
     """Check that prompts were planned in the data's order, and that what is left names the prompts of its groups."""
-    found = list(case.history.disordered)
-    groups = case.history.groups
-    stated = [(item.trajectory, item.prompt, "the payload that was trained") for _, item in case.fed_items]
-    stated += [(p.trajectory, p.prompt, "its payload") for p in case.evidence.payloads]
+    found = list(run.history.disordered)
+    groups = run.history.groups
+    stated = [(item.trajectory, item.prompt, "the payload that was trained") for _, item in run.fed_items]
+    stated += [(p.trajectory, p.prompt, "its payload") for p in run.evidence.payloads]
     for trajectory, prompt, source in stated:
         group = groups.get(group_of(trajectory))
         if prompt is not None and group is not None and prompt != group.record.prompt:
             text = f"is of prompt {group.record.prompt}, but {source} answers prompt {prompt}"
             found.append(Violation((trajectory,), text))
-    for _, item in case.fed_items:
+    for _, item in run.fed_items:
         planned = groups.get(group_of(item.trajectory))
         if item.prompt is None and planned is not None and planned.has_spec:
             found.append(damage((item.trajectory,), "its prompt is gone from the trainer's own log"))
@@ -93,34 +93,34 @@ def prompts(case: Case) -> Refuted:
 # ------------------------------------------------------------------------------------- trained twice
 
 
-def once_by_ledger(case: Case) -> Refuted:
+def once_by_ledger(run: AuditedRun) -> CheckOutcome:
     """Check that no trajectory is in two commits of the ledger, revoked commits included."""
-    revoked = [(c.step, c.trajectory) for commit in case.history.revoked for c in commit.consumed]
-    return _once(((c.step, c.trajectory) for c in case.consumed), revoked)
+    revoked = [(c.step, c.trajectory) for commit in run.history.revoked for c in commit.consumed]
+    return _once(((c.step, c.trajectory) for c in run.consumed), revoked)
 
 
-def once_by_trainer(case: Case) -> Refuted:
+def once_by_trainer(run: AuditedRun) -> CheckOutcome:
     """Check that the trainer fed no trajectory to two steps, and fed none to the same step again without a restart.
 
     Only the log of attempts and epochs whose commits count is checked. The ledger must show each restart of a step.
     """
-    examined, found = _once(((step, item.trajectory) for step, item in case.fed_items), case.revoked)
-    trained = {c.trajectory: c.step for c in case.consumed}
+    examined, found = _once(((step, item.trajectory) for step, item in run.fed_items), run.revoked)
+    trained = {c.trajectory: c.step for c in run.consumed}
     found += [
         Violation(
             (item.trajectory,),
             f"was trained in step {trained[item.trajectory]}, and fed to the step that is open",
         )
-        for item in case.open_step
+        for item in run.open_step
         if item.trajectory in trained
     ]
-    fences = {c.record.version: (c.record.attempt, c.record.epoch) for c in case.history.commits}
-    restored = {c.record.version for c in case.history.commits if c.restored}
-    for version, starts in case.starts.items():
+    fences = {c.record.version: (c.record.attempt, c.record.epoch) for c in run.history.commits}
+    restored = {c.record.version for c in run.history.commits if c.restored}
+    for version, starts in run.starts.items():
         if version in restored:  # the ledger may have lost how often the step was started
             continue
         # Only the coordinator starts a step: it starts an attempt at this version, or commits the step before.
-        attempt_starts = case.history.starts.get((*fences[version], version - 1), 0)
+        attempt_starts = run.history.starts.get((*fences[version], version - 1), 0)
         follows = fences.get(version - 1) == fences[version]
         for start in starts[max(attempt_starts + follows, 1) :]:
             ids = tuple(item.trajectory for item in start[0].items)
@@ -130,11 +130,11 @@ def once_by_trainer(case: Case) -> Refuted:
     return examined, found
 
 
-def once_by_manifests(case: Case) -> Refuted:
+def once_by_manifests(run: AuditedRun) -> CheckOutcome:
     """Check that no trajectory is in the commit records of two manifests, those of revoked versions included."""
-    revoked = {commit.record.manifest for commit in case.history.revoked}
-    left = [manifest for manifest in case.evidence.manifests if manifest.digest in revoked]
-    return _once(_embedded(case.chain), _embedded(left))
+    revoked = {commit.record.manifest for commit in run.history.revoked}
+    left = [manifest for manifest in run.evidence.manifests if manifest.digest in revoked]
+    return _once(_embedded(run.chain), _embedded(left))
 
 
 def _embedded(manifests: Iterable[ManifestFile]) -> Iterator[tuple[int, str]]:
@@ -143,7 +143,7 @@ def _embedded(manifests: Iterable[ManifestFile]) -> Iterator[tuple[int, str]]:
             yield from ((manifest.version - 1, trajectory) for trajectory in batch)
 
 
-def _once(trained: Iterable[tuple[int, str]], revoked: Iterable[tuple[int, str]]) -> Refuted:
+def _once(trained: Iterable[tuple[int, str]], revoked: Iterable[tuple[int, str]]) -> CheckOutcome:
     steps: dict[str, list[int]] = {}
     for step, trajectory in trained:
         steps.setdefault(trajectory, []).append(step)
@@ -166,39 +166,39 @@ def _once(trained: Iterable[tuple[int, str]], revoked: Iterable[tuple[int, str]]
 # ------------------------------------------------------------------------------------- too stale
 
 
-def bound_by_ledger(case: Case) -> Refuted:
+def bound_by_ledger(run: AuditedRun) -> CheckOutcome:
     """Check the staleness of all trained trajectories by the payload spans in the ledger.
 
     For a restored commit, the ledger may only have an earlier attempt than the trained one: that one is skipped.
     """
-    fed = {(step, item.trajectory): item.attempt for step, item in case.fed_items}
+    fed = {(step, item.trajectory): item.attempt for step, item in run.fed_items}
     seen = [
         (c.step, c.trajectory, c.generated.span)
-        for commit in case.history.commits
+        for commit in run.history.commits
         for c in commit.consumed
         if c.generated is not None
         and not (commit.restored and fed.get((c.step, c.trajectory)) != c.generated.attempt)
     ]
-    return _bound(case, seen)
+    return _bound(run, seen)
 
 
-def bound_by_trainer(case: Case) -> Refuted:
+def bound_by_trainer(run: AuditedRun) -> CheckOutcome:
     """Check the staleness of all trained trajectories by the payload spans that the trainer read from the headers."""
-    examined, found = _bound(case, [(step, item.trajectory, item.span) for step, item in case.fed_items])
-    step = case.history.version
-    bound = max(case.bounds, default=None)
+    examined, found = _bound(run, [(step, item.trajectory, item.span) for step, item in run.fed_items])
+    step = run.history.version
+    bound = max(run.bounds, default=None)
     found += [
         Violation((item.trajectory,), f"was fed to step {step}, which is open, {wrong}")
-        for item in case.open_step
+        for item in run.open_step
         if (wrong := _wrong_versions(item.span, step, bound))
     ]
-    return examined + len(case.open_step), found
+    return examined + len(run.open_step), found
 
 
-def _bound(case: Case, seen: list[tuple[int, str, VersionSpan]]) -> Refuted:
+def _bound(run: AuditedRun, seen: list[tuple[int, str, VersionSpan]]) -> CheckOutcome:
     found = []
     for step, trajectory, span in seen:
-        stamp = case.history.stamps.get(step)
+        stamp = run.history.stamps.get(step)
         if stamp is None:
             found.append(
                 Violation((trajectory,), f"was trained in step {step}, whose buffer was never opened")
@@ -217,26 +217,26 @@ def _wrong_versions(span: VersionSpan, step: int, bound: int | None) -> str:
     return ""
 
 
-def within_stamps(case: Case) -> Refuted:
+def within_stamps(run: AuditedRun) -> CheckOutcome:
     """Report the reservations and moves that the history found outside their buffer's bound."""
-    return len(case.history.groups) + case.history.moves, case.history.misplaced
+    return len(run.history.groups) + run.history.moves, run.history.misplaced
 
 
-def changes(case: Case) -> Refuted:
+def changes(run: AuditedRun) -> CheckOutcome:
     """Report the buffers and changes of the pipeline settings that the history found inconsistent."""
-    history = case.history
+    history = run.history
     return len(history.buffers) + len(history.pipelines.settings), history.pipelines.broken
 
 
-def full_steps(case: Case) -> Refuted:
+def full_steps(run: AuditedRun) -> CheckOutcome:
     """Check that each step trained as many groups as its buffer has entries, and only groups with an entry there.
 
     For a restored commit only the number is checked: the ledger may have lost how the groups got their entries.
     """
     found = []
-    for commit in case.history.commits:
+    for commit in run.history.commits:
         step = commit.record.version - 1
-        buffer = case.history.buffers.get(step)
+        buffer = run.history.buffers.get(step)
         groups = dict.fromkeys(group_of(c.trajectory) for c in commit.consumed)
         if buffer is not None and len(groups) != buffer.capacity:
             text = f"step {step} trained {len(groups)} groups, but its buffer has {buffer.capacity} entries"
@@ -245,4 +245,4 @@ def full_steps(case: Case) -> Refuted:
             if consumed.planned_step is not None and consumed.planned_step != step:
                 text = f"was trained in step {step}, but its entry is in step {consumed.planned_step}"
                 found.append(Violation((consumed.trajectory,), text))
-    return len(case.history.commits), found
+    return len(run.history.commits), found

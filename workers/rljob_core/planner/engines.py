@@ -10,7 +10,15 @@ from __future__ import annotations
 from rljob_core.actions import RetireEngine, SignalSeen
 from rljob_core.job_state import ENGINE_LOST
 from rljob_core.messages import EngineDied, EngineGone, EngineSignal, GenerationEnded
-from rljob_core.planner import conviction, dispatch, endings, migration, prime_suspect, suspects, training
+from rljob_core.planner import (
+    attributed_deaths,
+    dispatch,
+    endings,
+    migration,
+    prime_suspect,
+    suspects,
+    training,
+)
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.evaluation import prompt_of
@@ -177,7 +185,7 @@ def lose_engine(context: PlannerContext, engine: str, cause: str, *, beginning: 
     tried = [s for s in siblings if alone and suspects.is_tried(context, s)]
     for sibling in siblings:
         if sibling in tried:
-            earlier = conviction.earlier_failures(context, sibling)
+            earlier = attributed_deaths.earlier_failures(context, sibling)
             convicted = endings.fail_sibling(
                 context, sibling, ENGINE_LOST, detail=cause, died=True, earlier=earlier
             )

@@ -18,7 +18,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `placement` | which engine takes the siblings of a group |
 | `suspects` | which trajectories may be what kills engines, and how they are tried apart |
 | `prime_suspect` | which group is tried before it is suspected, as two deaths point at it |
-| `conviction` | how many deaths of engines are a group's own |
+| `attributed_deaths` | how many deaths of engines are a group's own |
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
 | `pipeline_change` | a changed `spec.pipeline`, and from which buffer on it is in force |

@@ -7,8 +7,8 @@ that is empty; the other groups that were in both deaths are so spared a third. 
 one's successor does not come soon, it is generated beside other work again.
 
 If it is generated, it is acquitted. If the engine dies, it waits while anything is generated that can explain its
-earlier deaths (`conviction`): to try it again would cost one engine more, and waiting costs none. Once nothing is left
-that can, and it has been through `maxAttempts` deaths, it is given up.
+earlier deaths (`attributed_deaths`): to try it again would cost one engine more, and waiting costs none. Once nothing
+is left that can, and it has been through `maxAttempts` deaths, it is given up.
 
 All of this holds only as long as there are no other suspects. With these, it is a group like any other. Nothing of it
 is in the ledger; a new coordinator has no prime suspect.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rljob_core.job_state import ENGINE_LOST, SUSPECT_DEATHS, Sibling
-from rljob_core.planner import conviction, endings
+from rljob_core.planner import attributed_deaths, endings
 from rljob_core.planner.cohorts import PrimeSuspect
 from rljob_core.planner.context import PlannerContext
 from rljob_core.trajectory import State, group_of
@@ -79,10 +79,10 @@ def on_failed_alone(context: PlannerContext, tried: Sequence[Sibling], cause: st
     """
     sibling, prime = max(tried, key=lambda s: s.deaths), context.cohorts.prime
     group = group_of(sibling.id)
-    if prime is None or prime.group != group or not conviction.may_count_deaths(context, group):
+    if prime is None or prime.group != group or not attributed_deaths.may_count_deaths(context, group):
         return
     if sibling.deaths >= context.spec.pipeline.max_attempts:
-        rivals = frozenset(conviction.beside(context, group))
+        rivals = frozenset(attributed_deaths.beside(context, group))
         context.cohorts.prime = PrimeSuspect(group, sibling.id, cause, rivals)
 
 
@@ -103,7 +103,7 @@ def convict(context: PlannerContext) -> None:
         return
     if any(s.state is State.GENERATING for s in members(context)):  # it is tried again, and may be acquitted
         return
-    if conviction.own_deaths(context, sibling, prime.rivals) >= context.spec.pipeline.max_attempts:
+    if attributed_deaths.own_deaths(context, sibling, prime.rivals) >= context.spec.pipeline.max_attempts:
         context.cohorts.prime, context.cohorts.just_begun = None, frozenset()
         endings.exhaust_prompt(context, sibling, ENGINE_LOST, detail=prime.cause)
         if context.evaluation is not None:

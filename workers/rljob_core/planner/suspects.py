@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_core.job_state import Sibling
-from rljob_core.planner import conviction, prime_suspect
+from rljob_core.planner import attributed_deaths, prime_suspect
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.spec import Inflight
@@ -133,7 +133,7 @@ def _form_cohorts(context: PlannerContext, suspected: Mapping[str, str]) -> None
     known = {t for cohort in context.cohorts.waiting for t in cohort}
     alike: dict[tuple[int, str], list[str]] = {}
     for trajectory in sorted(suspected.keys() - known):
-        deaths = conviction.deaths_of(context, trajectory)
+        deaths = attributed_deaths.deaths_of(context, trajectory)
         alike.setdefault((deaths, suspected[trajectory]), []).append(trajectory)
     for (_, engine), members in sorted(alike.items()):  # those of the most deaths come to be the first
         context.cohorts.insert(*([members] if engine else _halves(members)))

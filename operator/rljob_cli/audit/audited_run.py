@@ -11,12 +11,12 @@ from rljob_cli.audit.history import History
 from rljob_cli.audit.ledger_items import Committed, Consumed
 from rljob_core.records import FedMicroBatch, FedTrajectory
 
-Refuted = tuple[int, list[Violation]]
+CheckOutcome = tuple[int, list[Violation]]
 """The result of a check: how many items it examined, and the violations that it found."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AuditedRun:
     """The evidence, and what the checks derive from it.
 
     Attributes:
@@ -39,7 +39,7 @@ class Case:
     chain: list[ManifestFile]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Case:
+    def of(cls, evidence: Evidence) -> AuditedRun:
         """Derive everything that the checks need from the evidence."""
         history = History.read(evidence.ledger)
         lost_commits.complete(history, evidence)
