@@ -25,7 +25,7 @@ NATS = f"nats.{SYSTEM}:4222"
 API_SERVER = "kubernetes.default.svc:443"
 
 
-@pytest.mark.drawn("whole jobs as pods", 2)
+@pytest.mark.drawn("whole jobs as pods", 1)
 def test_the_demo_runs_as_pods_on_two_nodes(
     jobs: tuple[Kubectl, Path], installed: AnyCluster, namespace: str
 ) -> None:

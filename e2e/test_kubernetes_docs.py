@@ -72,7 +72,7 @@ class Terminal:
         return done.stdout
 
 
-@pytest.mark.drawn("whole jobs as pods", 2)
+@pytest.mark.drawn("whole jobs as pods", 1)
 def test_the_page_shows_what_happens(jobs: tuple[Kubectl, Path], tmp_path: Path) -> None:
     kubectl, folder = jobs
     terminal, job = Terminal(kubectl, tmp_path), Job(kubectl, "chain-sum")

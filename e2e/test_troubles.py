@@ -69,7 +69,7 @@ def heals(job: Job, since: float) -> None:
     log.info("healed after %.1f s", time.monotonic() - since)
 
 
-@pytest.mark.drawn("troubles", 3)
+@pytest.mark.drawn("troubles", 2)
 def test_a_missing_secret(place: tuple[Job, Path]) -> None:
     job, _ = place
     key = {"name": "score-key", "key": "token"}
@@ -81,7 +81,7 @@ def test_a_missing_secret(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 3)
+@pytest.mark.drawn("troubles", 2)
 def test_an_image_that_nobody_has(place: tuple[Job, Path]) -> None:
     job, _ = place
     since = time.monotonic()
@@ -92,7 +92,7 @@ def test_an_image_that_nobody_has(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 3)
+@pytest.mark.drawn("troubles", 2)
 def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path]) -> None:
     job, _ = place
     since = time.monotonic()
@@ -107,7 +107,7 @@ def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path])
         installed.kubectl("label", "nodes", "--all", f"{LABEL}-")
 
 
-@pytest.mark.drawn("troubles", 3)
+@pytest.mark.drawn("troubles", 2)
 def test_a_missing_model(place: tuple[Job, Path]) -> None:
     job, folder = place
     job.advances()
@@ -122,7 +122,7 @@ def test_a_missing_model(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 3)
+@pytest.mark.drawn("troubles", 2)
 def test_a_storage_that_takes_no_more(place: tuple[Job, Path]) -> None:
     job, folder = place
     job.advances()
@@ -138,7 +138,7 @@ def test_a_storage_that_takes_no_more(place: tuple[Job, Path]) -> None:
     job.advances()
 
 
-@pytest.mark.drawn("troubles", 3)
+@pytest.mark.drawn("troubles", 2)
 def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Path]) -> None:
     job, _ = place
     system = installed.kubectl.within(SYSTEM)

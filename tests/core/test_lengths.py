@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rljob_core.lengths import (
@@ -165,6 +165,7 @@ def test_running_siblings_raise_an_estimate_and_what_has_no_token_says_nothing()
     running=st.lists(st.floats(0, 1e6), max_size=8),
     within=st.floats(0, 3),
 )
+@example(tokens=1.0, spread=1.3e-152, finished=[], running=[1.0, 2.0], within=0.0)
 def test_an_updated_estimate_is_usable(
     tokens: float, spread: float, finished: list[float], running: list[float], within: float
 ) -> None:

@@ -86,7 +86,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run_here(folder, jobs(model, folder, "Torch", None))
 
 
-@pytest.fixture(scope="module", params=draw("gangs", ["Torch", *BACKENDS], 3))
+@pytest.fixture(scope="module", params=draw("gangs", ["Torch", *BACKENDS], 2))
 def gang(
     request: pytest.FixtureRequest,
     gangs: Gangs,

@@ -202,7 +202,7 @@ async def test_a_folder_without_all_weights_is_not_taken_for_a_version(
     same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
 
 
-@pytest.mark.drawn("starts of vLLM", 3)
+@pytest.mark.drawn("starts of vLLM", 2)
 async def test_adapters_that_a_trainer_published_are_merged(
     engine: Engine, vllm_model: Path, tmp_path: Path
 ) -> None:
@@ -218,7 +218,7 @@ async def test_adapters_that_a_trainer_published_are_merged(
             await server.close()
 
 
-@pytest.mark.drawn("starts of vLLM", 3)
+@pytest.mark.drawn("starts of vLLM", 2)
 async def test_a_server_without_our_extension_takes_weights_all_the_same(
     torch_engine: Engine, vllm_model: Path, tmp_path: Path
 ) -> None:
@@ -366,7 +366,7 @@ FROZEN = """
 """
 
 
-@pytest.mark.drawn("starts of vLLM", 3)
+@pytest.mark.drawn("starts of vLLM", 2)
 async def test_a_start_that_hangs_ends_and_so_does_the_process(vllm_model: Path, tmp_path: Path) -> None:
     script = tmp_path / "frozen.py"
     script.write_text(textwrap.dedent(FROZEN))
@@ -405,7 +405,7 @@ async def said(process: subprocess.Popen[bytes], *words: bytes) -> bytes:
     raise AssertionError(f"it ended without saying {words}")
 
 
-@pytest.mark.drawn("starts of vLLM", 3)
+@pytest.mark.drawn("starts of vLLM", 2)
 async def test_an_engine_whose_processes_were_killed_says_so(vllm_model: Path) -> None:
     before = {process.pid for process in family(os.getpid())}
     engine = create_engine(
@@ -429,7 +429,7 @@ async def test_an_engine_whose_processes_were_killed_says_so(vllm_model: Path) -
         await engine.close()
 
 
-@pytest.mark.drawn("starts of vLLM", 3)
+@pytest.mark.drawn("starts of vLLM", 2)
 async def test_layers_split_over_two_workers_give_the_same(engine: Engine, vllm_model: Path) -> None:
     options = {"slots": 2, "threads": 1, "kvCacheGiB": 0.25, "tensorParallelSize": 2}
     split = create_engine("vLLM", model_path=vllm_model, options=options)

@@ -22,7 +22,7 @@ STEPS = 3
 
 def test_the_power_is_cut_in_a_step(disk_of: Callable[[str], Disk], start: Callable[..., FaultyRun]) -> None:
     disk = disk_of("power cut")
-    cuts = draw("power cuts", BOUNDARIES, 3)
+    cuts = draw("power cuts", BOUNDARIES, 2)
     run = start("power cut", steps=STEPS * (len(cuts) + 1) + 6, **emulated())
     for number, boundary in enumerate(cuts, start=1):
         run.watch(STEPS * number)

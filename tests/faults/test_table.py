@@ -9,7 +9,7 @@ from pathlib import Path
 from boundaries import BOUNDARIES, ROLES, planned
 from kill_locations import PAIR, RANDOM, Landed
 
-LEAST_KILLS = 30
+LEAST_KILLS = 20
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
 

@@ -78,7 +78,7 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
     begun.stop()
 
 
-@pytest.mark.drawn("continued runs", 2)
+@pytest.mark.drawn("continued runs", 1)
 def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: Runs):
     code = runs.folder / "mine.py"
     code.write_text(MISTAKEN)
@@ -102,7 +102,7 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     assert verdict.returncode == 0, verdict.stdout
 
 
-@pytest.mark.drawn("continued runs", 2)
+@pytest.mark.drawn("continued runs", 1)
 def test_a_job_that_failed_of_its_data_continues_once_rows_are_mended_in_their_places(runs: Runs):
     file = runs.folder / "rows.jsonl"
     rows: list[dict[str, str | None]] = [{"question": f"{i}+1=", "answer": str(i + 1)} for i in range(60)]
@@ -146,7 +146,7 @@ def test_a_job_that_failed_of_its_data_continues_once_rows_are_mended_in_their_p
     assert verdict.returncode == 0, verdict.stdout
 
 
-@pytest.mark.drawn("continued runs", 2)
+@pytest.mark.drawn("continued runs", 1)
 def test_a_run_whose_checkpoints_were_deleted_says_that_it_continues_without_them(runs: Runs):
     run = runs.start(steps=400)
     run.until("step 5", lambda: run.steps() >= 5)
@@ -165,7 +165,7 @@ def test_a_run_whose_checkpoints_were_deleted_says_that_it_continues_without_the
     assert verdict.returncode == 0, verdict.stdout
 
 
-@pytest.mark.drawn("continued runs", 2)
+@pytest.mark.drawn("continued runs", 1)
 def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs):
     run = runs.start(steps=400)
     run.until("step 5", lambda: run.steps() >= 5)

@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.drawn("modes of jobs", 3)
+@pytest.mark.drawn("modes of jobs", 2)
 @pytest.mark.parametrize(
     "pipeline",
     [

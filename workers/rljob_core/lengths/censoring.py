@@ -25,20 +25,22 @@ def posterior(
     Williams, Gaussian Processes for Machine Learning, 2006, section 3.9).
 
     Args:
-        mean, variance: of the quantity before; a variance of 0 says that it is known.
+        mean, variance: of the quantity before; with a variance of about 0 it is known.
         exact: measurements.
         beyond: lower bounds of further ones. The highest is taken in first, as it says most.
         noise: variance of a measurement around the quantity.
     """
-    if variance <= 0:
+    if variance < _NO_DEVIATION**2:
         return mean, 0.0
     if exact:
-        if noise <= 0:
+        if noise < _NO_DEVIATION**2:
             return fsum(exact) / len(exact), 0.0
         precision = 1 / variance + len(exact) / noise
         mean = (mean / variance + fsum(exact) / noise) / precision
         variance = 1 / precision
     for bound in sorted(beyond, reverse=True):
+        if variance < _NO_DEVIATION**2:
+            break
         scale = sqrt(variance + noise)
         excess, shrinkage = mills((bound - mean) / scale)
         mean += variance / scale * excess
