@@ -57,10 +57,7 @@ def planned() -> dict[str, tuple[str, ...]]:
     if draw.run_all():
         return {boundary.name: ROLES for boundary in BOUNDARIES}
     order = draw.chance("roles at boundaries").sample(ROLES, len(ROLES))
-    return {
-        boundary.name: (order[number % len(ROLES)],)
-        for number, boundary in enumerate(BOUNDARIES)
-    }
+    return {boundary.name: (order[number % len(ROLES)],) for number, boundary in enumerate(BOUNDARIES)}
 
 
 def _stored(said: Sighting, seen: Seen) -> Key | None:
