@@ -8,6 +8,7 @@ from typing import Any
 from evidence_builder import EvidenceBuilder, job, refuted
 
 from rljob_cli.audit import audit
+from rljob_cli.audit.audited_run import AuditedRun
 from rljob_cli.audit.evidence import Evidence, Verdict
 from rljob_core.messages import StepMetrics
 from rljob_core.records import Evaluated, GroupAborted
@@ -74,6 +75,20 @@ def test_a_coordinator_publishes_no_second_evaluation_of_a_version() -> None:
     assert lost.proposal is not None
     evidence_builder.manifests.append(replace(lost, proposal=replace(lost.proposal, epoch=2_000_007)))
     assert verdict(evidence_builder.evidence()) is Verdict.HOLDS
+
+
+def test_a_coordinator_whose_claim_is_lost_is_known_by_its_number() -> None:
+    """Nothing else may be left of it: it was replaced before it trained anything, and the next one counts the same."""
+    (claimed,) = {c.number for _, c in AuditedRun.of(with_lines().evidence()).history.records.claims}
+    for number, epoch, expected in (
+        (claimed + 7, 0, Verdict.HOLDS),
+        (claimed, 0, Verdict.VIOLATED),
+        (0, 0, Verdict.VIOLATED),
+        (claimed + 7, 1, Verdict.VIOLATED),
+        (3_000_007, 3, Verdict.VIOLATED),
+    ):
+        line = replace(evaluation(2, 0.9), epoch=epoch, writer=number)
+        assert verdict(with_lines(line).evidence()) is expected, (number, epoch)
 
 
 def test_a_version_is_not_evaluated_before_its_time() -> None:

@@ -3,6 +3,7 @@
 A line may be missing: it is published after its record, and a power cut may take it. It may not be invented. Lines of
 records that the ledger has lost are honest: those of versions that were begun again, and of evaluations by coordinators
 that were replaced, of versions that existed then. A coordinator whose record is lost writes no other: it is replaced.
+If its claim is lost, too, its successor counts as many coordinators, but its writer epoch has another number.
 """
 
 from __future__ import annotations
@@ -163,7 +164,10 @@ class _Judge:
 
     def _may_be_lost(self, line: StepMetrics, writer: int) -> bool:
         """Whether a coordinator before this one may have published the line, and the ledger lost its record."""
-        if len(self.run.history.records.claims) <= 1:
+        numbers = {claim.number for _, claim in self.run.history.records.claims}
+        if line.writer and line.writer not in numbers and line.writer // EPOCH_STRIDE == line.epoch:
+            return line.epoch <= writer  # its claim is lost, too
+        if len(numbers) <= 1:
             return False
         return line.epoch < writer or (line.epoch == writer and writer in self.lost)
 

@@ -45,6 +45,7 @@ class StepMetrics:
         queues: open trajectories by state.
         slots, assigned: trajectories that `engines` can generate at once, and how many of these are taken.
         epoch: how many coordinators the job has had.
+        writer: the number of this one's writer epoch, which differs from that of any other; 0 from earlier releases.
         pipeline: the `spec.pipeline` of the buffers that open now.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         room_refused: why the trajectory stream is smaller than everything that may be under way; empty if it is not.
@@ -84,6 +85,7 @@ class StepMetrics:
     gone_back: bool = False
     last_version: Annotated[int, OMITTED_IF_EMPTY] = 0
     optimizer_reset: Annotated[str, OMITTED_IF_EMPTY] = ""
+    writer: Annotated[int, OMITTED_IF_EMPTY] = 0
 
 
 STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

@@ -75,6 +75,7 @@ class RunningMetrics:
             attempts_failed=dict(state.attempts_failed),
             trainer_attempt=state.trainer.attempt if state.trainer else 0,
             epoch=state.writer.count,
+            writer=state.writer.number,
             finished=state.finished.outcome if state.finished else "",
             message=state.finished.message if state.finished else "",
         )
