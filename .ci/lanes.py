@@ -43,6 +43,9 @@ STOP_SECONDS = 60.0
 _CLOSING = re.compile(
     r"^=* ?((?:\d+ \w+, )*\d+ (?:passed|failed|errors?|skipped|deselected)\b.*? in .*?) ?=*$"
 )
+_NICELY = """{ echo "$0" > /proc/self/autogroup; } 2> /dev/null; exec nice -n "$0" bash -c "$1" """
+"""Runs a command with a niceness, of its session too: where Linux groups processes by session (sched_autogroup), that
+of a process counts only inside its session."""
 FAILED_LINES = 20
 """Of a suite that are repeated at the end."""
 _FAILED = re.compile(r"(FAILED|ERROR) \S")  # of pytest's summary
@@ -181,7 +184,7 @@ class Lanes:
         suite.began = time.monotonic()
         with suite.log.open("wb") as log:
             process = subprocess.Popen(
-                ["nice", "-n", str(suite.nice), "bash", "-c", suite.command],
+                ["bash", "-c", _NICELY, str(suite.nice), suite.command],
                 env={**os.environ, **suite.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -190,7 +193,6 @@ class Lanes:
                 start_new_session=True,
             )
             suite.pid = process.pid
-            _be_nice(process.pid, suite.nice)
             if self._stopping.is_set():  # the signal came between the check and the start
                 self._signal(suite, signal.SIGINT)
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -284,14 +286,6 @@ class Lanes:
     def _clock(self) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         return f"[{minutes:3}:{seconds:02}]"
-
-
-def _be_nice(pid: int, nice: int) -> None:
-    """Apply a niceness to the session of a process: where Linux groups processes by session (sched_autogroup), the
-    niceness of a process counts only inside its session.
-    """
-    with suppress(OSError):  # a kernel without it; or the process has ended
-        Path(f"/proc/{pid}/autogroup").write_text(str(nice), encoding="ascii")
 
 
 def closing_line(text: str) -> str:

@@ -30,7 +30,7 @@ command = "echo $WORD from second; echo 'FAILED tests/t.py::test_t - 1 != 2'; ex
 after = ["third"]
 environment = { WORD = "hello" }
 [suite.third]
-command = "nice; sleep 0.5; cat /proc/self/autogroup"
+command = "nice; sleep 0.2; cat /proc/self/autogroup"
 [suite.fourth]
 command = "touch fourth"
 after = ["second"]

@@ -57,7 +57,7 @@ def test_any_way_through_a_job_with_poison(first: int) -> None:
 
 @pytest.mark.computes
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "zombies",
     [True, pytest.param(False, marks=pytest.mark.nightly)],  # the former visits the latter's states and more
@@ -75,7 +75,7 @@ def test_trajectories_continue_when_their_engines_die_or_drain() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(1500)
 def test_every_interleaving_of_a_death_and_what_was_published_before() -> None:
     found = explore(small_job(steps=1), engines=2, deaths=1, progress=2)
     assert found.ends["Succeeded"] > 0

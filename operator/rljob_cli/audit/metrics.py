@@ -39,7 +39,9 @@ def evaluations(run: AuditedRun) -> CheckOutcome:
     found = list(run.history.misjudged)
     commits = {commit.record.version: commit for commit in run.history.commits}
     committed = frozenset(commit.record.manifest for commit in commits.values())
-    judge = _Judge(run, step_statistics(run), commits, committed, _lost_coordinators(run))
+    claimed = frozenset(claim.number for _, claim in run.history.records.claims)
+    lost = _lost_coordinators(run, claimed)
+    judge = _Judge(run, step_statistics(run), commits, committed, claimed, lost)
     stated = {"the metrics stream": run.evidence.metrics, "metrics.jsonl": run.evidence.metrics_file}
     for source, lines in stated.items():
         for line in lines:
@@ -67,12 +69,11 @@ def step_statistics(run: AuditedRun) -> dict[int, dict[str, float]]:
     return found
 
 
-def _lost_coordinators(run: AuditedRun) -> frozenset[int]:
+def _lost_coordinators(run: AuditedRun, claimed: frozenset[int]) -> frozenset[int]:
     """Numbers of the coordinators that trainers worked under, and whose claims the ledger has lost."""
-    known = {claim.number for _, claim in run.history.records.claims}
     seen = {line.epoch for line in run.evidence.fed}
     seen |= {m.proposal.epoch for m in run.evidence.manifests if m.proposal is not None}
-    return frozenset(number // EPOCH_STRIDE for number in seen - known)
+    return frozenset(number // EPOCH_STRIDE for number in seen - claimed)
 
 
 def _is_of_this_format(commit: Committed) -> bool:
@@ -88,6 +89,7 @@ class _Judge:
         statistics: by version, what its step's line must say.
         commits: the versions.
         committed: digests of their manifests.
+        claimed: numbers of the writer epochs that the ledger knows.
         lost: how many coordinators the job had had, at each one whose claim is lost.
     """
 
@@ -95,6 +97,7 @@ class _Judge:
     statistics: dict[int, dict[str, float]]
     commits: dict[int, Committed]
     committed: frozenset[str]
+    claimed: frozenset[int]
     lost: frozenset[int]
 
     def contradictions(self, line: StepMetrics, source: str) -> Iterator[Violation]:
@@ -164,10 +167,9 @@ class _Judge:
 
     def _may_be_lost(self, line: StepMetrics, writer: int) -> bool:
         """Whether a coordinator before this one may have published the line, and the ledger lost its record."""
-        numbers = {claim.number for _, claim in self.run.history.records.claims}
-        if line.writer and line.writer not in numbers and line.writer // EPOCH_STRIDE == line.epoch:
+        if line.writer and line.writer not in self.claimed and line.writer // EPOCH_STRIDE == line.epoch:
             return line.epoch <= writer  # its claim is lost, too
-        if len(numbers) <= 1:
+        if len(self.run.history.records.claims) <= 1:
             return False
         return line.epoch < writer or (line.epoch == writer and writer in self.lost)
 

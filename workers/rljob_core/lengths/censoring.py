@@ -12,6 +12,7 @@ from math import erfc, exp, fsum, pi, sqrt
 _TAIL = 20.0
 """Bound from which on Mills' ratio is computed by its series."""
 _NO_DEVIATION = 1e-9
+_NO_VARIANCE = _NO_DEVIATION**2
 
 
 def posterior(
@@ -30,16 +31,16 @@ def posterior(
         beyond: lower bounds of further ones. The highest is taken in first, as it says most.
         noise: variance of a measurement around the quantity.
     """
-    if variance < _NO_DEVIATION**2:
+    if variance < _NO_VARIANCE:
         return mean, 0.0
     if exact:
-        if noise < _NO_DEVIATION**2:
+        if noise < _NO_VARIANCE:
             return fsum(exact) / len(exact), 0.0
         precision = 1 / variance + len(exact) / noise
         mean = (mean / variance + fsum(exact) / noise) / precision
         variance = 1 / precision
     for bound in sorted(beyond, reverse=True):
-        if variance < _NO_DEVIATION**2:
+        if variance < _NO_VARIANCE:
             break
         scale = sqrt(variance + noise)
         excess, shrinkage = mills((bound - mean) / scale)
