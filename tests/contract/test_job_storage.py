@@ -68,10 +68,10 @@ async def flood(
     return stored
 
 
-async def crowded(streams: JobStreams) -> bool:
+async def outgrown(streams: JobStreams) -> bool:
     """Whether the server says within a time that some job's streams need room: it counts with a delay."""
     async with asyncio.timeout(SECONDS):
-        while not await streams.crowded():  # noqa: ASYNC110  nothing tells
+        while not await streams.outgrown():  # noqa: ASYNC110  nothing tells
             await asyncio.sleep(0.1)
     return True
 
@@ -83,13 +83,13 @@ async def test_a_job_that_is_full_takes_nothing_of_another_and_gets_more_room(
     async with operator(server.url, tmp_path) as streams:
         for job in (thief, other):
             assert await streams.prepare(job, TRAJECTORIES)
-        assert not await streams.crowded()
+        assert not await streams.outgrown()
         async with opened(server, thief.metadata.uid or "", Holder.TRAINER) as trainer:
             stored = await flood(trainer, AT_FIRST * 2)
             assert AT_FIRST * 0.95 < stored <= AT_FIRST
             async with opened(server, other.metadata.uid or "", Holder.COORDINATOR) as coordinator:
                 assert await coordinator.publish(Channel.LEDGER, "records", os.urandom(900_000)) == 1
-            assert await crowded(streams)
+            assert await outgrown(streams)
             assert await streams.prepare(thief, TRAJECTORIES)
             # All that the server has not promised to the other job.
             assert AT_FIRST * 0.4 < await flood(trainer, AT_FIRST * 2) < AT_FIRST * 0.51
@@ -136,7 +136,7 @@ async def test_the_operator_says_how_much_any_job_may_have(server: EmbeddedServe
         assert await streams.prepare(job, TRAJECTORIES)
         async with opened(server, job.metadata.uid or "", Holder.TRAINER) as trainer:
             assert await flood(trainer, AT_FIRST * 2) <= AT_FIRST
-        assert await crowded(streams)
+        assert await outgrown(streams)
         assert await streams.prepare(job, TRAJECTORIES)
         trouble = streams.trouble(job)
         assert trouble is not None

@@ -170,10 +170,10 @@ class Controller:
             await asyncio.sleep(1.0)
 
     async def _give_room(self) -> None:
-        """Let the streams of jobs grow before they are full."""
+        """Let the streams of jobs grow before they are full, and have more replicas once there are more servers."""
         while True:
             await asyncio.sleep(_STORAGE_SECONDS)
-            for key in await self._streams.crowded():
+            for key in await self._streams.outgrown():
                 self._prepared.pop(key, None)
                 self._queue.mark(key)
 

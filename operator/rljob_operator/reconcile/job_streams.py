@@ -27,7 +27,6 @@ from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.stream_storage import (
     in_gb,
     in_words,
-    is_crowded,
     needs_at_first,
     storage,
 )
@@ -42,6 +41,7 @@ from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.permissions import REPORT
 from rljob_operator.reconcile.engine_loads import EngineLoads
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
+from rljob_operator.reconcile.prepared_jobs import PreparedJobs
 from rljob_operator.reconcile.server_storage import server_storage
 from rljob_operator.reconcile.shared_streams import SETTLE_SECONDS, SharedStreams
 from rljob_operator.reconcile.stream_requests import (
@@ -88,8 +88,7 @@ class JobStreams:
         """By UID, why a job has not all of its streams."""
         self._short: dict[str, str] = {}
         """By UID, why a job's streams have less room than they should."""
-        self._accounts: dict[str, tuple[str, str]] = {}
-        """Namespace and name of the jobs that have their streams, by the account that has them."""
+        self._prepared = PreparedJobs()
         self._shared: SharedStreams | None = None
         """Where an earlier release may have put the streams of a job."""
         if issuer is not None and issuer.shared_account:
@@ -153,7 +152,8 @@ class JobStreams:
         )
         of_streams, of_roles = accounts.tokens
         await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_streams.encode())
-        self._accounts[accounts.streams] = job.metadata.namespace, job.metadata.name
+        key = job.metadata.namespace, job.metadata.name
+        self._prepared.add(accounts.streams, key, asked=asked, replicas=replicas)
         definitions = stream_definitions(
             names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT, limited=True
         )
@@ -208,17 +208,17 @@ class JobStreams:
                 log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
         return given.allowed
 
-    async def crowded(self) -> list[tuple[str, str]]:
-        """Namespaces and names of the jobs whose streams may need more room than they have: `prepare` gives it."""
+    async def outgrown(self) -> list[tuple[str, str]]:
+        """Namespaces and names of the jobs that `prepare` may give more than they have: room, or replicas."""
         system = self._connection.client
-        if not self._accounts or system is None:
+        if not self._prepared or system is None:
             return []
         try:
             found = await server_storage(system)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             log.info("the storage of the NATS servers cannot be read: %r", error)
             return []
-        return [job for account, job in self._accounts.items() if is_crowded(found.room(account))]
+        return self._prepared.outgrown(found)
 
     async def remove(self, job: RLJob) -> None:
         """Delete all streams of a job, and its accounts.
@@ -241,7 +241,7 @@ class JobStreams:
                 # The server would keep the streams of an account that it does not know any more.
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
-                self._accounts.pop(accounts.streams, None)
+                self._prepared.discard(accounts.streams)
         except (TimeoutError, nats.errors.Error, StreamRefused) as error:
             raise OSError(f"{error!r}") from error
         for said in (self._refusals, self._short):

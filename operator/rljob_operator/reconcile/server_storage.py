@@ -25,6 +25,7 @@ class ServerStorage:
     """The storage of all accounts.
 
     Attributes:
+        servers: how many there are, those that are away among them.
         capacity: bytes that the smallest server may store.
         free: by how many bytes the limits of accounts could grow, all replicas together. Servers of a cluster set
             nothing aside: what accounts may take is compared with what the smallest server has, times their number.
@@ -40,14 +41,14 @@ class ServerStorage:
                 if account["reserved_storage"] < _UNLIMITED:
                     self._allowed[account["id"]] = account["reserved_storage"]
         self.capacity = min(int(answer["config"]["max_storage"]) for answer in answers)
-        servers = max(
+        self.servers = max(
             len(answers), *(answer.get("meta_cluster", {}).get("cluster_size", 1) for answer in answers)
         )
         set_aside = sum(self._allowed.values())
-        if servers == 1:
+        if self.servers == 1:
             # The server compares its limit with both: what streams reserve, and what accounts do.
             set_aside = max(int(answers[0]["reserved_storage"]), set_aside)
-        self.free = servers * self.capacity - set_aside
+        self.free = self.servers * self.capacity - set_aside
 
     def room(self, account: str) -> Room:
         """What an account has."""

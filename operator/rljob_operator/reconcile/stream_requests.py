@@ -16,7 +16,7 @@ from rljob_core.spec import RLJob
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 5.0
-_REPLICAS = 3
+CLUSTER_REPLICAS = 3
 """Of the streams of jobs that say nothing, on a cluster: one server may die permanently."""
 _COUNT_SECONDS = 2.0
 _STREAM_EXISTS = 10058
@@ -59,7 +59,7 @@ def replicas_of(job: RLJob, servers: int) -> int:
     """
     asked = job.spec.nats.replicas
     if asked is None:
-        return _REPLICAS if servers >= _REPLICAS else 1
+        return CLUSTER_REPLICAS if servers >= CLUSTER_REPLICAS else 1
     if asked > servers:
         found = "there is one" if servers == 1 else f"the cluster has {servers}"
         raise StreamRefused(

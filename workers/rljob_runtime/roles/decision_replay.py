@@ -21,7 +21,7 @@ from rljob_runtime.roles.decision_log import Decided, Json, encode_decision, rea
 
 _SHOWN_CHARACTERS = 2000
 #: Fields that logs of earlier releases lack. What is text within a value has its quotation marks escaped.
-_ADDED = re.compile(r',"survivor":(?:true|false)')
+_ADDED = re.compile(r',"survivor":(?:true|false)|,"writer":\d+')
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""Which jobs have their streams, and which of them may be given more than they were when these were prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_operator.decisions.stream_storage import is_crowded
+from rljob_operator.reconcile.server_storage import ServerStorage
+from rljob_operator.reconcile.stream_requests import CLUSTER_REPLICAS
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    job: tuple[str, str]
+    few_servers: bool
+
+
+class PreparedJobs:
+    """The jobs whose streams have been prepared, by the account that has them."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Prepared] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._jobs)
+
+    def add(self, account: str, job: tuple[str, str], *, asked: int | None, replicas: int) -> None:
+        """Remember a job.
+
+        Args:
+            account: that has its streams.
+            job: its namespace and name.
+            asked: number of replicas that it asks for; None for as many as there are servers for.
+            replicas: that its streams were given.
+        """
+        self._jobs[account] = _Prepared(job, asked is None and replicas < CLUSTER_REPLICAS)
+
+    def discard(self, account: str) -> None:
+        """Forget the job of an account."""
+        self._jobs.pop(account, None)
+
+    def outgrown(self, storage: ServerStorage) -> list[tuple[str, str]]:
+        """Namespaces and names of the jobs that may now be given more room, or more replicas.
+
+        Servers that start know of each other one by one: those that answered first may have been too few.
+        """
+        enough = storage.servers >= CLUSTER_REPLICAS
+        return [
+            prepared.job
+            for account, prepared in self._jobs.items()
+            if (enough and prepared.few_servers) or is_crowded(storage.room(account))
+        ]

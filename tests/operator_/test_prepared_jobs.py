@@ -1,0 +1,37 @@
+"""Jobs that were prepared while few servers knew of each other are given more replicas once enough do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rljob_operator.reconcile.prepared_jobs import PreparedJobs
+from rljob_operator.reconcile.server_storage import ServerStorage
+
+
+def storage(servers: int) -> ServerStorage:
+    """So many servers, on which the account `A` has a thousandth of its limit."""
+    account = {"id": "A", "storage": 1, "reserved_storage": 1000}
+    answer: dict[str, Any] = {
+        "account_details": [account],
+        "config": {"max_storage": 10_000},
+        "reserved_storage": 1000,
+        "meta_cluster": {"cluster_size": servers},
+    }
+    return ServerStorage([answer])
+
+
+@pytest.mark.parametrize(
+    ("asked", "replicas", "servers", "again"),
+    [(None, 1, 2, False), (None, 1, 3, True), (None, 3, 3, False), (1, 1, 3, False)],
+)
+def test_a_job_that_asks_for_no_number_follows_the_servers(
+    asked: int | None, replicas: int, servers: int, again: bool
+) -> None:
+    jobs = PreparedJobs()
+    jobs.add("A", ("default", "j"), asked=asked, replicas=replicas)
+    assert jobs.outgrown(storage(servers)) == ([("default", "j")] if again else [])
+    jobs.discard("A")
+    assert not jobs
+    assert jobs.outgrown(storage(servers)) == []
