@@ -129,7 +129,7 @@ class EvidenceBuilder:
     def pipeline(self, mode: str, bound: int) -> None:
         """What binds the buffers that open from here on."""
         self.stamp = (mode, bound)
-        self.write(PipelineSet(self.opened, mode, bound, "Update", 3, 16))
+        self.write(PipelineSet(self.opened, mode, bound, "Update", 3, 16, 0.75))
 
     def open(self, step: int, capacity: int = 2) -> None:
         """A step's buffer."""

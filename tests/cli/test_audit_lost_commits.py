@@ -178,7 +178,7 @@ def under(bound: int, **algorithm: object) -> EvidenceBuilder:
 def user(bound: int, *, reward: dict[str, object] = REWARD, **algorithm: object) -> dict[str, object]:
     pipeline = {"mode": "BoundedAsync", "maxStaleness": bound, "inflight": "Update"}
     return {
-        "pipeline": {**pipeline, "maxAttempts": 3, "maxResamples": 16},
+        "pipeline": {**pipeline, "maxAttempts": 3, "maxResamples": 16, "window": 0.75},
         "data": {"promptsPerStep": 2, "groupSize": 2},
         "algorithm": {"name": "gspo", "scaleByStd": True, **algorithm},
         "reward": reward,

@@ -131,10 +131,16 @@ def any_job(chance: random.Random, *, poison: str = "") -> Model:
     mode = (
         {"mode": "BoundedAsync", "maxStaleness": bound} if bound else {"mode": "Streaming", "maxStaleness": 0}
     )
+    window = random.Random(repr(chance.getstate())).choice([0, 0.25, 0.75])  # which changes no other draw
     config = small_job(
         steps=chance.randint(1, 4),
         data={"promptsPerStep": chance.randint(1, most), "groupSize": chance.randint(1, most)},
-        pipeline={**mode, "maxResamples": 1, "maxAttempts": chance.randint(1, 3) if poison else 3},
+        pipeline={
+            **mode,
+            "window": window,
+            "maxResamples": 1,
+            "maxAttempts": chance.randint(1, 3) if poison else 3,
+        },
         algorithm={"dropUniformGroups": chance.random() < 0.3},
         trainer={"microBatchTokens": chance.randint(1, 3)},
     )

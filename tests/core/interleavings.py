@@ -482,6 +482,7 @@ class Model:
             s
             for s in state.siblings()
             if s.state is State.RESERVED and group_of(s.id) not in bound and not context.lookups.is_pending(s)
+            if context.admission.admits(state, context.spec, state.buffers.buffer_of(group_of(s.id)))
         ]
         idle = [v for v in context.liveness.engines.values() if v.room(context.prefetch) > 0]
         kept = len([t for t in apart if t not in state.generating])

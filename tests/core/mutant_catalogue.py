@@ -116,7 +116,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a reservation asks for no version": Mutant(
         "rljob_core.planner.dispatch",
-        "        min_version = max(min_version, min(engine.version, context.state.version))\n",
+        "        min_version = max(min_version, oldest)\n",
         "        min_version = 0\n",
     ),
     "engines start below the minVersion": Mutant(
@@ -616,6 +616,20 @@ MUTANTS: dict[str, Mutant] = {
         "            expected_sequence=self._end.sequence,\n",
         "            expected_sequence=None,\n",
         by=("simulation",),
+    ),
+    "the window holds back the current step": Mutant(
+        "rljob_core.planner.admission",
+        "        if current is None or buffer.step <= current.step or not window:\n",
+        "        if current is None or not window:\n",
+        by=("tests",),
+        tests="tests/core/test_admission.py",
+    ),
+    "the window holds nothing back": Mutant(
+        "rljob_core.planner.admission",
+        "        return lacks and self.trainer_starves\n",
+        "        return True\n",
+        by=("tests",),
+        tests="tests/core/test_admission.py",
     ),
     "a trajectory is dispatched without room for it": Mutant(
         "rljob_core.planner.backpressure",

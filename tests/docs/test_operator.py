@@ -72,6 +72,7 @@ CHANGES: Mapping[str, Any] = {
     "pipeline.inflight": "Keep",
     "pipeline.maxAttempts": 7,
     "pipeline.maxResamples": 7,
+    "pipeline.window": 0.5,
     "rollout.engine.name": "Emulated",
     "rollout.engine.options": {"slots": 7},
     "rollout.progressTokens": 7,

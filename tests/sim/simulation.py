@@ -500,13 +500,15 @@ def _leaf(error: BaseException | None) -> BaseException | None:
 
 
 def any_pipeline(chance: random.Random) -> PipelineSpec:
-    """Any mode, bound and way to take new weights."""
+    """Any mode, bound, window and way to take new weights."""
+    aside = random.Random(repr(chance.getstate()))  # which changes no other draw
     bound = chance.choice([0, 0, 1, 2, 3])
     return PipelineSpec.model_validate(
         {
             "mode": "BoundedAsync" if bound else chance.choice(["Streaming", "Synchronous"]),
             "maxStaleness": bound,
             "inflight": chance.choice(["Update", "Keep", "Restart"]),
+            "window": aside.choice([0, 0.25, 0.75, 2]),
         }
     )
 

@@ -44,7 +44,9 @@ def test_a_synchronous_step_takes_what_generation_and_training_take() -> None:
 
 
 def test_running_ahead_takes_what_the_longer_of_both_takes() -> None:
-    found = scenario(job_config(mode="BoundedAsync", maxStaleness=2, steps=12), engine(2), lengths=CONSTANT)
+    found = scenario(
+        job_config(mode="BoundedAsync", maxStaleness=2, window=0, steps=12), engine(2), lengths=CONSTANT
+    )
     generation, training = 100 * (0.01 + 16 * 1e-4), 32 * 120 * 1e-4 + 0.1 + 0.05
     assert simulate(found).seconds_per_step(skip=4) == pytest.approx(max(generation, training), rel=0.05)
     fast = replace(found, trainer=TrainerProfile(1e-6))

@@ -58,4 +58,5 @@ class Pipelines:
                 "inflight": record.inflight,
                 "max_attempts": record.max_attempts,
                 "max_resamples": record.max_resamples,
+                "window": record.window,
             }

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
+from rljob_core.planner.pipeline_change import pipeline_of
 from rljob_core.spec import RLJob, RLJobSpec, immutable_fields
 
 _PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
@@ -27,6 +28,7 @@ _PIPELINE_FIELDS = {
     "inflight": "inflight",
     "maxAttempts": "max_attempts",
     "maxResamples": "max_resamples",
+    "window": "window",
 }
 """Fields of `spec.pipeline`, and of the record `PipelineSet` that holds them."""
 
@@ -88,8 +90,7 @@ def _in_force(history: History) -> dict[str, Any]:
     """What the ledger says of the newest spec; only parts of it in ledgers of earlier releases."""
     spec: dict[str, Any] = _completed(history.specs[-1]) if history.specs else {}
     if history.pipelines.settings:
-        newest = history.pipelines.settings[-1]
-        spec["pipeline"] = {field: getattr(newest, name) for field, name in _PIPELINE_FIELDS.items()}
+        spec["pipeline"] = pipeline_of(history.pipelines.settings[-1]).model_dump(mode="json", by_alias=True)
     if not history.specs and history.groups:
         newest_group = next(reversed(history.groups.values()))
         spec["data"] = {"groupSize": len(newest_group.members)}
@@ -109,7 +110,7 @@ def _unlike(name: str, spec: dict[str, Any], history: History, evidence: Evidenc
 
     Workers that do not read a changed field keep their configuration, so an earlier spec is no contradiction.
     """
-    known = [*history.specs, *([evidence.user_spec] if evidence.user_spec else [])]
+    known = [*map(_completed, history.specs), *([evidence.user_spec] if evidence.user_spec else [])]
     closest = min((list(_differences(one, spec)) for one in known), key=len, default=[])
     for path, ledger, theirs in closest:
         if _is_patched(path, evidence) or _was_set(history, path, theirs):

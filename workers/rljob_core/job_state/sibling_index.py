@@ -5,6 +5,8 @@ from __future__ import annotations
 from rljob_core.job_state.groups import Sibling
 from rljob_core.trajectory import State
 
+_STARTED = frozenset({State.GENERATING, State.GENERATED, State.REWARDED, State.READY, State.TRAINING})
+
 
 class SiblingIndex:
     """Ids of siblings by what they wait for; states change through it, and nowhere else, so that it follows.
@@ -14,6 +16,7 @@ class SiblingIndex:
         unscored: those that are generated and not rewarded.
         survivors: those that outlived an engine and are unfinished.
         suspects: those that may be what kills engines.
+        started: how many are being generated, or are generated and not consumed.
     """
 
     def __init__(self) -> None:
@@ -21,6 +24,7 @@ class SiblingIndex:
         self.unscored: dict[str, None] = {}
         self.survivors: dict[str, None] = {}
         self.suspects: dict[str, None] = {}
+        self.started = 0
 
     def change(self, sibling: Sibling, state: State, *, engine: str | None = None) -> None:
         """Change a sibling's state and, if given, its engine."""
@@ -33,11 +37,17 @@ class SiblingIndex:
             del self.unscored[sibling.id]
         if engine is not None:
             sibling.engine = engine
+        self.started += (state in _STARTED) - (sibling.state in _STARTED)
         sibling.state = state
-        self.add(sibling)
+        self.update(sibling)
 
-    def add(self, sibling: Sibling) -> None:
-        """Take in a sibling as it is: one that changed, or one of a loaded snapshot."""
+    def load(self, sibling: Sibling) -> None:
+        """Take in a sibling of a loaded snapshot."""
+        self.started += sibling.state in _STARTED
+        self.update(sibling)
+
+    def update(self, sibling: Sibling) -> None:
+        """Take in a sibling as it is now."""
         if sibling.state is State.GENERATING:
             self.generating.setdefault(sibling.engine, {})[sibling.id] = None
         elif sibling.state is State.GENERATED:

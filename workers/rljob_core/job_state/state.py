@@ -107,6 +107,11 @@ class JobState:
         """Ids of the trajectories that may be what kills engines."""
         return self._index.suspects
 
+    @property
+    def started(self) -> int:
+        """How many trajectories are being generated, or are generated and not consumed."""
+        return self._index.started
+
     def sibling(self, trajectory: str) -> Sibling | None:
         """The sibling of that id; None if its group has ended, or if no group ever had one of that id."""
         group = self.groups.get(group_of(trajectory))
@@ -139,7 +144,7 @@ class JobState:
     def index(self) -> None:
         """Rebuild a loaded snapshot's indices: what waits for an engine, is at one, waits for a score, is suspect."""
         for sibling in self.siblings():
-            self._index.add(sibling)
+            self._index.load(sibling)
             if sibling.state is State.RESERVED:
                 self._queue(sibling)
 
@@ -322,12 +327,13 @@ class JobState:
         if ENGINE_LOST in record.causes.values():  # it explains the deaths that the others outlived
             for sibling in filter(None, map(self.sibling, list(self.survivors))):
                 sibling.deaths = 0
-                self._index.add(sibling)
+                self._index.update(sibling)
         if record.detail:
             self.given_up = [*self.given_up, record.detail][-GIVEN_UP:]
 
     def _commit(self, record: StepCommitted) -> None:
         for group in self.buffers.consume(record.version - 1):
+            self._mark(group, State.CONSUMED)
             self.counts["consumed"] += len(self.groups.pop(group).siblings)
         self._committed(record)
 

@@ -8,6 +8,7 @@ from rljob_core.actions import Action, DeletePayloads, DeleteRewards
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState, Sibling
+from rljob_core.planner.admission import Admission
 from rljob_core.planner.cohorts import Cohorts
 from rljob_core.planner.evaluation import Evaluation
 from rljob_core.planner.liveness import Liveness
@@ -18,6 +19,7 @@ from rljob_core.planner.stored_messages import StoredMessages
 from rljob_core.planner.stream_room import StreamRoom
 from rljob_core.planner.trainer_link import TrainerLink
 from rljob_core.records import Record
+from rljob_core.spec import Inflight
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class PlannerContext:
         job: UID of the job.
         spec: the job's spec; its `pipeline` may change while the job runs.
         prefetch: work sent to an engine beyond its slots, as a fraction of them.
-        now: time of the decision being made, in seconds of the coordinator's own clock.
+        now: time of the decision being made, in seconds of the coordinator's own clock; no promise depends on it.
         state: the fold of the ledger.
         liveness: engines, leases and heartbeats.
         messages: stored payloads and rewards that are still needed.
@@ -49,6 +51,7 @@ class PlannerContext:
         evaluation: the evaluation that is running, if any.
         metrics: sums for the job's metrics.
         cohorts: trajectories that may be what kills engines.
+        admission: how much is begun ahead of the trainer.
         room: the size of the trajectory stream, and what planned prompts will take of it.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         optimizer_reset: what the trainer last said about a checkpoint that it missed; empty if it missed none.
@@ -68,6 +71,7 @@ class PlannerContext:
         self.evaluation: Evaluation | None = None
         self.metrics = RunningMetrics()
         self.cohorts = Cohorts()
+        self.admission = Admission()
         self.room = StreamRoom()
         self.pipeline_refused = ""
         self.optimizer_reset = ""
@@ -86,6 +90,11 @@ class PlannerContext:
         That is `spec.steps`, which the user may change, but no less than the steps whose buffers are open already.
         """
         return max(self.spec.steps, self.state.buffers.next_step)
+
+    @property
+    def swaps_on_its_own(self) -> bool:
+        """Whether an engine that has work takes newer weights as soon as they are announced."""
+        return self.spec.pipeline.inflight != Inflight.KEEP
 
     def check_epoch(self, epoch: int) -> None:
         """Stop if an engine or trainer follows a newer coordinator than this one.

@@ -17,7 +17,6 @@ from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.planner.placement import Placement
 from rljob_core.planner.suspects import Trial
 from rljob_core.records import Dispatched, Evaluated, Inherited
-from rljob_core.spec import Inflight
 from rljob_core.stable_hash import stable_hash
 from rljob_core.staleness import Buffer
 from rljob_core.trajectory import State, group_of
@@ -75,12 +74,16 @@ class Outbox:
         min_version: int,
     ) -> None:
         """Give an engine a sibling whose tokens must be of `min_version` or newer."""
+        step, newest = context.state.buffers.buffer_of(group_of(sibling.id)).step, context.state.version
         # To ask for the engine's own version costs nothing and leaves the group room to move to a later buffer. An
         # engine whose version is newer than the last commit has weights of a lost commit, and will go back.
-        min_version = max(min_version, min(engine.version, context.state.version))
+        oldest = min(engine.version, newest)
+        is_needed = step == newest and context.admission.trainer_starves
+        if inherited is None and not is_needed and context.swaps_on_its_own and not engine.stuck:
+            oldest = newest  # the trainer does not wait for it yet: it begins under the weights that are on their way
+        min_version = max(min_version, oldest)
         item = _generate(context, sibling, min_version, inherited)
         self.add(engine, item)
-        step = context.state.buffers.buffer_of(group_of(sibling.id)).step
         self.allowance.spend(step, backpressure.sibling_bytes(context, group_of(sibling.id)))
         self.siblings.add(sibling.id)
         self.reserved.setdefault((engine.engine, min_version), []).append(item)
@@ -115,9 +118,8 @@ def _open_engines(context: PlannerContext, trial: Trial) -> Collection[EngineVie
 
 
 def _choose(context: PlannerContext, trial: Trial, min_version: int) -> EngineView | None:
-    waits = context.spec.pipeline.inflight != Inflight.KEEP
     engines = _open_engines(context, trial)
-    return choose(engines, min_version=min_version, waits=waits, prefetch=context.prefetch)
+    return choose(engines, min_version=min_version, waits=context.swaps_on_its_own, prefetch=context.prefetch)
 
 
 def _dispatch_trial(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
@@ -180,6 +182,10 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
         buffer = context.state.buffers.buffer_of(group_of(trajectory))
         if buffer.step != step:  # the group has moved, and was queued for that buffer
             continue
+        begun = len(outbox.siblings)
+        if not context.admission.admits(context.state, context.spec, buffer, beginning=begun):
+            postponed.append((step, place, trajectory))
+            break
         group = context.state.groups[group_of(trajectory)]
         # What is suspected is sent out by trials alone.
         if group.id in trial.groups or _awaits_lookup(context, group, sibling):

@@ -63,6 +63,8 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     view.held = signal.held
     view.draining = signal.draining or signal.engine in liveness.leaving
     view.stuck = signal.stuck
+    view.profile = signal.profile
+    view.running, view.context, view.kv_tokens = signal.running, signal.context, signal.kv_tokens
     context.metrics.tokens(signal.engine, signal.tokens)
 
 

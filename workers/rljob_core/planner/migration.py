@@ -77,7 +77,7 @@ def choose_to_resume(
     if stored is None or not carries(context) or not _may_inherit(context, sibling, buffer, stored):
         return None
     made = stored.inherited
-    keeps = context.spec.pipeline.inflight == Inflight.KEEP
+    keeps = not context.swaps_on_its_own
     able = [e for e in engines if not keeps or e.version == made.span.max]
     engine = choose(able, min_version=made.span.max, waits=not keeps, prefetch=context.prefetch)
     return None if engine is None else (engine, made)

@@ -23,20 +23,21 @@ def pipeline_set(pipeline: PipelineSpec, *, step: int = 0) -> PipelineSet:
         inflight=str(pipeline.inflight),
         max_attempts=pipeline.max_attempts,
         max_resamples=pipeline.max_resamples,
+        window=pipeline.window,
     )
 
 
 def pipeline_of(record: PipelineSet) -> PipelineSpec:
     """The pipeline that a record describes."""
-    return PipelineSpec.model_validate(
-        {
-            "mode": record.mode,
-            "maxStaleness": record.max_staleness,
-            "inflight": record.inflight,
-            "maxAttempts": record.max_attempts,
-            "maxResamples": record.max_resamples,
-        }
-    )
+    values = {
+        "mode": record.mode,
+        "maxStaleness": record.max_staleness,
+        "inflight": record.inflight,
+        "maxAttempts": record.max_attempts,
+        "maxResamples": record.max_resamples,
+        "window": record.window,
+    }
+    return PipelineSpec.model_validate({name: value for name, value in values.items() if value is not None})
 
 
 def on_pipeline_changed(context: PlannerContext, pipeline: PipelineSpec) -> None:

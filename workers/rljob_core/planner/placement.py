@@ -1,10 +1,10 @@
-"""Which engine takes the siblings of a group: one takes all of them, and groups that outlived an engine are spread.
+"""Which engine takes the siblings of a group: each its own, but those of a group that outlived an engine stay together.
 
-Siblings share a prompt. If it kills engines, it kills as many at once as generate it. So an engine takes all siblings
-that wait, if it can hold so many.
+Siblings are parted, so that a prompt with long answers occupies no engine alone.
 
-What an engine held when it died may be what killed it. The siblings of such a group stay together, and such groups are
-spread over the engines: the next death then accuses few of them.
+What an engine held when it died may be what killed it. Siblings share a prompt: if it kills engines, it kills as many
+at once as generate it. So the siblings of such a group stay together from then on, and such groups are spread over the
+engines: the next death then accuses few of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Collection
 
 from rljob_core.job_state import GroupState
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.engine_choice import EngineView, choose
-from rljob_core.spec import Inflight
+from rljob_core.planner.engine_choice import EngineView, choose, mean_tokens
 from rljob_core.trajectory import State, group_of
 
 
@@ -35,6 +34,7 @@ class Placement:
         self.able = self._engines = engines
         self.is_survivor = False
         self._context = context
+        self._tokens = mean_tokens(context.liveness.engines.values())
         self._group: GroupState | None = None
         self._engine: EngineView | None = None
         self._survivors: dict[str, tuple[int, str]] | None = None
@@ -59,13 +59,14 @@ class Placement:
     def choose(self, min_version: int) -> EngineView | None:
         """The engine for the group's next sibling; None if none has room."""
         context, engine = self._context, self._engine
-        if engine is None or engine.room(context.prefetch) <= 0:
+        if not self.is_survivor or engine is None or engine.room(context.prefetch) <= 0:
             engine = choose(
                 self.able,
                 min_version=min_version,
-                waits=context.spec.pipeline.inflight != Inflight.KEEP,
+                waits=context.swaps_on_its_own,
                 prefetch=context.prefetch,
-                together=self._waiting(),
+                together=self._waiting() if self.is_survivor else 1,
+                tokens=self._tokens,
             )
         if engine is not None:
             self.place(engine)

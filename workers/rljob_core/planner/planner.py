@@ -14,6 +14,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `training` | micro-batches, commits, the trainer's fence |
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
 | `dispatch`, `engine_choice` | what is generated next, and on which engine |
+| `admission` | how much is begun ahead of the trainer |
 | `backpressure` | what has to wait because the trajectory stream has no room for it |
 | `placement` | which engine takes the siblings of a group |
 | `suspects` | which trajectories may be what kills engines, and how they are tried apart |
@@ -120,7 +121,7 @@ class Planner:
         """React to observations.
 
         Args:
-            now: seconds of the coordinator's own clock; for metrics only.
+            now: seconds of the coordinator's own clock; for metrics, and for how much is begun ahead of the trainer.
 
         Raises:
             Fenced: an engine or trainer follows a newer coordinator.

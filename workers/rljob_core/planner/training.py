@@ -136,6 +136,7 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
     siblings = [s for g in state.in_training() for s in state.groups[g].siblings]
     context.metrics.consumed(siblings, step=state.version)
     context.emit(proposal if proposal.epoch == context.epoch else recovery.restored(state, proposal))
+    context.admission.committed(context.now)
     for sibling in siblings:
         context.release(sibling)
     announce(context)
@@ -225,6 +226,8 @@ def _assign(context: PlannerContext, groups: list[str], *, last: bool) -> None:
     number = len(state.micro_batches)
     assigned = MicroBatchAssigned(buffer.step, number, trainer.attempt, context.epoch, tuple(groups), last)
     context.emit(assigned)
+    if last:
+        context.admission.step_is_whole(context.now)
     context.act(SendToTrainer(trainer.attempt, _message(context, assigned)))
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from rljob_core.records.omitted import OMITTED_IF_EMPTY
+from rljob_core.records.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSet:
-    """The `spec.pipeline` of the buffers from `step`'s on; buffers that are open keep their stamps."""
+    """The `spec.pipeline` of the buffers from `step`'s on; buffers that are open keep their stamps.
+
+    Attributes:
+        window: None from releases that had none.
+    """
 
     step: int
     mode: str
@@ -18,6 +22,7 @@ class PipelineSet:
     inflight: str
     max_attempts: int
     max_resamples: int
+    window: Annotated[float | None, OMITTED_IF_NONE] = None
     kind: Literal["pipeline"] = "pipeline"
 
 

@@ -9,3 +9,5 @@ from pydantic import Field
 
 OMITTED_IF_EMPTY = Field(exclude_if=lambda value: not value)
 """Annotates a field that earlier releases did not have; its default is empty: "", False or ()."""
+OMITTED_IF_NONE = Field(exclude_if=lambda value: value is None)
+"""The same of a field of which also 0 and "" say something; its default is None."""

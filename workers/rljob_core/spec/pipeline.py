@@ -44,6 +44,10 @@ class PipelineSpec(ApiModel):
     """Groups with equal rewards that a step replaces (algorithm.dropUniformGroups); past it they are used, with zero
     advantage."""
 
+    window: Annotated[float, Field(ge=0, le=64)] = 0.75
+    """Share of a step's batch that is begun ahead while the trainer has a whole step to train; the rest waits for the
+    newest weights. 0: all that maxStaleness allows is begun at once."""
+
     rules = (
         Rule(
             "maxStaleness",

@@ -33,7 +33,8 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-FORMAT = 1
+FORMAT = 2
+"""Raised whenever the same observations lead to other decisions than in the release before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ It means that a coordinator that recovers may decide otherwise than the one befo
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from rljob_core.planner import Planner
 from rljob_runtime.roles.decision_log import Decided, Json, encode_decision, read_begun, read_decided
 
 _SHOWN_CHARACTERS = 2000
-#: Fields that logs of earlier releases lack. What is text within a value has its quotation marks escaped.
-_ADDED = re.compile(r',"survivor":(?:true|false)|,"writer":\d+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +129,13 @@ def _compare(planner: Planner, decided: Decided) -> tuple[str, str, str] | None:
             map(_text, decided.decision[part]), map(_text, replayed[part]), fillvalue="nothing"
         )
         for place, (one, other) in enumerate(pairs):
-            if one != other and one != _before_added(other):
+            if one != other:
                 return f"{name} {place}", _shown(one), _shown(other)
     return None
 
 
 def _text(item: Json) -> str:
     return f"{item['type']} {pydantic_core.to_json(item['value']).decode()}"
-
-
-def _before_added(text: str) -> str:
-    """The text as a release would have written it that did not know the fields which were added since."""
-    return _ADDED.sub("", text)
 
 
 def _shown(text: str) -> str:

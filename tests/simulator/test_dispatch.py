@@ -1,0 +1,41 @@
+"""What dispatch brings, in exact ratios: whole jobs on virtual time, by the real planner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios import engine, job_config, scenario
+
+from rljob_core.emulation import ResponseLengths
+from rljob_sim import SimulationReport, TrainerProfile, simulate
+
+LENGTHS = ResponseLengths(median=120, sigma=0.6, prompt_sigma=0.4, min=4, max=800)
+
+
+def job(*, training: float, **pipeline: Any) -> SimulationReport:
+    """A job whose batches fill the engines twice."""
+    config = job_config(steps=24, prompts=16, siblings=4, mode="BoundedAsync", **pipeline)
+    trainer = TrainerProfile(training, step_seconds=0.05, publish_seconds=0.05)
+    return simulate(scenario(config, engine(2), trainer=trainer, lengths=LENGTHS))
+
+
+def test_the_window_makes_trajectories_fresh_where_the_trainer_is_the_bottleneck() -> None:
+    open_, kept = job(training=8e-4, maxStaleness=2, window=0), job(training=8e-4, maxStaleness=2)
+    assert open_.staleness(skip=6) > 1.8
+    assert kept.staleness(skip=6) <= 0.75
+    assert kept.tokens_per_second(skip=6) >= 0.98 * open_.tokens_per_second(skip=6)
+
+
+def test_the_window_costs_little_where_both_are_about_as_fast() -> None:
+    open_, kept = job(training=4e-4, maxStaleness=4, window=0), job(training=4e-4, maxStaleness=4)
+    assert kept.staleness(skip=6) <= 1.0 < open_.staleness(skip=6)
+    assert kept.max_staleness <= 4
+    assert kept.tokens_per_second(skip=6) >= 0.97 * open_.tokens_per_second(skip=6)
+
+
+def test_fast_engines_take_more_than_their_share_of_slots() -> None:
+    config = job_config(steps=8, prompts=4, siblings=4)
+    found = simulate(
+        scenario(config, engine(1, name="fast"), engine(1, seconds=0.04, name="slow"), lengths=LENGTHS)
+    )
+    assert found.engine_full["fast"] > found.engine_full["slow"] / 2
