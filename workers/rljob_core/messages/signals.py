@@ -28,7 +28,7 @@ class EngineProfile:
     seconds_per_context_token: float
     steps: int
 
-    def step(self, *, batch: int, context: int) -> float:
+    def step(self, *, batch: int, context: float) -> float:
         """Predicted seconds of a step of `batch` sequences that have `context` tokens together."""
         return self.seconds + batch * self.seconds_per_slot + context * self.seconds_per_context_token
 

@@ -21,7 +21,7 @@ from rljob_core.staleness import Buffer, EntryState
 STARVED = 0.7
 """Share of a step's time that passes until the trainer has all of its groups, from which engines are the bottleneck."""
 _FED = 0.3
-"""The same of a trainer that is well fed. What it waits beyond widens the window, so that a balanced job loses little."""
+"""The same of a trainer that is well fed. What it waits beyond widens the window: a balanced job loses little."""
 _MEMORY_STEPS = 4
 
 

@@ -94,7 +94,7 @@ class PlannerContext:
     @property
     def swaps_on_its_own(self) -> bool:
         """Whether an engine that has work takes newer weights as soon as they are announced."""
-        return self.spec.pipeline.inflight != Inflight.KEEP
+        return bool(self.spec.pipeline.inflight != Inflight.KEEP)
 
     def check_epoch(self, epoch: int) -> None:
         """Stop if an engine or trainer follows a newer coordinator than this one.
