@@ -80,7 +80,7 @@ def test_three_quarters_of_a_batch_are_begun_ahead_while_the_trainer_has_a_whole
         ahead = begun * SIBLINGS / (GROUPS * SIBLINGS)
         found = state(ready=GROUPS, begun=begun)
         assert admitted(found, Admission())[1:] == [ahead < 0.75] * 2
-        assert admitted(found, starving())[1:] == [ahead < 1.2] * 2
+        assert admitted(found, starving())[1:] == [ahead < 0.75 * 1.2] * 2
 
 
 def test_all_that_the_bound_allows_is_begun_while_the_trainer_waits_and_has_waited_long() -> None:

@@ -75,6 +75,8 @@ CHANGES: Mapping[str, Any] = {
     "pipeline.window": 0.5,
     "rollout.engine.name": "Emulated",
     "rollout.engine.options": {"slots": 7},
+    "rollout.lengthPredictor.name": "PromptMeans",
+    "rollout.lengthPredictor.options": {"groups": 7},
     "rollout.progressTokens": 7,
     "rollout.hangSeconds": 7,
     "rollout.sampling.temperature": 0.5,

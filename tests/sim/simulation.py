@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import virtual_time
+from any_lengths import AnyLengths
 from faulty_store import Faults, FaultyStore
 from mislabelling import GarblingEngine, MislabellingStore
 from poison import Poison, PoisonedEngine, any_poison, unsendable
@@ -119,6 +121,7 @@ class Mishaps:
         limited: whether the trajectory stream has its usual limit, so that prompts are measured; else it has none.
         faults: the probabilities of network faults.
         servers: what happens to the servers that replicate the streams.
+        correlation: that the predictor of lengths claims of its estimates, which may be anything.
     """
 
     deaths: int = 0
@@ -135,6 +138,7 @@ class Mishaps:
     limited: bool = False
     faults: Faults = field(default_factory=Faults)
     servers: ServerFaults = field(default_factory=ServerFaults)
+    correlation: float = 0.0
 
 
 class Job:
@@ -231,6 +235,7 @@ class Job:
                 self._text,
                 instance=f"c{number}",
                 changes=self._changes(),
+                lengths=partial(AnyLengths, self.mishaps.correlation),
             )
             await coordinator.run()
         elif kind == "rollout":
@@ -579,6 +584,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         faults=faults,
         servers=any_server_faults(rare),
         limited=(poison is not None and poison.kind == "unsendable") or rare.random() > 0.5,
+        correlation=rare.choice([0.0, 1.0]),
     )
     return config, mishaps, chance.randint(1, 3)
 

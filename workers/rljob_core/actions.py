@@ -166,6 +166,22 @@ class PromptsMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class LengthsPredicted:
+    """The answer to `PredictLengths`: an estimate of one answer to each prompt; absent where the predictor is busy.
+
+    Attributes:
+        tokens, spreads: of the estimates (`rljob_core.lengths.Estimate`), in the order of the prompts.
+        correlation, recall: how well such estimates have ordered groups so far (`rljob_core.lengths.quality`).
+    """
+
+    prompts: tuple[int, ...]
+    tokens: tuple[float, ...]
+    spreads: tuple[float, ...]
+    correlation: float
+    recall: float
+
+
+@dataclass(frozen=True, slots=True)
 class SignalSeen:
     """An engine's heartbeat; `signal` is None when its key was removed."""
 
@@ -192,6 +208,7 @@ Observation = (
     | PipelineRefused
     | StreamLimit
     | PromptsMeasured
+    | LengthsPredicted
     | CoordinatorEvent
 )
 
@@ -238,6 +255,19 @@ class MeasurePrompts:
 
     prompts: tuple[int, ...]
     evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PredictLengths:
+    """Learn from groups that were trained, then estimate answers to prompts; `LengthsPredicted` follows, or nothing.
+
+    Attributes:
+        prompts: to be estimated.
+        learnt: prompts of the groups, each with the tokens of its answers.
+    """
+
+    prompts: tuple[int, ...]
+    learnt: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +339,7 @@ Action = (
     | Announce
     | DeletePayloads
     | MeasurePrompts
+    | PredictLengths
     | GrowStream
     | FindProgress
     | ListProgress

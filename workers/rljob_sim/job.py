@@ -12,6 +12,7 @@ from rljob_core.actions import (
     MeasurePrompts,
     Observation,
     PayloadSeen,
+    PredictLengths,
     ProgressListed,
     PromptsMeasured,
     RewardsSeen,
@@ -28,6 +29,7 @@ from rljob_core.records import StepCommitted
 from rljob_core.stable_hash import stable_hash
 from rljob_sim.clock import VirtualClock
 from rljob_sim.engine import EndedResponse, SimulatedEngine
+from rljob_sim.ranker import SimulatedPredictor
 from rljob_sim.report import SimulationReport, Step
 from rljob_sim.scenario import Scenario
 from rljob_sim.trainer import SimulatedTrainer
@@ -57,6 +59,10 @@ class SimulatedJob:
         """Of each trajectory that is generated and not trained, its tokens and the version of the oldest."""
         self._observed: deque[Observation] = deque()
         self._deciding = False
+        limit = scenario.config.spec.rollout.sampling.max_tokens
+        self._predictor = SimulatedPredictor(
+            scenario.lengths, correlation=scenario.length_correlation, limit=limit
+        )
         self._trainer = SimulatedTrainer(self._clock, scenario.trainer, self._observe)
         pipeline = scenario.config.spec.pipeline
         self._engines = {
@@ -142,6 +148,8 @@ class SimulatedJob:
                         engine.load(action.version)
                 case MeasurePrompts():
                     self._measure(action)
+                case PredictLengths():
+                    self._observed.append(self._predictor.answer(action))
                 case ListProgress():
                     self._observed.append(ProgressListed(()))
                 case _:

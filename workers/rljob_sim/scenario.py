@@ -86,6 +86,7 @@ class Scenario:
         prompt_tokens: of each prompt.
         reward_seconds: from a response's end until its score is read.
         prefetch: see `Planner`.
+        length_correlation: rank correlation of what is predicted of the lengths of answers, with these.
     """
 
     config: JobConfig
@@ -95,3 +96,4 @@ class Scenario:
     prompt_tokens: int = 256
     reward_seconds: float = 0.0
     prefetch: float = 0.25
+    length_correlation: float = 0.0

@@ -94,6 +94,13 @@ def _engines(config: JobConfig) -> None:
     _in_every_pool(config, lambda options: check_engine(config.spec.rollout.engine.name, options))
 
 
+def _length_predictor(config: JobConfig) -> None:
+    from rljob_runtime.lengths.registry import check_predictor
+
+    predictor = config.spec.rollout.length_predictor
+    check_predictor(predictor.name, predictor.options, path="spec.rollout.lengthPredictor")
+
+
 def _engines_fit(config: JobConfig) -> None:
     from rljob_runtime.engines.registry import check_fit
 
@@ -187,7 +194,7 @@ def _uris(config: JobConfig) -> None:
     local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
 
 
-_NAMES = (_model, _engines, _backend, _loss)
+_NAMES = (_model, _engines, _length_predictor, _backend, _loss)
 _FITS = (_engines_fit, _adapters_fit)
 _REST = (_data_and_rewards, _runs_here, _uris)
 

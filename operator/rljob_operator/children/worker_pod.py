@@ -34,8 +34,9 @@ from rljob_operator.nats.permissions import Holder
 READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: (
         "steps", "model", "data", "evaluation", "reward.functions", "algorithm",
-        "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.sampling", "trainer.checkpoint",
-        "trainer.microBatchTokens", "weights", "nats.url", "nats.credentialsSecret", "trackers",
+        "rollout.engine", "rollout.environment", "rollout.lengthPredictor", "rollout.progressTokens",
+        "rollout.sampling", "trainer.checkpoint", "trainer.microBatchTokens", "weights",
+        "nats.url", "nats.credentialsSecret", "trackers",
     ),
     Role.REWARD: (
         "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network",

@@ -58,6 +58,10 @@ class ResponseLengths:
         median = self.median * self._growth(version)
         return round(min(max(median * math.exp(deviation), self.min), self.max))
 
+    def of_prompt(self, prompt: bytes) -> float:
+        """Median length of the responses to a prompt, unclipped and before they grow."""
+        return self.median * math.exp(self.prompt_sigma * _of_prompt(self.seed, prompt))
+
     def _growth(self, version: int) -> float:
         """(1 + growth_per_version) ** version; 1 before there is a version."""
         if version <= 0:

@@ -239,8 +239,13 @@ class JobState:
 
     def _queue(self, sibling: Sibling) -> None:
         group = self.groups[group_of(sibling.id)]
-        place = (group.prompt, sibling_of(sibling.id)) if sibling.attempt == 1 else (-1, 0)
-        self.waiting.push(self.buffers.buffer_of(group.id).step, place, sibling.id)
+        self.waiting.push(
+            self.buffers.buffer_of(group.id).step,
+            sibling.id,
+            prompt=group.prompt,
+            sibling=sibling_of(sibling.id),
+            is_new=sibling.attempt == 1,
+        )
 
     def _queue_again(self, group: str) -> None:
         """Queue a moved group's siblings for their new buffer."""

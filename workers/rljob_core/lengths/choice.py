@@ -51,6 +51,11 @@ class PrequentialChoice:
         return ranker_counts(self.ranker_quality, self.means_quality)
 
     @property
+    def quality(self) -> RankQuality:
+        """That of the predictor whose estimates come next."""
+        return self.ranker_quality if self.uses_ranker else self.means_quality
+
+    @property
     def within(self) -> float:
         """See `PromptMeans.within`; `updated_by_siblings` takes it."""
         return self._means.within

@@ -45,6 +45,8 @@ class StepMetrics:
         queues: open trajectories by state.
         slots, assigned: trajectories that `engines` can generate at once, and how many of these are taken.
         epoch: how many coordinators the job has had.
+        length_correlation, length_recall: how well lengths of answers were predicted: rank correlation, and the part of
+            the longest fifth of groups that was predicted to be (`rljob_core.lengths.quality`); 0 while unknown.
         writer: the number of this one's writer epoch, which differs from that of any other; 0 from earlier releases.
         pipeline: the `spec.pipeline` of the buffers that open now.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
@@ -86,6 +88,8 @@ class StepMetrics:
     last_version: Annotated[int, OMITTED_IF_EMPTY] = 0
     optimizer_reset: Annotated[str, OMITTED_IF_EMPTY] = ""
     writer: Annotated[int, OMITTED_IF_EMPTY] = 0
+    length_correlation: Annotated[float, OMITTED_IF_EMPTY] = 0.0
+    length_recall: Annotated[float, OMITTED_IF_EMPTY] = 0.0
 
 
 STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

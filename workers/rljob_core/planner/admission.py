@@ -18,10 +18,10 @@ from rljob_core.job_state import JobState
 from rljob_core.spec import RLJobSpec
 from rljob_core.staleness import Buffer, EntryState
 
-STARVED = 0.7
+STARVED = 0.8
 """Share of a step's time that passes until the trainer has all of its groups, from which engines are the bottleneck."""
-_FED = 0.3
-"""The same of a trainer that is well fed. What it waits beyond widens the window: a balanced job loses little."""
+_FED = 0.4
+"""The same of a trainer that is well fed. Half of what it waits beyond is added to the window."""
 _MEMORY_STEPS = 4
 
 
@@ -34,17 +34,17 @@ class Admission:
     def __init__(self) -> None:
         self._began: float | None = None
         self._whole: float | None = None
-        self._waits = 0.0
+        self._waited = self._lasted = 0.0  # seconds, of older steps less
 
     @property
     def waits(self) -> float:
-        """Share of a step's time that passes until the trainer has all of its groups: a mean over the newest steps."""
-        return self._waits
+        """Share of the newest steps' time that passed until the trainer had all of a step's groups."""
+        return self._waited / self._lasted if self._lasted else 0.0
 
     @property
     def trainer_starves(self) -> bool:
         """Whether the trainer waits for groups during most of a step."""
-        return self._waits > STARVED
+        return self.waits > STARVED
 
     def step_is_whole(self, now: float) -> None:
         """The trainer was sent the last groups of the current step, at `now` seconds."""
@@ -54,7 +54,8 @@ class Admission:
         """The current step was committed, at `now` seconds."""
         began, whole, self._began, self._whole = self._began, self._whole, now, None
         if began is not None and whole is not None and began <= whole <= now and began < now:
-            self._waits += ((whole - began) / (now - began) - self._waits) / _MEMORY_STEPS
+            self._waited += whole - began - self._waited / _MEMORY_STEPS
+            self._lasted += now - began - self._lasted / _MEMORY_STEPS
 
     def admits(self, state: JobState, spec: RLJobSpec, buffer: Buffer, *, beginning: int = 0) -> bool:
         """Whether a trajectory of this buffer may be begun now.
@@ -69,7 +70,7 @@ class Admission:
         if current is None or buffer.step <= current.step or not window:
             return True
         batch = current.capacity * spec.data.group_size
-        wider = window * (1 + max(0.0, self._waits - _FED))
+        wider = window * (1 + max(0.0, self.waits - _FED) / 2)
         if state.started + beginning < (1 + wider) * batch:
             return True
         lacks = current.free > 0 or current.count(EntryState.RESERVED) > 0

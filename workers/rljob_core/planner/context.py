@@ -12,6 +12,7 @@ from rljob_core.planner.admission import Admission
 from rljob_core.planner.cohorts import Cohorts
 from rljob_core.planner.evaluation import Evaluation
 from rljob_core.planner.liveness import Liveness
+from rljob_core.planner.predicted_lengths import PredictedLengths
 from rljob_core.planner.progress_lookups import ProgressLookups
 from rljob_core.planner.running_metrics import RunningMetrics
 from rljob_core.planner.score_checks import ScoreChecks
@@ -52,6 +53,7 @@ class PlannerContext:
         metrics: sums for the job's metrics.
         cohorts: trajectories that may be what kills engines.
         admission: how much is begun ahead of the trainer.
+        lengths: how long answers are expected to be.
         room: the size of the trajectory stream, and what planned prompts will take of it.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         optimizer_reset: what the trainer last said about a checkpoint that it missed; empty if it missed none.
@@ -72,6 +74,7 @@ class PlannerContext:
         self.metrics = RunningMetrics()
         self.cohorts = Cohorts()
         self.admission = Admission()
+        self.lengths = PredictedLengths()
         self.room = StreamRoom()
         self.pipeline_refused = ""
         self.optimizer_reset = ""

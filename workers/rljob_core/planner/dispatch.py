@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rljob_core.actions import PublishMetrics, SendToEngine
 from rljob_core.job_state import GroupState, Sibling
+from rljob_core.job_state.dispatch_order import Waiting
 from rljob_core.messages import Generate
 from rljob_core.planner import backpressure, migration, suspects
 from rljob_core.planner.backpressure import Allowance
@@ -173,9 +174,10 @@ def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Genera
 
 def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     queue, placement = context.state.waiting, Placement(context, _open_engines(context, trial))
-    postponed: list[tuple[int, tuple[int, int], str]] = []
+    postponed: list[Waiting] = []
     while queue:
-        step, place, trajectory = queue.pop()
+        waiting = queue.pop()
+        step, trajectory = waiting.step, waiting.trajectory
         sibling = context.state.sibling(trajectory)
         if sibling is None or sibling.state is not State.RESERVED or trajectory in outbox.siblings:
             continue  # an id may be queued more than once
@@ -184,15 +186,15 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
             continue
         begun = len(outbox.siblings)
         if not context.admission.admits(context.state, context.spec, buffer, beginning=begun):
-            postponed.append((step, place, trajectory))
+            postponed.append(waiting)
             break
         group = context.state.groups[group_of(trajectory)]
         # What is suspected is sent out by trials alone.
         if group.id in trial.groups or _awaits_lookup(context, group, sibling):
-            postponed.append((step, place, trajectory))
+            postponed.append(waiting)
             continue
         if not outbox.admits(context, sibling, buffer):
-            postponed.append((step, place, trajectory))
+            postponed.append(waiting)
             if step > context.state.version:
                 break  # what comes after it waits for it
             continue
@@ -205,11 +207,11 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
         if engine is not None:
             outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
             continue
-        postponed.append((step, place, trajectory))
+        postponed.append(waiting)
         if not placement.is_survivor or placement.is_over:
             break
-    for entry in postponed:
-        queue.push(*entry)
+    for waiting in postponed:
+        queue.put_back(waiting)
 
 
 def _resume(

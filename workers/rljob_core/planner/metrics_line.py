@@ -27,4 +27,6 @@ def metrics_line(context: PlannerContext) -> StepMetrics:
         room_wanted=context.room.lacking,
         last_version=context.last_version if context.last_version > context.spec.steps else 0,
         optimizer_reset=context.optimizer_reset,
+        length_correlation=context.lengths.correlation,
+        length_recall=context.lengths.recall,
     )

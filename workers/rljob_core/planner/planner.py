@@ -7,13 +7,14 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | module | responsibility |
 |---|---|
 | `context` | what the other modules share: the state, the parts below, the decision being made |
-| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `stream_room`, `trainer_link` | parts of the context that are not in the ledger |
+| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `stream_room`, `predicted_lengths`, `trainer_link` | parts of the context that are not in the ledger |
 | `engines` | react to signals; declare engines lost and give their work to others |
 | `migration` | which progress a lost engine's trajectories inherit |
 | `results` | which payloads and rewards count; when a group is ready |
 | `training` | micro-batches, commits, the trainer's fence |
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
 | `dispatch`, `engine_choice` | what is generated next, and on which engine |
+| `longest_first` | whether the longest answers are generated first |
 | `admission` | how much is begun ahead of the trainer |
 | `backpressure` | what has to wait because the trajectory stream has no room for it |
 | `placement` | which engine takes the siblings of a group |
@@ -33,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rljob_core.actions import (
+    LengthsPredicted,
     Observation,
     OwnHeartbeat,
     PayloadAbsent,
@@ -69,6 +71,7 @@ from rljob_core.planner import (
     dispatch,
     endings,
     engines,
+    longest_first,
     migration,
     pipeline_change,
     prime_suspect,
@@ -155,6 +158,8 @@ class Planner:
                     backpressure.on_stream_limit(context, observation)
                 case PromptsMeasured():
                     backpressure.on_prompts_measured(context, observation)
+                case LengthsPredicted():
+                    longest_first.on_lengths_predicted(context, observation)
                 case PipelineChanged():
                     pipeline_change.on_pipeline_changed(context, observation.pipeline)
                 case PipelineRefused():
@@ -216,5 +221,6 @@ def _advance(context: PlannerContext) -> None:
     dispatch.advance_evaluation(context)
     backpressure.measure_prompts(context)
     backpressure.make_room(context)
+    longest_first.predict_lengths(context)
     dispatch.dispatch(context)
     endings.finish_if_due(context)

@@ -133,7 +133,10 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
         or proposal.max_staleness != state.buffers.buffers[state.version].max_staleness
     ):
         return False
-    siblings = [s for g in state.in_training() for s in state.groups[g].siblings]
+    groups = [state.groups[group] for group in state.in_training()]
+    siblings = [sibling for group in groups for sibling in group.siblings]
+    for group in groups:
+        context.lengths.consumed(group)
     context.metrics.consumed(siblings, step=state.version)
     context.emit(proposal if proposal.epoch == context.epoch else recovery.restored(state, proposal))
     context.admission.committed(context.now)

@@ -45,6 +45,16 @@ class PoolEngineSpec(ApiModel):
     """Laid over spec.rollout.engine.options."""
 
 
+class LengthPredictorSpec(ApiModel):
+    """What estimates how long answers will be."""
+
+    name: Identifier = "Ridge"
+    """Ridge (learns from the texts of this job's prompts), PromptMeans (means of a prompt's earlier answers), or what a
+    distribution in the coordinator's image offers."""
+    options: Options = Field(default={})
+    """The predictor's own options."""
+
+
 class EnvironmentSpec(ApiModel):
     """A multi-turn environment."""
 
@@ -136,6 +146,9 @@ class RolloutSpec(ApiModel):
 
     engine: EngineSpec = EngineSpec()
     """What generates, for all pools."""
+    length_predictor: LengthPredictorSpec = LengthPredictorSpec()
+    """What estimates how long answers will be, for the order in which they are generated. Its estimates are used only
+    while they order prompts well."""
     environment: EnvironmentSpec | None = None
     """A multi-turn environment. It is refused until engines run multi-turn environments."""
     sampling: SamplingSpec = SamplingSpec()

@@ -21,6 +21,7 @@ from rljob_core.actions import (
     ListProgress,
     MeasurePrompts,
     Observation,
+    PredictLengths,
     ProgressFound,
     ProgressListed,
     PromptsMeasured,
@@ -50,6 +51,7 @@ from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.roles.coordinator.length_predictions import AsksLengths
 
 #: Bytes of one message of engine work at most, unless it has one item only; and what an item takes besides its text.
 WORK_BYTES, ITEM_BYTES = 400_000, 300
@@ -74,6 +76,7 @@ class ActionRunner:
         store: the job's streams, open.
         trajectories: over `store`; the object whose `summaries` the coordinator reads.
         render: gives the text of a prompt.
+        lengths: estimates how long its answers will be.
         count_tokens: measures it.
         observe: takes the answers to the planner's questions (progress that was found or listed, lengths of prompts).
         instance: name of this coordinator.
@@ -87,6 +90,7 @@ class ActionRunner:
         render: Render,
         observe: Callable[[Observation], Awaitable[None]],
         *,
+        lengths: AsksLengths,
         count_tokens: CountTokens = count_bytes,
         instance: str,
     ) -> None:
@@ -94,6 +98,7 @@ class ActionRunner:
         self._trajectories = trajectories
         self._progress = progress
         self._render = render
+        self._lengths = lengths
         self._count_tokens = count_tokens
         self._observe = observe
         self._instance = instance
@@ -137,6 +142,8 @@ class ActionRunner:
                 await store.delete(Channel.REWARDS, action.sequences)
             case MeasurePrompts():
                 await self._measure(action)
+            case PredictLengths():
+                await self._lengths.ask(action)
             case GrowStream():
                 await self._grow(action)
             case FindProgress():

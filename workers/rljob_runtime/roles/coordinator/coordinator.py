@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from rljob_core.actions import Observation, StreamLimit
 from rljob_core.config import JobConfig
@@ -29,6 +30,7 @@ from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, Render, count_bytes
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
+from rljob_runtime.roles.coordinator.length_predictions import ConnectLengths, LengthPredictions
 from rljob_runtime.roles.decision_log import DecisionLog
 from rljob_runtime.roles.pipeline_updates import make_room
 from rljob_runtime.roles.recovery_sources import read_stores
@@ -51,6 +53,7 @@ class Coordinator:
         prefetch: float = 0.25,
         changes: AsyncIterator[PipelineSpec] | None = None,
         decisions: DecisionLog | None = None,
+        lengths: ConnectLengths | None = None,
     ) -> None:
         """
         Args:
@@ -62,6 +65,7 @@ class Coordinator:
             instance: name of this coordinator, unique among all that the job ever has.
             prefetch: share of an engine's slots for which it is sent work ahead of time.
             changes: new values of `spec.pipeline` while the job runs.
+            lengths: connects the predictor of lengths; None for the one that the spec names, in a thread.
             decisions: the file that records all observations and decisions for `rljob replay`; None to record none.
         """
         self._config = config
@@ -81,6 +85,9 @@ class Coordinator:
             ProgressStore(store, max_tokens=max_tokens),
             render,
             self._inputs.put,
+            lengths=(lengths or partial(LengthPredictions, config, lambda prompt: render(prompt, False)))(
+                self._inputs.put_nowait
+            ),
             count_tokens=count_tokens,
             instance=instance,
         )

@@ -74,6 +74,10 @@ class CoordinatorInputs:
         """Add an observation that no reader makes, such as the answer to a question of the planner."""
         await self._inbox.put((observation, None))
 
+    def put_nowait(self, observation: Observation) -> None:
+        """The same, from what is no coroutine; the inbox has no limit."""
+        self._inbox.put_nowait((observation, None))
+
     async def next_batch(self) -> list[tuple[Observation, Delivery | None]]:
         """At least one observation, with the delivery to acknowledge once its records are stored."""
         batch = [await self._inbox.get()]
@@ -138,10 +142,7 @@ class CoordinatorInputs:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _read_changes(self) -> None:
-        def report(observation: Observation) -> None:
-            self._inbox.put_nowait((observation, None))
-
-        await apply_changes(self._store, self._config, self._pipelines(), report)
+        await apply_changes(self._store, self._config, self._pipelines(), self.put_nowait)
 
     async def _pipelines(self) -> AsyncIterator[PipelineSpec]:
         """Each value that `spec.pipeline` is to have, in order."""
