@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import typer
 
-from rljob_cli.faults import DISK, PERMISSIONS, Fault, fault_of_error
 from rljob_cli.manifest.load import InvalidManifest
 from rljob_core.errors import RLJobError, SpecError
+from rljob_core.faults import DISK, PERMISSIONS, Fault, fault_of_error
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2

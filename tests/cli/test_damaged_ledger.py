@@ -14,8 +14,8 @@ from evidence_streams import append
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
 
-from rljob_cli.faults import LEDGER
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.faults import LEDGER
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed
 from rljob_core.stream_names import StreamNames

@@ -1,4 +1,4 @@
-"""`docs/troubleshooting.md` names every fault that `rljob run` can name; each end of a job is given the right one."""
+"""`docs/troubleshooting.md` names every fault that a job can end of; each end of a job is given the right one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from bounded_store import walk_without_room
 from world import World, job_config
 
-from rljob_cli import faults
-from rljob_cli.faults import Fault, fault_of_error, fault_of_words, flags_to_continue, log_of
+from rljob_cli.faults import flags_to_continue, log_of
 from rljob_cli.manifest.differences import IMMUTABLE_ON_RESUME
+from rljob_core import faults
 from rljob_core.actions import PromptsMeasured, RewardsSeen
 from rljob_core.errors import CorruptLedger, JobFailed, NotFinite, SpecError, StoreUnavailable
+from rljob_core.faults import Fault, fault_of_error, fault_of_words
 from rljob_core.messages import RewardResult
 from rljob_core.ports import Message
 from rljob_core.records import JobFinished
@@ -33,6 +34,12 @@ def test_the_table_has_every_fault() -> None:
     section = PAGE.partition("## Who was at fault")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+) \| (.+) \| (?:`(.+)`|all) \|$", section, re.MULTILINE)
     assert rows == [(fault.who, fault.remedy, fault.log) for fault in FAULTS]
+
+
+def test_the_table_of_clusters_has_every_other_remedy() -> None:
+    section = PAGE.partition("On a cluster the condition")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.MULTILINE)[1:]
+    assert rows == [(fault.who, fault.elsewhere) for fault in FAULTS if fault.elsewhere]
 
 
 def failure(world: World) -> str:
@@ -90,6 +97,7 @@ def test_a_store_that_is_smaller_than_a_step_is_the_storage_s() -> None:
     """What it says to change first can be changed when the job is resumed."""
     words = walk_without_room(0)
     assert fault_of_words(words) is faults.STORAGE
+    assert fault_of_words(f"coordinator: {words}") is faults.STORAGE
     advised = words.partition(": give ")[2].partition(". ")[0]
     assert re.findall(r"spec\.[\w.]+", advised) == ["spec.rollout.sampling.maxTokens"]
     assert not is_immutable("spec.rollout.sampling.maxTokens")

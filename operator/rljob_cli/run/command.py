@@ -14,14 +14,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from rljob_cli import faults
 from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes, name_folder_in_errors
-from rljob_cli.faults import Fault
+from rljob_cli.faults import flags_to_continue, log_of
 from rljob_cli.manifest.load import load_job
 from rljob_cli.patch.change import kept_patches
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
+from rljob_core.faults import UNKNOWN, Fault
 from rljob_core.spec import RLJob
 
 File = Annotated[Path, typer.Argument(help="YAML file with one RLJob.", show_default=False)]
@@ -157,7 +157,7 @@ class _BegunRun:
         """Where the log is and what continues the run; nothing if the folder holds no run yet."""
         if self.folder is None or not self.folder.job.exists():
             return []
-        log = faults.log_of(fault, self.job, self.folder.path / "logs")
+        log = log_of(fault, self.job, self.folder.path / "logs")
         return [*([f"log: {log}"] if log.exists() else []), f"to continue: {resume_command(*self.flags)}"]
 
 
@@ -246,10 +246,10 @@ def _run(
     if end.exit is RunExit.INTERRUPTED:
         typer.echo(f"interrupted at step {step}, by a signal from outside", err=True)
     else:
-        fault = end.fault or faults.UNKNOWN
+        fault = end.fault or UNKNOWN
         log, flags = (
-            faults.log_of(fault, job.metadata.name, log),
-            faults.flags_to_continue(fault, end.message),
+            log_of(fault, job.metadata.name, log),
+            flags_to_continue(fault, end.message),
         )
         typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.message}", err=True)
         typer.echo(f"at fault: {fault.who}", err=True)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-from rljob_cli import faults
 from rljob_cli.job_checks.job import check_pods
 from rljob_cli.job_checks.output_folder import LEAST_FREE_BYTES
 from rljob_cli.run import result_files
@@ -29,6 +28,7 @@ from rljob_cli.run_folder.embedded_nats import start_nats
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import opened_store
+from rljob_core import faults
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob

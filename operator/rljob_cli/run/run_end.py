@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rljob_cli.faults import Fault, fault_of_words
+from rljob_core.faults import Fault, fault_of_words
 
 
 class RunExit(StrEnum):

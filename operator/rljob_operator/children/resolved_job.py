@@ -83,6 +83,16 @@ def resolve_job(job: RLJob, defaults: ClusterDefaults) -> ResolvedJob:
     )
 
 
+def checkpoint_uri(job: RLJob, defaults: ClusterDefaults) -> str:
+    """The folder of a job's checkpoints, as a URI that another job may name; empty if nothing names a folder."""
+    uri = job.spec.trainer.checkpoint.uri or defaults.checkpoint_uri
+    return f"{uri.rstrip('/')}{_subfolder(job, defaults)}" if uri else ""
+
+
+def _subfolder(job: RLJob, defaults: ClusterDefaults) -> str:
+    return f"/{job.metadata.name}-{job.metadata.uid}" if defaults.per_job else ""
+
+
 def _config(job: RLJob, defaults: ClusterDefaults) -> JobConfig:
     """The configuration that a job's workers load: URIs are complete, and paths are those inside the workers' pods."""
     spec = job.spec
@@ -96,7 +106,7 @@ def _config(job: RLJob, defaults: ClusterDefaults) -> JobConfig:
             )
     if len(set(uris.values())) < len(uris):
         raise SpecError("spec.weights.uri", "is the place of checkpoints too: choose another folder for one")
-    subfolder = f"/{job.metadata.name}-{job.metadata.uid}" if defaults.per_job else ""
+    subfolder = _subfolder(job, defaults)
     folders = {path: f"{storage.path_in_pod(uri)}{subfolder}" for path, uri in uris.items()}
     checkpoints = folders["spec.trainer.checkpoint.uri"]
     return JobConfig(

@@ -117,7 +117,9 @@ def _finished(status: RLJobStatus) -> _PhaseWithReason | None:
     for phase in (Phase.SUCCEEDED, Phase.FAILED):
         found = condition(status, phase.value)
         if found is not None and found.status == "True":
-            return _PhaseWithReason(phase, found.reason, found.message)
+            # The message of `Failed` also has advice (`failure_advice`); `Ready` has the error alone.
+            ready = condition(status, "Ready")
+            return _PhaseWithReason(phase, found.reason, (ready or found).message)
     return None
 
 

@@ -31,8 +31,8 @@ from rljob_operator.children.nats_credentials import renewed_tokens
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
+from rljob_operator.decisions import failure_advice, trainer_attempts
 from rljob_operator.decisions import status as job_status
-from rljob_operator.decisions import trainer_attempts
 from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
@@ -186,6 +186,7 @@ class Reconciler:
             self._taken.add(error.ref)
             wanted = observed.kept
             assessment = job_status.rejected(observed, "NameTaken", str(error))
+        assessment = failure_advice.added(assessment, job, self._defaults)
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:

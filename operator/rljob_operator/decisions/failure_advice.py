@@ -1,0 +1,54 @@
+"""What the condition `Failed` of a cluster's job says besides the error: who was at fault, the log, what to do next.
+
+`rljob run` says the same of a run in its own words, so nothing is added to the status of a local job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rljob_core.faults import NATS_SERVER, Fault, fault_of_words
+from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator import names
+from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.children.resolved_job import checkpoint_uri
+from rljob_operator.decisions.status import Assessment, Phase, condition
+
+
+def added(assessment: Assessment, job: RLJob, defaults: ClusterDefaults) -> Assessment:
+    """The assessment with the advice in the condition `Failed`, if the job has failed and runs on a cluster."""
+    status = assessment.status
+    failed = condition(status, Phase.FAILED.value)
+    if failed is None or failed.status != "True" or not defaults.per_job:
+        return assessment
+    fault = fault_of_words(failed.message)
+    words = (
+        failed.message or failed.reason,
+        f"at fault: {fault.who}",
+        f"to do: {fault.elsewhere or fault.remedy}",
+        f"log: {_log(fault, job)}",
+        f"to continue: {_another_job(status, job, defaults)}",
+    )
+    said = failed.model_copy(update={"message": "; ".join(words)})
+    conditions = [said if found is failed else found for found in status.conditions]
+    return replace(assessment, status=status.model_copy(update={"conditions": conditions}))
+
+
+def _log(fault: Fault, job: RLJob) -> str:
+    """Where the log is that says more. Pods end with their job, and the API server serves the logs of pods only."""
+    if fault.log == NATS_SERVER:
+        return "that of the NATS server"
+    labels = {names.LABEL_JOB: job.metadata.name}
+    if fault.log:
+        labels[names.LABEL_ROLE] = fault.log
+    selector = ",".join(f"{name}={value}" for name, value in labels.items())
+    command = f"kubectl logs --namespace={job.metadata.namespace} --selector={selector}"
+    return f"{command} --all-containers --prefix --tail=-1, until its pods are deleted; then in the cluster's log store"
+
+
+def _another_job(status: RLJobStatus, job: RLJob, defaults: ClusterDefaults) -> str:
+    """What takes the place of a failed job, which has ended for good."""
+    folder = checkpoint_uri(job, defaults)
+    if not status.step or not folder:
+        return "create another job"
+    return f"create another job; with spec.model.uri={folder}/latest it begins with the newest checkpoint of this one"

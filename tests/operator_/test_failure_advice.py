@@ -1,0 +1,152 @@
+"""The condition `Failed` of a cluster's job names who was at fault, the log, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rljob_core.spec import RLJob
+from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.status import Phase, condition
+from rljob_operator.reconcile.reconcile import Pass, Reconciler
+
+MakeJob = Callable[..., RLJob]
+RAISED = (
+    "17 prompts of step 7 were given up: prompt 121 (g121.0): RewardRaised: mine:score raised KeyError: 'anser' "
+    "(mine.py:3); …"
+)
+LOGS = "kubectl logs --namespace=default --selector=rljob.dev/job=chain-sum"
+AFTERWARDS = (
+    "--all-containers --prefix --tail=-1, until its pods are deleted; then in the cluster's log store"
+)
+
+
+@pytest.fixture
+def shared(defaults: ClusterDefaults) -> ClusterDefaults:
+    """A cluster's defaults, under which jobs share a claim."""
+    return replace(defaults, per_job=True, checkpoint_uri="pvc://rljob/checkpoints/")
+
+
+async def failed(server: Any, defaults: ClusterDefaults, job: RLJob, message: str, *, step: int = 0) -> Pass:
+    """The last pass of a job whose coordinator has ended with the message, as one that the user has to see."""
+    reconciler = Reconciler(server, defaults, clock=lambda: server.now, metrics=lambda: JobMetrics(step=step))
+    while (await reconciler.reconcile(job)).actions:
+        pass
+    (owner,) = [
+        m for m in server.of("Deployment") if m["metadata"]["labels"]["rljob.dev/role"] == "coordinator"
+    ]
+    server.pod(owner, 0, end={"exitCode": 2, "message": f"UserError: {message}"})
+    while (result := await reconciler.reconcile(job)).actions:
+        pass
+    assert result.phase is Phase.FAILED
+    return result
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            RAISED,
+            (
+                "your reward function",
+                "mend it where the message says",
+                f"{LOGS},rljob.dev/role=reward {AFTERWARDS}",
+            ),
+        ),
+        (
+            "the trajectory stream holds 8 MB and step 3 needs 9: give it more",
+            (
+                "the storage of the NATS server or its account, which is smaller than one step",
+                "give it more, or lower spec.rollout.sampling.maxTokens",
+                f"{LOGS},rljob.dev/role=coordinator {AFTERWARDS}",
+            ),
+        ),
+        (
+            "1 prompts of step 3 were given up: prompt 1 (g1): PromptUnsendable: KeyError: 'question'",
+            (
+                "your data",
+                "mend or remove the rows of the prompts that the message names",
+                f"{LOGS},rljob.dev/role=coordinator {AFTERWARDS}",
+            ),
+        ),
+        (
+            "the payloads of 801 groups were missing when step 3 was to train on them",
+            (
+                "the NATS server, or its disk",
+                "start or repair it; its log says why",
+                "that of the NATS server",
+            ),
+        ),
+        (
+            "what nobody has thought of",
+            (
+                "not clear: perhaps rljob itself",
+                "read the logs; if it is a mistake of rljob, report it with them",
+                f"{LOGS} {AFTERWARDS}",
+            ),
+        ),
+    ],
+)
+async def test_it_names_fault_remedy_log_and_next_step(
+    server: Any,
+    shared: ClusterDefaults,
+    make_job: MakeJob,
+    message: str,
+    advice: tuple[str, str, str],
+) -> None:
+    at_fault, remedy, log = advice
+    result = await failed(server, shared, make_job(), message)
+    found = condition(result.status, "Failed")
+    assert found is not None
+    assert found.message == (
+        f"coordinator: {message}; at fault: {at_fault}; to do: {remedy}; log: {log}; to continue: create another job"
+    )
+    ready = condition(result.status, "Ready")
+    assert ready is not None
+    assert ready.message == f"coordinator: {message}"
+
+
+async def test_another_job_begins_with_its_checkpoint_once_it_may_have_one(
+    server: Any, shared: ClusterDefaults, make_job: MakeJob
+) -> None:
+    job = make_job()
+    result = await failed(server, shared, job, RAISED, step=7)
+    found = condition(result.status, "Failed")
+    assert found is not None
+    place = f"pvc://rljob/checkpoints/chain-sum-{job.metadata.uid}/latest"
+    assert found.message.endswith(
+        f"create another job; with spec.model.uri={place} it begins with the newest checkpoint of this one"
+    )
+
+
+async def test_it_stays_as_it_is_also_when_the_operator_is_upgraded(
+    server: Any, shared: ClusterDefaults, make_job: MakeJob
+) -> None:
+    """The condition of an earlier release has the error alone, and gets the advice; no event repeats it."""
+    job = make_job()
+    result = await failed(server, shared, job, RAISED)
+    said, events = result.status, len(server.events)
+    reconciler = Reconciler(server, shared, clock=lambda: server.now)
+    assert (await reconciler.reconcile(job)).status == said
+    alone = [
+        c.model_copy(update={"message": f"coordinator: {RAISED}"})
+        for c in said.conditions
+        if c.type == "Failed"
+    ]
+    others = [c for c in said.conditions if c.type != "Failed"]
+    server.stored = said.model_copy(update={"conditions": [*others, *alone]})
+    assert (await reconciler.reconcile(job)).status == said
+    assert len(server.events) == events
+
+
+async def test_a_local_run_gives_its_own_advice(
+    server: Any, defaults: ClusterDefaults, make_job: MakeJob
+) -> None:
+    result = await failed(server, defaults, make_job(), RAISED, step=7)
+    found = condition(result.status, "Failed")
+    assert found is not None
+    assert found.message == f"coordinator: {RAISED}"
