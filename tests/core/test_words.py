@@ -9,10 +9,12 @@ import pytest
 from rljob_core.words import (
     LONGEST_LINE,
     end_in_words,
+    end_with_last_words,
     error_in_words,
     exit_in_words,
     last_words,
     place_in_words,
+    shell_code,
 )
 
 GROUP = """\
@@ -94,6 +96,18 @@ def test_what_a_killed_process_said_last_is_not_why_it_ended() -> None:
 class Mute(Exception):
     def __str__(self) -> str:
         raise ValueError
+
+
+def test_what_a_killed_process_said_last_may_be_asked_for() -> None:
+    killed = "exit code 137 (SIGKILL: out of memory?)"
+    assert end_with_last_words(137, "log\nno licence\n") == f"{killed}; it printed last: no licence"
+    assert end_with_last_words(137, "") == killed
+    assert end_with_last_words(139, "log\nTrap\n") == end_in_words(139, "log\nTrap\n")
+
+
+@pytest.mark.parametrize(("code", "counted"), [(0, 0), (3, 3), (-9, 137)])
+def test_exit_codes_are_counted_as_a_shell_does(code: int, counted: int) -> None:
+    assert shell_code(code) == counted
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ def exit_in_words(code: int) -> str:
     return f"exit code {code} ({name}{': out of memory?' if code == KILLED else ''})"
 
 
+def shell_code(code: int) -> int:
+    """An exit code as a shell counts it, of one as Python counts it: there, minus the number of a signal."""
+    return code if code >= 0 else 128 - code
+
+
 def end_in_words(code: int, said: str) -> str:
     """A process's exit code and its last words, as one line.
 
@@ -44,6 +49,12 @@ def end_in_words(code: int, said: str) -> str:
     """
     words = "" if code == KILLED else last_words(said)
     return ": ".join(filter(None, [exit_in_words(code), words]))
+
+
+def end_with_last_words(code: int, said: str) -> str:
+    """The same, with the last words also of a process that SIGKILL ended, which may have had it sent by itself."""
+    last = last_words(said) if code == KILLED else ""
+    return end_in_words(code, said) + (f"; it printed last: {last}" if last else "")
 
 
 def error_in_words(error: BaseException) -> str:

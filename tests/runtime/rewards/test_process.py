@@ -536,7 +536,23 @@ def test_a_trial_that_never_ends_is_killed_with_all_that_it_has_started(
     assert f"{name}:f did not load within 15 s" in str(trial.error)
     child = (tmp_path / name).with_suffix(".pid")
     with suppress(psutil.NoSuchProcess, FileNotFoundError):
-        assert not _alive(psutil.Process(int(child.read_text())))
+        started = psutil.Process(int(child.read_text()))
+        while _alive(started):  # it was killed, too, but nobody here waits for its end
+            assert time.monotonic() - began < 120
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("killing", ["os.kill(os.getppid(), 9)", "os.killpg(0, 9)"])
+def test_a_module_that_kills_what_has_started_its_process_kills_the_trial_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killing: str
+) -> None:
+    text = f"import os, sys, time\nprint('no licence', file=sys.stderr, flush=True)\n{killing}\ntime.sleep(600)\n"
+    name = user_module(tmp_path, monkeypatch, text)
+    trial = load_on_trial(JobItems(job_config("model", functions=["exact_match", f"{name}:f"])).setup)
+    assert str(trial.error) == (
+        f"spec.reward.functions[1]: {name} ends the process that imports it: exit code 137 (SIGKILL: out of memory?); "
+        "it printed last: no licence"
+    )
 
 
 async def test_a_process_that_is_killed_while_it_loads_is_replaced(

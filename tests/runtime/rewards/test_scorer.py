@@ -19,8 +19,9 @@ from user_modules import user_module
 
 from rljob_contract.samples import job_config
 from rljob_core.config import JobConfig
-from rljob_core.errors import RewardFailed
+from rljob_core.errors import RewardFailed, SpecError
 from rljob_runtime.rewards import scorer as scorer_module
+from rljob_runtime.rewards import server_start
 from rljob_runtime.rewards.messages import (
     GREETING,
     LARGEST_REQUEST,
@@ -219,7 +220,7 @@ async def test_a_function_that_ends_its_server_costs_its_own_answer(
     module: str, monkeypatch: pytest.MonkeyPatch, word: str, reason: str
 ) -> None:
     monkeypatch.setattr(scorer_module, "_SILENCE", 3.0)
-    monkeypatch.setattr(scorer_module, "_STARTS", 0.5)
+    monkeypatch.setattr(server_start, "_STARTS", 0.5)
     scorer = Scorer(config_of(f"{module}:act", timeoutSeconds=1), workers=1)
     try:
         await scorer.start()
@@ -300,6 +301,9 @@ class LyingPlace:
             self._server = await asyncio.start_unix_server(self.serve, self.path)
         return await asyncio.open_unix_connection(self.path)
 
+    async def end(self) -> str:
+        return "it lied"
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             writer.write(frame(GREETING))
@@ -337,6 +341,75 @@ async def test_what_no_server_may_send_fails_the_answer_it_is_sent_for(tmp_path:
         assert outcome.error.startswith("RewardCrashed: the scoring server "), name
         assert (len(outcome.error) < 500, outcome.reward) == (True, 0.0), name
     assert place.connections > 2 * len(LIES), "each answer was tried twice"
+
+
+#: A user's module that ends the scoring server while it is imported.
+DEADLY_MODULE = """
+import os, signal, sys, time
+from pathlib import Path
+
+print("no licence", file=sys.stderr, flush=True)
+pid = os.getpid()
+while b"rewards.server" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+    pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+os.kill(pid, signal.SIGKILL)
+time.sleep(600)
+"""
+
+
+async def test_a_module_that_ends_the_server_while_it_is_imported_is_named(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its place among the functions and what it printed last; another module of the user is not blamed."""
+    monkeypatch.setattr(server_start, "_MAX_LOST_LOADING", 1)
+    (folder := tmp_path / "deadly").mkdir()
+    name = user_module(folder, monkeypatch, DEADLY_MODULE)
+    scorer = Scorer(config_of(f"{module}:act", f"{name}:f"), workers=1)
+    try:
+        with pytest.raises(SpecError) as blamed:
+            await scorer.start()
+    finally:
+        await scorer.close()
+    assert blamed.value.path == "spec.reward.functions[1]"
+    assert blamed.value.message == (
+        f"{name} ends the scoring server that imports it: exit code 137 (SIGKILL: out of memory?); it printed last: "
+        "no licence"
+    )
+
+
+async def test_a_server_that_is_lost_while_it_loads_our_functions_blames_none(tmp_path: Path) -> None:
+    """Memory may be short, for instance."""
+
+    class Loading(LyingPlace):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(frame(GREETING))
+            await read_frame(reader, LARGEST_REQUEST)
+            writer.close()
+
+    scorer = Scorer(config_of("exact_match"), workers=1, place=Loading(tmp_path / "s"))
+    try:
+        with pytest.raises(RewardFailed, match="no scoring server starts: it lied"):
+            await scorer.start()
+    finally:
+        await scorer.close()
+
+
+async def test_the_functions_of_servers_that_were_lost_twice_by_accident_are_loaded(tmp_path: Path) -> None:
+    class Unlucky(LyingPlace):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(frame(GREETING))
+            await read_frame(reader, LARGEST_REQUEST)
+            self.lie = leave if self.connections < 2 else None
+            writer.close()
+
+    place = Unlucky(tmp_path / "s")
+    scorer = Scorer(config_of("exact_match"), workers=1, place=place)
+    try:
+        await scorer.start()
+        assert not (await outcomes(scorer, "1"))[0].error
+    finally:
+        await scorer.close()
+    assert place.connections == 3
 
 
 # ---------------------------------------------------------------------------------------- a server in a container

@@ -1,10 +1,9 @@
 """Runs the only child of this process, and says how it ended.
 
 The child gets the signals that ask a process to end. Its standard error passes through this process, which keeps the
-end of it: what native code prints before it aborts is nowhere else. The kernel kills the child when this process ends
-(`lifeline`). A child that no longer says that it is alive (`alive`) is killed: it may be stopped, or wait for what
-never comes. As the first process of a container, this process reaps orphans. It imports little, because it lives as
-long as the child.
+end of it (`error_tail`). The kernel kills the child when this process ends (`lifeline`). A child that no longer says
+that it is alive (`alive`) is killed: it may be stopped, or wait for what never comes. As the first process of a
+container, this process reaps orphans. It imports little, because it lives as long as the child.
 """
 
 from __future__ import annotations
@@ -12,20 +11,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_core import worker_protocol
-from rljob_core.words import KILLED, last_words
+from rljob_core.words import KILLED, last_words, shell_code
 from rljob_runtime.process.alive import AliveReader
+from rljob_runtime.process.error_tail import ErrorTail
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT}
-_TAIL_BYTES = 64 << 10  # of standard error; the stacks of many threads are printed there
-#: Seconds in which the rest of standard error is read; a process that the child started may hold it open forever.
-_REST_SECONDS = 1.0
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -98,7 +94,7 @@ def watch(start: Start, environment: Mapping[str, str]) -> ChildEnd:
     signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored is not waited for
     waited = {*_FORWARDED, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    reading, writing = os.pipe()
+    errors = ErrorTail()
     listening, saying = os.pipe()
     os.set_inheritable(saying, True)
     variables = {
@@ -106,12 +102,9 @@ def watch(start: Start, environment: Mapping[str, str]) -> ChildEnd:
         **environment,
         worker_protocol.ALIVE_PIPE: str(saying),
     }
-    child = start(variables, writing, [reading, listening])
-    os.close(writing)
+    child = start(variables, errors.writing, [errors.reading, listening])
     os.close(saying)
-    tail = bytearray()
-    passing = threading.Thread(target=_pass_on, args=(reading, tail), daemon=True)
-    passing.start()
+    errors.start()
     alive = AliveReader(listening)
     asked, hung, code = False, False, None
     while code is None:
@@ -126,27 +119,17 @@ def watch(start: Start, environment: Mapping[str, str]) -> ChildEnd:
         else:
             code = _reaped(child)
     _withdraw_readiness()
-    passing.join(_REST_SECONDS)
+    printed = errors.rest()
     alive.read()
     message = _termination_message()
     if hung and code == KILLED:
         code, message = worker_protocol.EXIT_HUNG, f"no new token for {alive.limit} s: ended by its watcher"
         _terminate(message)
-    words = message or ("" if code == KILLED else last_words(bytes(tail).decode(errors="replace")))
+    words = message or ("" if code == KILLED else last_words(printed))
     crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
     if crashed and not message:
         _terminate(words)
     return ChildEnd(code, crashed, words, alive.beginning)
-
-
-def _pass_on(reading: int, tail: bytearray) -> None:
-    """Copy standard error to that of this process until it is closed; keep its end in `tail`."""
-    while piece := os.read(reading, 1 << 16):
-        tail += piece
-        del tail[:-_TAIL_BYTES]
-        with suppress(OSError):  # nobody reads it, or its disk is full: the child must not wait for that
-            while piece:
-                piece = piece[os.write(2, piece) :]
 
 
 def _reaped(child: int) -> int | None:
@@ -155,8 +138,7 @@ def _reaped(child: int) -> int | None:
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             if found[0] == child:
-                ended = os.waitstatus_to_exitcode(found[1])
-                code = ended if ended >= 0 else 128 - ended
+                code = shell_code(os.waitstatus_to_exitcode(found[1]))
     return code
 
 

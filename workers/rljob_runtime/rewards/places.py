@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing
+from rljob_core.words import end_with_last_words, last_words, shell_code
+from rljob_runtime.process.error_tail import ErrorTail
 
 ScoringConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -26,6 +28,9 @@ _CONTAINER_STARTS = 300.0
 _RETRY = 0.5
 #: Seconds in which a child ends its pool.
 _CHILD_ENDS = 5.0
+
+#: What a killed server's resource tracker would print last: semaphores of its pool, which end with the machine.
+_OF_NO_INTEREST = "ignore::UserWarning:multiprocessing.resource_tracker"
 
 _KEPT = {
     "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "VIRTUAL_ENV",
@@ -43,6 +48,9 @@ class ScoringPlace(Protocol):
         Raises:
             ResourceMissing: there is no server.
         """
+
+    async def end(self) -> str:
+        """How the server ended that the last connection was to, and its last words, or where they are."""
 
     async def close(self) -> None:
         """Release what is held."""
@@ -74,6 +82,10 @@ class Container:
                 f"{worker_protocol.SCORER}",
             ) from None
 
+    async def end(self) -> str:
+        """Name the container, whose end the kubelet sees."""
+        return f"its last words are in the log of the pod's container {worker_protocol.SCORER}"
+
     async def close(self) -> None:
         """Do nothing: the container ends with the pod."""
 
@@ -88,22 +100,40 @@ class Child:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
+        self._errors: ErrorTail | None = None
 
     async def connect(self) -> ScoringConnection:
         """Start a server, instead of the last one, which has done something wrong."""
         await self._kill()
         ours, theirs = socket.socketpair()
+        self._errors = ErrorTail()
+        warnings = self._environment.get("PYTHONWARNINGS")
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", worker_protocol.SCORING_MODULE),
                 stdin=theirs.fileno(),
+                stderr=self._errors.writing,
                 env={
                     **self._environment,
                     **worker_protocol.dying_with(os.getpid()),
                     "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                    "PYTHONWARNINGS": ",".join(filter(None, [warnings, _OF_NO_INTEREST])),
                 },
             )
+        self._errors.start()
         return await asyncio.open_unix_connection(sock=ours)
+
+    async def end(self) -> str:
+        """Wait for the server's end; one that only closed its connection is killed."""
+        if self._process is None or self._errors is None:
+            return "it never started"
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _CHILD_ENDS)
+        code = self._process.returncode
+        said = await asyncio.to_thread(self._errors.rest)
+        if code is None:
+            return f"it closed its connection, and printed last: {last_words(said)}"
+        return end_with_last_words(shell_code(code), said)
 
     async def close(self) -> None:
         """End the server; it ends by itself once its connection is closed, if it is in order."""

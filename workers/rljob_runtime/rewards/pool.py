@@ -26,7 +26,7 @@ import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.errors import RewardFailed, SpecError
-from rljob_core.words import KILLED, exit_in_words
+from rljob_core.words import KILLED, exit_in_words, shell_code
 from rljob_runtime.rewards import process as reward_worker
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome, ScoringSetup
 from rljob_runtime.rewards.process import CallInProgress
@@ -297,4 +297,4 @@ def _end_in_words(code: int | None) -> str:
     """How a process ended, by the exit code of `multiprocessing`: minus the number of the signal, if one ended it."""
     if code is None:
         return "its exit code is not known"
-    return exit_in_words(code if code >= 0 else 128 - code)
+    return exit_in_words(shell_code(code))

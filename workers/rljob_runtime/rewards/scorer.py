@@ -12,23 +12,19 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import time
 from collections import deque
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import ResourceMissing, RewardFailed, SpecError
+from rljob_core.errors import ResourceMissing, RewardFailed
 from rljob_core.words import error_in_words
 from rljob_runtime.rewards.job_items import JobItems
 from rljob_runtime.rewards.messages import (
-    GREETING,
-    LARGEST_GREETING,
     LARGEST_REPLY,
     LARGEST_REQUEST,
     SCORING_REPLY,
-    SETUP_REPLY,
     ScoringJob,
     ScoringOutcome,
     ScoringReply,
@@ -37,18 +33,12 @@ from rljob_runtime.rewards.messages import (
     read_frame,
 )
 from rljob_runtime.rewards.places import ScoringConnection, ScoringPlace, scoring_place
-from rljob_runtime.rewards.trial import FIELD, LOAD_SECONDS
+from rljob_runtime.rewards.server_start import ServerStart, closed
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which a server must greet, while a child starts Python; and load functions, if another one has before.
-_START_SECONDS = 120.0
 #: Seconds beyond the limits of an answer's functions without any outcome: the pool may be replacing its processes.
 _SILENCE = 120.0
-#: Both, in durations of the first server's start: what replaces it, or one of its processes, loads as much.
-_STARTS = 4
-#: Servers in a row that may fail to start before the role gives up.
-_MAX_FAILED_STARTS = 5
 #: Answers that are sent before any of them has come back.
 _MAX_SENT = 4096
 
@@ -84,7 +74,6 @@ class Scorer:
         self._workers = workers
         self._place = place or scoring_place(config)
         self._functions = config.spec.reward.functions
-        self._start_seconds = 0.0
         self._numbers = itertools.count()
         self._suspects = deque[tuple[int, _PendingScore]]()
         self._waiting = deque[tuple[int, _PendingScore]]()
@@ -103,10 +92,8 @@ class Scorer:
             ResourceMissing: there is no scoring server.
         """
         self._items = await asyncio.to_thread(JobItems, self._config, workers=self._workers)
-        began = time.monotonic()
-        connection = await self._connected(first=True)
-        self._start_seconds = time.monotonic() - began
-        self._talk = asyncio.create_task(self._keep_talking(connection))
+        self._servers = ServerStart(self._place, self._items.setup)
+        self._talk = asyncio.create_task(self._keep_talking(await self._servers.connect()))
 
     async def score(self, job: ScoringJob) -> ScoringOutcome:
         """The outcome of one answer; errors of the functions are outcomes too.
@@ -140,46 +127,6 @@ class Scorer:
             await asyncio.gather(self._talk, return_exceptions=True)
         await self._place.close()
 
-    # ------------------------------------------------------------------------------------------- connections
-
-    async def _connected(self, *, first: bool) -> ScoringConnection:
-        """A connection to a server that is ready to score.
-
-        Raises:
-            SpecError, RewardFailed, ResourceMissing: see `start`.
-        """
-        failures = 0
-        while True:
-            reader, writer = await self._place.connect()
-            try:
-                await self._set_up(reader, writer, first=first)
-            except (OSError, asyncio.IncompleteReadError, ValueError) as error:  # OSError: TimeoutError, too
-                await _closed(writer)
-                failures += 1
-                if failures > _MAX_FAILED_STARTS:
-                    raise RewardFailed(f"no scoring server starts: {error_in_words(error)}") from error
-            except BaseException:
-                await _closed(writer)
-                raise
-            else:
-                return reader, writer
-
-    async def _set_up(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, first: bool
-    ) -> None:
-        async with asyncio.timeout(_START_SECONDS):
-            if await read_frame(reader, LARGEST_GREETING) != GREETING:
-                raise ValueError("the scoring server is of another version than this worker")
-        writer.write(frame(pickled(self._items.setup)))
-        # The server itself limits what functions load at first; this is for one that no longer does.
-        limit = LOAD_SECONDS + _START_SECONDS if first else max(_START_SECONDS, _STARTS * self._start_seconds)
-        async with asyncio.timeout(limit):
-            reply = SETUP_REPLY.validate_json(await read_frame(reader, LARGEST_REPLY))
-        if reply.state != "ready" and first:  # what cannot load once is nothing that a restart mends
-            raise SpecError(reply.path or FIELD, reply.message)
-        if reply.state != "ready":  # a spec that was right remains right, whatever a server says
-            raise RewardFailed(reply.message)
-
     async def _keep_talking(self, connection: ScoringConnection) -> None:
         """Have answers scored over one connection after the other, until cancelled or no server stays alive."""
         try:
@@ -194,8 +141,8 @@ class Scorer:
                 finally:
                     sender.cancel()
                     await asyncio.gather(sender, return_exceptions=True)
-                    await _closed(writer)
-                connection = await self._connected(first=False)
+                    await closed(connection)
+                connection = await self._servers.connect()
         except (RewardFailed, ResourceMissing) as error:
             self._failure = error
             for _, answer in [*self._sent.items(), *self._suspects, *self._waiting]:
@@ -252,7 +199,7 @@ class Scorer:
     @property
     def _longest_silence(self) -> float:
         calls = len(self._functions) * self._config.spec.reward.timeout_seconds
-        return calls + max(_SILENCE, _STARTS * self._start_seconds)
+        return calls + self._servers.at_least(_SILENCE)
 
     def _expect_progress(self) -> None:
         """Wait for the next outcome only so long, if any answer is with the server."""
@@ -283,9 +230,3 @@ class Scorer:
             elif not answer.outcome.done():
                 answer.outcome.set_result(ScoringOutcome(error=f"{lost.reason}: {lost}"))
         self._sent.clear()
-
-
-async def _closed(writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()

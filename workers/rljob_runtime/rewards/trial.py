@@ -3,7 +3,8 @@
     python -m rljob_runtime.rewards.trial REPORT < setup
 
 The process reads a pickled `ScoringSetup`, and writes to the file REPORT, as JSON, which function it loads, and at last
-whether all of them have loaded. What it prints is kept for the error.
+whether all of them have loaded. What it prints is kept for the error. Its child does so, in fact: code that ends the
+process that has started its own ends this one, and not the one that waits for the report.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
-from rljob_core.words import end_in_words
+from rljob_core.words import end_with_last_words, shell_code
 from rljob_runtime.process.lifeline import die_with_parent
 from rljob_runtime.rewards.messages import ScoringSetup, pickled
 from rljob_runtime.rewards.registry import REWARDS
@@ -90,6 +91,11 @@ def names_user_code(setup: ScoringSetup) -> list[str]:
     return [name for name in setup.functions if REWARDS.built_in(name) is None]
 
 
+def field_of(name: str, setup: ScoringSetup) -> str:
+    """The manifest's field that names that function."""
+    return f"{FIELD}[{setup.functions.index(name)}]"
+
+
 def _inherited() -> Mapping[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
@@ -103,8 +109,13 @@ def _wait(process: subprocess.Popen[bytes], setup: bytes, seconds: float) -> int
         process.communicate(setup, timeout=seconds)
     except subprocess.TimeoutExpired:
         return None
-    code: int = process.returncode
-    return code if code >= 0 else 128 - code
+    return shell_code(process.returncode)
+
+
+def _ended(child: int) -> int:
+    """Wait for the end of the child; its exit code."""
+    _, status = os.waitpid(child, 0)
+    return shell_code(os.waitstatus_to_exitcode(status))
 
 
 def _read(report: Path) -> dict[str, Any]:
@@ -126,11 +137,11 @@ def _judged(
     name = report.get("loading")
     path, what = FIELD, ", ".join(names_user_code(setup)) or ", ".join(setup.functions)
     if name in setup.functions:
-        path, what = f"{FIELD}[{setup.functions.index(name)}]", name
+        path, what = field_of(name, setup), name
     if code is None:
         return SpecError(path, took_too_long(what, seconds))
     module = what.partition(":")[0]
-    return SpecError(path, f"{module} ends the process that imports it: {end_in_words(code, said)}")
+    return SpecError(path, f"{module} ends the process that imports it: {end_with_last_words(code, said)}")
 
 
 def took_too_long(what: str, seconds: float) -> str:
@@ -143,6 +154,9 @@ def took_too_long(what: str, seconds: float) -> str:
 
 def main() -> None:
     """Load what the standard input describes."""
+    die_with_parent()
+    if child := os.fork():
+        os._exit(_ended(child))
     die_with_parent()
     faulthandler.enable()
     setup: ScoringSetup = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  the parent's

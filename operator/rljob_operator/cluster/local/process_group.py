@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
-from rljob_core.words import end_in_words
+from rljob_core.words import end_in_words, shell_code
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local.execute import Process, StartAbandoned, Starter, execute
 from rljob_operator.cluster.local.pod import Launch
@@ -173,7 +173,7 @@ class PodProcess:
             self.pid, self.ready = None, False
         code = await process.wait()
         return Termination(
-            code if code >= 0 else 128 - code,
+            shell_code(code),
             _termination_message(launch, log_start, code),
             datetime.now(UTC),
         )
