@@ -30,9 +30,17 @@ ENGINE_POISON = {
     "segfault": "exit code 139 (SIGSEGV): Segmentation fault in string_at",
     "raise": "RuntimeError: no kernel for this prompt",
     "silent": f"exit code 124: no new token for {HANG_SECONDS} s",
+    "empty": "it has no tokens",
 }
-#: The same of a reward function.
-POISON = ENGINE_POISON | {"spin": "RewardTimeout: ", "quit": "SystemExit", "huge": "RewardOutOfRange: "}
+#: The same of reward functions.
+REWARD_POISON = {
+    "spin": "RewardTimeout: ",
+    "quit": "SystemExit",
+    "interrupt": "RewardRaised: poisonous:poisonous raised KeyboardInterrupt",
+    "huge": "RewardOutOfRange: poisonous:poisonous ",
+    "both": "RewardOutOfRange: poisonous:poisonous ",
+}
+POISON = ENGINE_POISON | REWARD_POISON
 
 
 @pytest.fixture
@@ -55,7 +63,7 @@ def job(prompts: Path) -> dict[str, Any]:
     engine = changes["rollout"]["engine"]
     engine["name"] = "Dying"
     engine["options"]["words"] = {word: word for word in ENGINE_POISON}
-    changes["reward"] = {"functions": ["poisonous:poisonous"], "timeoutSeconds": 2}
+    changes["reward"] = {"functions": ["poisonous:poisonous", "poisonous:also"], "timeoutSeconds": 2}
     changes["rollout"]["hangSeconds"] = HANG_SECONDS
     changes["data"] = {"source": "jsonl", "dataset": str(prompts), "options": {}}
     return changes

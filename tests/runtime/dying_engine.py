@@ -1,4 +1,4 @@
-"""An engine that ends its process, raises or hangs, as a prompt or an option names it; installed as a plug-in."""
+"""An engine that ends its process, raises, hangs or answers nothing, as a prompt or an option names it; a plug-in."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from installed import install
 
 CODE = """
 import asyncio, ctypes, os, sys
+from dataclasses import replace
 from pathlib import Path
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
-from rljob_core.ports import EngineLoad
+from rljob_core.ports import Completed, EngineLoad
 from rljob_runtime.model.tokenizer import Tokenizer
 
 class Options(EmulatedEngineOptions):
     start: str = ""  # how it ends when it starts
-    words: dict[str, str] = {}  # how it ends, or that it raises, by a word of the prompt
+    words: dict[str, str] = {}  # how it ends, raises or answers, by a word of the prompt
 
 def end(how):
     match how:
@@ -39,12 +40,19 @@ class Dying(EmulatedEngine):
         self._how, self._tokenizer = options, Tokenizer(model_path)
 
         self._silent = False
+        self._empty = set()
 
     async def events(self):
         found = await super().events()
         while self._silent:  # its heartbeats go on
             await asyncio.sleep(60)
-        return found
+        return [self._answered(event) for event in found]
+
+    def _answered(self, event):
+        if not isinstance(event, Completed) or event.id not in self._empty:
+            return event
+        columns = {name: getattr(event, name)[:0] for name in ("tokens", "logprobs", "versions")}
+        return replace(event, **columns)
 
     def load(self):
         if self._silent:
@@ -66,6 +74,8 @@ class Dying(EmulatedEngine):
             for word, how in self._how.words.items():
                 if word in text:
                     self._silent = self._silent or how == "silent"
+                    if how == "empty":
+                        self._empty.add(request.id)
                     end(how)
 """
 
