@@ -80,6 +80,52 @@ async def test_a_server_that_is_behind_does_not_say_that_messages_are_gone(
         await store.close()
 
 
+@pytest.mark.drawn("moments of a leader", 1)
+@pytest.mark.parametrize("seconds", [3.0, 5.0, 6.0])
+async def test_a_leader_that_stood_still_for_a_moment_does_not_say_that_messages_are_gone(
+    cluster: NatsCluster, seconds: float
+) -> None:
+    """Whether or not the others have chosen another leader by then, which takes them 4 to 9 s."""
+    first = store_at(cluster.urls[0], create=True)
+    await first.open()
+    leader = await cluster.leader(first._streams.stream(Channel.TRAJECTORIES))
+    writer, reader = store_at(cluster.urls[(leader + 1) % SIZE]), store_at(cluster.urls[leader])
+    await writer.open()
+    await reader.open()
+    acknowledged: list[int] = []
+    begun = asyncio.Event()
+
+    async def write() -> None:
+        for _ in range(MESSAGES // ASKED):
+            writes = (writer.publish(Channel.TRAJECTORIES, "a", DATA) for _ in range(ASKED))
+            acknowledged.extend(await asyncio.gather(*writes))
+            begun.set()
+
+    async def all_are_there() -> None:
+        newest = acknowledged[-ASKED:]
+        found = await reader.get(Channel.TRAJECTORIES, newest)
+        assert [m.sequence if m is not None else None for m in found] == newest
+        last = await reader.last(Channel.TRAJECTORIES)
+        assert last is not None
+        assert last.sequence >= max(newest)
+
+    writing = asyncio.create_task(write())
+    try:
+        async with asyncio.timeout(SECONDS):
+            await begun.wait()
+            cluster.stop(leader)
+            await asyncio.sleep(seconds)
+            cluster.continue_(leader)
+            while not writing.done():
+                await all_are_there()
+            await writing
+            await all_are_there()
+    finally:
+        writing.cancel()
+    for store in (first, writer, reader):
+        await store.close()
+
+
 async def consumers_created(url: str) -> tuple[Client, list[str]]:
     """A client, and the subjects of the requests for new consumers that it hears from now on."""
     client = await nats.connect(url)
