@@ -38,6 +38,11 @@ class Mutant:
 SUSPECTS = "tests/core/test_suspects.py"
 LOST_LEDGER = "tests/runtime/roles/test_lost_ledger.py"
 CAREFUL_START = "tests/runtime/roles/test_careful_start.py"
+REPLICATED = (
+    "tests/contract/test_replicated_streams.py::"
+    "test_a_server_that_is_behind_does_not_say_that_messages_are_gone"
+)
+DEAF = "tests/runtime/rewards/test_process.py::test_a_function_that_hears_no_signal_costs_its_chunk_nothing"
 HOSTILE_WORKERS = "tests/runtime/roles/test_hostile_workers.py"
 LABELS = "tests/runtime/roles/test_staleness_of_payloads.py"
 
@@ -459,6 +464,35 @@ MUTANTS: dict[str, Mutant] = {
         by=("tests",),
         tests="tests/contract/test_cut_streams.py::"
         "test_a_queue_gives_out_all_that_is_stored_later[nats-states-state0-trajectories]",
+    ),
+    "what a replica does not have is gone": Mutant(
+        "rljob_runtime.messaging.nats.store",
+        "missing = [sequence for sequence, message in found.items() if message is None]",
+        "missing = list[int]()",
+        by=("tests",),
+        tests=f"{REPLICATED}[a follower]",
+    ),
+    "nothing is blamed for a server that is lost while it loads": Mutant(
+        "rljob_runtime.rewards.server_start",
+        "if self._seconds is None and lost and failures >= _MAX_LOST_LOADING:",
+        "if False:",
+        by=("tests",),
+        tests="tests/runtime/rewards/test_scorer.py::"
+        "test_a_module_that_ends_the_server_while_it_is_imported_is_named",
+    ),
+    "a reward function may run as long as it likes": Mutant(
+        "rljob_runtime.rewards.pool",
+        "                    _kill(process)\n",
+        "",
+        by=("tests",),
+        tests=DEAF,
+    ),
+    "what a reward function has started outlives it": Mutant(
+        "rljob_runtime.rewards.pool",
+        "for each in (parent, *parent.children(recursive=True)):",
+        "for each in (parent,):",
+        by=("tests",),
+        tests=DEAF,
     ),
     "all that a lost scoring server had has failed": Mutant(
         "rljob_runtime.rewards.scorer",

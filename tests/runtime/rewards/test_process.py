@@ -366,19 +366,26 @@ async def test_the_text_of_an_error_is_of_limited_length(model: Path, module: st
     assert results["g0.1"].reward == 1.0
 
 
-async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: str) -> None:
+async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: str, tmp_path: Path) -> None:
     config = job_config("model", functions=[f"{module}:one", f"{module}:act"], limit=SHORT)
-    pool = pool_of(config, workers=1)
+    pool = pool_of(config, workers=2)
     try:
         await pool.start()
-        words = [*["good xx"] * 20, "deaf", *["good xx"] * 20, "huge", "good xx"]
+        words = [*["good xx"] * 20, "deaf", *["good xx"] * 20, "children", "huge", "good xx"]
         outcomes = await asyncio.gather(*(pool.score(ScoringJob(0, False, word)) for word in words))
     finally:
         await pool.close()
+    killed = f"RewardTimeout: {module}:act ran longer than {SHORT:g} s"
+    expected = {"deaf": killed, "children": killed, "huge": f"RewardOutOfRange: {module}:act returned "}
     for word, outcome in zip(words, outcomes, strict=True):
-        expected = {"deaf": "RewardTimeout", "huge": "RewardOutOfRange"}.get(word, "")
-        assert outcome.error.partition(":")[0] == expected
-        assert outcome.reward == (0.0 if expected else 3.0)
+        assert outcome.error.startswith(expected.get(word, ""))
+        assert outcome.reward == (0.0 if outcome.error else 3.0)
+        assert bool(outcome.error) == (word in expected)
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int((tmp_path / "child").read_text()))
+        outlived = _alive(child)
+        child.kill()
+        assert not outlived
 
 
 async def test_two_functions_whose_scores_no_sum_can_hold_cost_their_answer_alone(module: str) -> None:
