@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
 from evidence_builder import EvidenceBuilder, job, members, refuted
+from rich.console import Console
 
 from rljob_cli.audit import audit
+from rljob_cli.audit.table import print_table
 from rljob_core.records import (
     Dispatched,
     Evaluated,
@@ -105,6 +108,17 @@ GROUNDLESS: dict[str, Happens] = {
     "a rollback that never was": lambda s: s.write(GroupAborted("g7", "VersionRevoked")),
     "not a reason of the ledger": lambda s: s.write(GroupAborted("g7", "TooLong")),
 }
+
+
+def test_prompts_that_were_not_sent_by_the_coordinator_s_word_are_listed() -> None:
+    evidence_builder = started()
+    evidence_builder.write(exhausted("PromptUnsendable", *members("g7")))
+    findings = audit(evidence_builder.evidence())
+    assert findings.counts["unsent_prompts"] == [7]
+    out = StringIO()
+    print_table(Console(file=out, width=120), findings)
+    assert "1 prompts could not be sent to engines, by the coordinator's word: 7\n" in out.getvalue()
+    assert audit(started().evidence()).counts["unsent_prompts"] == []
 
 
 @pytest.mark.parametrize("what", BORNE_OUT)

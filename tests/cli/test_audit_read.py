@@ -63,6 +63,7 @@ def test_reads_every_source_of_a_job_that_has_ended(folder: RunFolder) -> None:
         "planned": 14,
         "consumed": 12,
         "aborted": {},
+        "unsent_prompts": [],
         "open": 2,
         "versions": 3,
         "versions_restored": 0,

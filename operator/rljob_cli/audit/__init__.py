@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from rljob_cli.audit import agreement, chain, rewards, trajectories
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
+from rljob_cli.audit.causes import UNSENDABLE
 from rljob_cli.audit.evidence import AuditCheck, Evidence, Findings
 from rljob_cli.audit.metrics import evaluations
 from rljob_cli.audit.specs import specs
@@ -74,6 +75,11 @@ def _counts(run: AuditedRun) -> dict[str, object]:
         "planned": sum(len(group.members) for group in groups),
         "consumed": sum(1 for _ in run.consumed),
         "aborted": dict(sorted(reasons.items())),
+        "unsent_prompts": sorted(
+            group.record.prompt
+            for group in groups
+            if any(UNSENDABLE in abort.causes.values() for abort in group.aborted[:1])
+        ),
         "resumed": len(run.history.resumed),
         "resumed_tokens": sum(run.history.resumed),
         "open": sum(len(group.members) for group in groups if not group.ended),

@@ -15,7 +15,13 @@ from rljob_core.records import GroupAborted, JobFinished, PipelineSet
 
 ENGINE_LOST = "EngineLost"
 """Cause of an abort: it was found what engines died of, so nothing else is suspected of their deaths."""
-_UNSENDABLE = "PromptUnsendable"
+UNSENDABLE = "PromptUnsendable"
+"""Cause of an abort: the prompt could not be sent to an engine. It is the coordinator's word alone, and not checked.
+
+The audit could only render the prompt itself. But a row that was named is mended in its place, so that it renders by
+now, and the data's own code may raise once and never again: an honest coordinator would be refuted. So the audit lists
+these prompts, for somebody who knows the data to look at.
+"""
 _BY_OTHER_RECORDS = {"LedgerLost": "a restored step", "VersionRevoked": "a rollback"}
 """Reasons that no record of an abort has: they follow from other records."""
 
@@ -111,9 +117,9 @@ def _of_exhausted(record: GroupAborted, planned: Planned, at: Moment) -> Iterato
     if not record.causes or record.causes.keys() - planned.members.keys():
         yield "but none of its trajectories is named as the cause"
         return
-    if set(record.causes.values()) == {_UNSENDABLE}:
+    if set(record.causes.values()) == {UNSENDABLE}:
         if any(member.generated is not None for member in planned.members.values()):
-            yield f"but an engine was sent its prompt, which is said to be {_UNSENDABLE}"
+            yield f"but an engine was sent its prompt, which is said to be {UNSENDABLE}"
         return
     if at.pipeline is None:
         return

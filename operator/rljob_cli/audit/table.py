@@ -58,6 +58,12 @@ def print_table(console: Console, findings: Findings) -> None:
         f"aborted {aborted}, {counts['open']:,} still open; {counts['versions']:,} versions{_turns(counts)}",
         highlight=False,
     )
+    if unsent := counts["unsent_prompts"]:
+        shown = ", ".join(map(str, unsent[:_IDS_SHOWN])) + (", …" if len(unsent) > _IDS_SHOWN else "")
+        console.print(
+            f"{len(unsent):,} prompts could not be sent to engines, by the coordinator's word: {shown}",
+            highlight=False,
+        )
     if counts["resumed"]:
         console.print(
             f"{counts['resumed']:,} times an engine continued where another had stopped: "
