@@ -15,10 +15,12 @@ from rljob_cli.audit.table import print_table
 from rljob_core.records import (
     Dispatched,
     Evaluated,
+    Generated,
     GroupAborted,
     Rewarded,
     SiblingReset,
 )
+from rljob_core.trajectory import VersionSpan
 
 SPEC: dict[str, Any] = {
     "steps": 3,
@@ -68,6 +70,11 @@ BORNE_OUT: dict[str, Happens] = {
         reset("g7.0", 2, died=True), reset("g7.0", 3, died=True, failure=True), exhausted("EngineLost")
     ),
     "a prompt that no engine can be sent": lambda s: s.write(exhausted("PromptUnsendable", *members("g7"))),
+    "a prompt that no engine can be sent again, after one has answered it": lambda s: s.write(
+        Dispatched(members("g7"), (1, 1), "engine", 3),
+        Generated("g7.0", 1, VersionSpan(3, 3), 8, 4, "p-g7.0-1", 1, 0),
+        exhausted("PromptUnsendable", "g7.1"),
+    ),
     "one score for all": lambda s: s.write(GroupAborted("g6", "UniformGroup")),
     "a payload that the trainer could not read": lambda s: do(s.train("g6"), s.trainer(1), lost(s)),
     "a payload that the trainer misses under a new coordinator, whose ledger lost that it was sent": lambda s: (

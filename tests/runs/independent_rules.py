@@ -268,7 +268,13 @@ class Rules:
                 alike = scores.keys() == set(members) and len(set(scores.values())) == 1
                 return alike and bool(self.spec["algorithm"].get("dropUniformGroups"))
             case "PromptExhausted" if set(causes.values()) == {"PromptUnsendable"}:
-                return causes.keys() <= set(members) and not any(r["kind"] == "generated" for r in of_group)
+                answered = set[str]()
+                for record in of_group:
+                    if record["kind"] == "generated":
+                        answered.add(record["trajectory"])
+                    elif record["kind"] == "reset":
+                        answered.discard(record["trajectory"])
+                return causes.keys() <= set(members) and not causes.keys() & answered
             case "PromptExhausted":
                 counts = {
                     (member, field): sum(

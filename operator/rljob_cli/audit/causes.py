@@ -118,7 +118,7 @@ def _of_exhausted(record: GroupAborted, planned: Planned, at: Moment) -> Iterato
         yield "but none of its trajectories is named as the cause"
         return
     if set(record.causes.values()) == {UNSENDABLE}:
-        if any(member.generated is not None for member in planned.members.values()):
+        if any(planned.members[trajectory].generated is not None for trajectory in record.causes):
             yield f"but an engine was sent its prompt, which is said to be {UNSENDABLE}"
         return
     if at.pipeline is None:

@@ -101,7 +101,11 @@ def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evalua
                 context.liveness.free_slot(engine)
                 endings.cancel(context, engine, [(answer, attempt)])
     elif not evaluation and group is not None:
-        causes = dict.fromkeys((sibling.id for sibling in group.siblings), UNSENDABLE)
+        # A row that could be read before may raise when it is read again, by the next coordinator, for instance.
+        unsent = [sibling.id for sibling in group.siblings if sibling.payload is None]
+        if not unsent:
+            return  # all of it is generated: no engine needs the prompt
+        causes = dict.fromkeys(unsent, UNSENDABLE)
         said = reason[: endings.DETAIL_CHARACTERS]
         detail = f"prompt {prompt} ({group.id}): {UNSENDABLE}: {said}: mend its row in its place"
         endings.abort_group(context, group.id, "PromptExhausted", causes, detail=detail)
