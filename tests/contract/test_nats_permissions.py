@@ -970,7 +970,7 @@ async def test_a_job_that_the_server_has_no_room_for_says_so(installation: NatsI
         trouble = job_streams.trouble(job)
         assert trouble is not None
         assert trouble.reason == "StreamsRefused"
-        assert "the job needs 2199 GB for its trajectories" in trouble.message
+        assert "the job needs 3299 GB to begin" in trouble.message
         assert "raise RLJOB_NATS_JOB_GB of the operator" in trouble.message
         assert await job_streams.prepare(job, 1 << 30)  # once it has
         assert job_streams.trouble(job) is None

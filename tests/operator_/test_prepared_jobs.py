@@ -10,9 +10,10 @@ from rljob_operator.reconcile.prepared_jobs import PreparedJobs
 from rljob_operator.reconcile.server_storage import ServerStorage
 
 
-def storage(servers: int) -> ServerStorage:
-    """So many servers, on which the account `A` has a thousandth of its limit."""
-    account = {"id": "A", "storage": 1, "reserved_storage": 1000}
+def storage(servers: int = 1, **held: int) -> ServerStorage:
+    """So many servers, on which the account `A` has a thousandth of its limit, and streams with so many bytes."""
+    account: dict[str, Any] = {"id": "A", "storage": 1, "reserved_storage": 1000}
+    account["stream_detail"] = [{"name": name, "state": {"bytes": size}} for name, size in held.items()]
     answer: dict[str, Any] = {
         "account_details": [account],
         "config": {"max_storage": 10_000},
@@ -30,8 +31,20 @@ def test_a_job_that_asks_for_no_number_follows_the_servers(
     asked: int | None, replicas: int, servers: int, again: bool
 ) -> None:
     jobs = PreparedJobs()
-    jobs.add("A", ("default", "j"), asked=asked, replicas=replicas)
+    jobs.add("A", ("default", "j"), asked=asked, replicas=replicas, growing={})
     assert jobs.outgrown(storage(servers)) == ([("default", "j")] if again else [])
     jobs.discard("A")
     assert not jobs
     assert jobs.outgrown(storage(servers)) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "again"),
+    [({"ledger": 32}, False), ({"ledger": 33}, True), ({"rewards": 33}, False), ({}, False)],
+)
+def test_a_job_of_which_a_stream_that_grows_is_half_full_is_given_more_room(
+    held: dict[str, int], again: bool
+) -> None:
+    jobs = PreparedJobs()
+    jobs.add("A", ("default", "j"), asked=1, replicas=1, growing={"ledger": 64})
+    assert jobs.outgrown(storage(**held)) == ([("default", "j")] if again else [])

@@ -6,6 +6,7 @@ server that the job names itself, a server that asks nobody for credentials), a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rljob_core.ports import NEWEST_ONLY, SINGLE_READER, WORK_QUEUES, Channel, first_sequence
@@ -28,17 +29,41 @@ FOLLOWED = SINGLE_READER | {
 Definition = dict[str, Any]
 
 
-def limited_channels(trajectory_bytes: int) -> dict[Channel, int]:
-    """Bytes of the other channels that others than coordinator and trainer write, if trajectories have that many.
+GROWING = (
+    Channel.LEDGER,
+    Channel.VERSIONS,
+    Channel.METRICS,
+    Channel.TRAINING,
+    Channel.WORK,
+    Channel.WEIGHTS,
+)
+"""Channels of which a job may need any number of bytes: only its coordinator writes to them; to the last, its trainer.
 
-    They follow from what is under way: a score takes a few hundred bytes where its trajectory takes at least 18 kB, and
-    progress that finds no room is not stored. So no role but these two takes the room of its job's ledger.
+In the order in which they get room where there is not enough for all.
+"""
+
+
+def stream_limits(names: StreamNames, trajectory_bytes: int) -> dict[str, int]:
+    """Bytes that each stream of a job may hold at first, if trajectories have that many.
+
+    No stream takes another one's room, so no role but the coordinator takes that of the job's ledger. The limits of
+    what rollout and reward workers write stay, as they follow from what is under way: a score takes a few hundred
+    bytes where its trajectory takes at least 18 kB, progress that finds no room is not stored, and an engine's signal
+    is one message of a few kB. The channels in `GROWING` get more before they are full.
     """
-    return {
+    limits = {
+        Channel.TRAJECTORIES: trajectory_bytes,
         Channel.REWARDS: max(32 << 20, trajectory_bytes // 8),
         Channel.PROGRESS: max(64 << 20, trajectory_bytes // 4),
         Channel.EVENTS: 32 << 20,
+        Channel.LEDGER: 64 << 20,
+        Channel.VERSIONS: 16 << 20,
+        Channel.METRICS: 16 << 20,
+        Channel.TRAINING: 16 << 20,
+        Channel.WORK: max(32 << 20, trajectory_bytes // 8),
+        Channel.WEIGHTS: 64 << 20,
     }
+    return {names.stream(channel): size for channel, size in limits.items()} | {names.signal_stream: 32 << 20}
 
 
 def stream_definitions(
@@ -48,7 +73,7 @@ def stream_definitions(
     replicas: int = 1,
     duplicate_window: float = DUPLICATE_WINDOW,
     metrics_to: str | None = None,
-    limited: bool = False,
+    limits: Mapping[str, int] | None = None,
 ) -> list[Definition]:
     """All streams of a job, the signal bucket's among them.
 
@@ -58,7 +83,7 @@ def stream_definitions(
         replicas: of each stream, on a cluster of servers.
         duplicate_window: seconds within which a repeated message id is stored once.
         metrics_to: first tokens of the subject to which the server publishes each line of metrics once more.
-        limited: whether the channels of `limited_channels` have a limit, too.
+        limits: of the streams in bytes, by name; None if only the trajectories have one.
     """
     common = {
         "retention": "limits",
@@ -68,8 +93,8 @@ def stream_definitions(
         "num_replicas": replicas,
         "allow_direct": True,
     }
-    limits = limited_channels(trajectory_bytes) if limited else {}
-    limits[Channel.TRAJECTORIES] = trajectory_bytes
+    if limits is None:
+        limits = {names.stream(Channel.TRAJECTORIES): trajectory_bytes}
     found: list[Definition] = []
     for channel in Channel:
         stream: Definition = {
@@ -81,8 +106,6 @@ def stream_definitions(
         }
         if channel in WORK_QUEUES:
             stream["retention"] = "workqueue"
-        if channel in limits:
-            stream["max_bytes"] = limits[channel]
         if channel in NEWEST_ONLY:
             stream["max_msgs_per_subject"] = 1
         if channel is Channel.METRICS and metrics_to is not None:
@@ -99,7 +122,11 @@ def stream_definitions(
         "deny_delete": True,
         "republish": _announced(f"{names.signal_subject}>"),
     }
-    return [*found, signals]
+    found.append(signals)
+    for stream in found:
+        if (most := limits.get(stream["name"])) is not None:
+            stream["max_bytes"] = most
+    return found
 
 
 def _announced(subject: str) -> Definition:

@@ -1,25 +1,33 @@
-"""How many bytes the streams of a job may take together, on each server that has them.
+"""How many bytes the streams of a job may hold, each and together, on each server that has them.
 
 A job's account has a limit, so that no job can take what others need: neither by a mistake nor because somebody has its
-credentials. The server sets the whole limit aside if it is alone. Therefore it begins small, and grows with what the
-streams hold: all but the trajectories, whose stream has a limit of its own, have as much room again as they have taken.
+credentials. So has each of its streams, and the account's is their sum, so that no role takes the room of another one's
+stream. The server sets the whole limit aside if it is alone. Therefore the limits begin small, and grow with what the
+streams hold: those that may need any number of bytes have as much room again as they have taken, and some more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
+from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
-from rljob_core.stream_definitions import limited_channels
+from rljob_core.stream_definitions import GROWING, stream_limits
+from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import largest_trajectory_stream_bytes, trajectory_stream_bytes
-
-OTHER_BYTES = 256 << 20
-"""Free room that the streams besides the trajectories have at least."""
 
 SHARE = 4
 """One replica of all streams of a job may take a quarter of a server, unless the operator's settings say otherwise."""
 SMALLEST_SHARE = 2_000_000_000
 """Bytes that this is at least: on a small server, whoever comes first may take more."""
+_STEP = 1 << 20
+"""An account's limit is a multiple of so many bytes: its token's revision follows from it."""
+_NO_MORE = (
+    "the NATS server has no more: give it more storage (max_file_store), or delete jobs that have ended"
+)
+KEPT = 8
+"""The stream that is the last to grow leaves an eighth of what the job may have to the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +48,30 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
-    """The limit that an account is to have.
+class StreamUse:
+    """What a stream holds, in bytes of one replica.
 
     Attributes:
-        allowed: bytes.
-        short: why it is less than the streams should have; empty if it is not.
+        bytes: that it has now.
+        limit: that it may have; 0 if it has no limit, or is not there.
+    """
+
+    bytes: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The limits that an account and its streams are to have.
+
+    Attributes:
+        allowed: bytes of all streams together, all replicas.
+        limits: bytes of one replica of each stream, by name; a stream that is not here has none.
+        short: why a stream has less than it should; empty if none has.
     """
 
     allowed: int
+    limits: Mapping[str, int]
     short: str = ""
 
 
@@ -67,43 +90,106 @@ def most_of(capacity: int | None) -> int | None:
     return None if capacity is None else max(capacity // SHARE, SMALLEST_SHARE)
 
 
-def is_crowded(room: Room) -> bool:
-    """Whether a job's streams have taken so much that `storage` may give them more."""
-    return room.allowed is None or 2 * room.used > room.allowed
+def is_crowded(growing: Mapping[str, int], held: Mapping[str, int]) -> bool:
+    """Whether a stream has taken so much of its limit that `storage` may give it more.
+
+    Args:
+        growing: limits of the streams that grow, by name.
+        held: bytes of all streams.
+    """
+    return any(2 * held.get(name, 0) > limit for name, limit in growing.items())
+
+
+def job_storage(
+    names: StreamNames,
+    room: Room,
+    held: Mapping[str, StreamUse],
+    *,
+    trajectory_bytes: int,
+    replicas: int,
+    most: int | None,
+) -> Storage:
+    """The limits of a job's account and of its streams, of which that of the trajectories is to hold so many bytes.
+
+    The other arguments are those of `storage`.
+    """
+
+    def given(size: int) -> Storage:
+        return storage(
+            room,
+            held,
+            first=stream_limits(names, size),
+            growing=[names.stream(channel) for channel in GROWING],
+            replicas=replicas,
+            most=most,
+        )
+
+    found, trajectories = given(trajectory_bytes), names.stream(Channel.TRAJECTORIES)
+    before = held.get(trajectories, StreamUse()).limit
+    if before and found.limits[trajectories] < trajectory_bytes:
+        # Scores and progress of trajectories that have no room need none either.
+        found = replace(given(before), short=found.short)
+    return found
 
 
 def storage(
-    room: Room, *, trajectory_limit: int, trajectory_bytes: int, replicas: int, most: int | None
+    room: Room,
+    held: Mapping[str, StreamUse],
+    *,
+    first: Mapping[str, int],
+    growing: Collection[str],
+    replicas: int,
+    most: int | None,
 ) -> Storage:
-    """The limit of a job's account.
+    """The limits of a job's account and of its streams: none becomes smaller.
 
     Args:
         room: what the account has now.
-        trajectory_limit: of the stream of trajectories, in bytes of one replica.
-        trajectory_bytes: that this stream takes, all replicas together.
+        held: what its streams hold, by name.
+        first: with what each stream begins.
+        growing: names of those that get as much room again as they have taken, in the order in which they get it.
         replicas: of each stream.
         most: bytes of one replica that any job may have (`RLJOB_NATS_JOB_GB`); None for its share of a server.
     """
     most = most_of(room.capacity) if most is None else most
-    others = max(room.used - trajectory_bytes, 0)
-    # Whatever the limited channels take, half of the room at first is left for the ledger and the others.
-    beside = max(OTHER_BYTES, sum(limited_channels(trajectory_limit).values()) + OTHER_BYTES // 2)
-    wanted = replicas * (trajectory_limit + beside) + 2 * others
     before = room.allowed or 0
-    allowed, short = max(wanted, before), ""
-    if most is not None and allowed > replicas * most:
-        allowed = max(replicas * most, before)
-        short = f"a job may have {in_gb(most)}: raise RLJOB_NATS_JOB_GB of the operator"
-    if room.free is not None and allowed - before > room.free:
-        allowed = before + max(room.free, 0)
-        short = "the NATS server has no more: give it more storage (max_file_store), or delete jobs that have ended"
-    return Storage(allowed, short if 2 * others + replicas * trajectory_limit > allowed else "")
+    capacity, reason = None, ""
+    if most is not None:
+        capacity, reason = most, f"a job may have {in_gb(most)}: raise RLJOB_NATS_JOB_GB of the operator"
+    if room.free is not None:
+        free = (before + max(room.free, 0)) // replicas
+        if capacity is None or free < capacity:
+            capacity, reason = free, _NO_MORE
+    if capacity is not None:
+        capacity = max(capacity, before // replicas)
+    order = [*(name for name in first if name not in growing), *growing]
+    limits, short = {name: use.limit for name, use in held.items()}, False
+    for name in order:
+        use = held.get(name, StreamUse())
+        wanted = _wanted(use, first[name], grows=name in growing)
+        available = wanted if capacity is None else capacity - sum(limits.values()) + use.limit
+        if name == order[-1] and capacity is not None:
+            available = max(min(available, first[name]), available - capacity // KEPT)
+        if wanted > available:
+            # A stream that grows takes what there is; another one stays as it is.
+            grows = use.limit > 0 and name in growing
+            wanted = max(use.limit, available) if grows else use.limit
+            short = short or not grows or 2 * use.bytes > wanted
+        limits[name] = wanted
+    # A stream that an earlier release has made without limit keeps none if there is no room for one.
+    unlimited = sum(2 * use.bytes for name, use in held.items() if not limits[name])
+    allowed = max(before, replicas * (sum(limits.values()) + unlimited))
+    allowed = -(-allowed // _STEP) * _STEP
+    if capacity is not None:
+        allowed = max(before, min(allowed, replicas * capacity))
+    return Storage(allowed, {name: limit for name, limit in limits.items() if limit}, reason if short else "")
 
 
-def needs_at_first(*, trajectory_limit: int, replicas: int) -> int:
-    """Bytes without which a job's streams cannot be created."""
-    limited = sum(limited_channels(trajectory_limit).values())
-    return replicas * (trajectory_limit + limited + OTHER_BYTES // 4)
+def _wanted(use: StreamUse, first: int, *, grows: bool) -> int:
+    """The limit that a stream should have."""
+    if use.limit and (not grows or 2 * use.bytes <= use.limit):
+        return max(use.limit, first)
+    return first + 2 * use.bytes if grows else max(first, 2 * use.bytes)
 
 
 def in_words(room: Room, storage: Storage) -> str:

@@ -21,14 +21,15 @@ from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
 from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import RLJob
-from rljob_core.stream_definitions import limited_channels, stream_definitions
+from rljob_core.stream_definitions import GROWING, stream_definitions, stream_limits
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.stream_storage import (
+    Storage,
+    StreamUse,
     in_gb,
     in_words,
-    needs_at_first,
-    storage,
+    job_storage,
 )
 from rljob_operator.nats.credentials import (
     STREAMS,
@@ -54,10 +55,9 @@ from rljob_operator.reconcile.stream_requests import (
     create_queue,
     delete_streams,
     enlarge,
-    limit,
     replicas_of,
     replicate,
-    stream_bytes,
+    stream_uses,
 )
 
 log = logging.getLogger(__name__)
@@ -144,18 +144,23 @@ class JobStreams:
         replicas = replicas_of(job, await count_servers(system))
         given = await self._storage(job, self._issuer, system, size=size, replicas=replicas)
         # The token by which a job that is restorable ceases to be is a later one.
-        revision = (job.metadata.generation or 0) + (given >> 20) + (not restorable)
+        revision = (job.metadata.generation or 0) + (given.allowed >> 20) + (not restorable)
         keys = JobKeys.of(job, self._issuer)
         connections = connections_of(job.spec)
         accounts = job_accounts(
-            keys, revision=revision, storage_bytes=given, connections=connections, restorable=restorable
+            keys,
+            revision=revision,
+            storage_bytes=given.allowed,
+            connections=connections,
+            restorable=restorable,
         )
         of_streams, of_roles = accounts.tokens
         await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_streams.encode())
         key = job.metadata.namespace, job.metadata.name
-        self._prepared.add(accounts.streams, key, asked=asked, replicas=replicas)
+        growing = {name: given.limits.get(name, 0) for name in map(names.stream, GROWING)}
+        self._prepared.add(accounts.streams, key, asked=asked, replicas=replicas, growing=growing)
         definitions = stream_definitions(
-            names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT, limited=True
+            names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT, limits=given.limits
         )
         if self._shared is not None and not await self._shared.moved(
             keys.uid, definitions, partial(self._client, job)
@@ -168,45 +173,50 @@ class JobStreams:
                 if not await create(client, definition):
                     await announce(client, definition)
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
-            for channel, most in limited_channels(size).items():
-                await limit(client, names.stream(channel), most)
+            limited = [
+                await enlarge(client, name, most, unlimited=True) for name, most in given.limits.items()
+            ]
             for queue in SHARED_QUEUES:
                 await create_queue(client, names.stream(queue.channel), queue.definition(names))
-            return await enlarge(client, names.stream(Channel.TRAJECTORIES), size)
+        return all(limited) and given.limits.get(names.stream(Channel.TRAJECTORIES), 0) >= size
 
-    async def _storage(self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int) -> int:
-        """Bytes that all streams of a job may take together; what is short of that is remembered.
+    async def _storage(
+        self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int
+    ) -> Storage:
+        """How much the streams of a job may hold; what is short of that is remembered.
 
         Raises:
             StreamRefused: there is no room.
         """
-        account = JobKeys.of(job, issuer).account(STREAMS)
-        room = (await server_storage(system)).room(account)
-        held, trajectories = 0, _names(job).stream(Channel.TRAJECTORIES)
-        if room.used:
-            async with self._client(job) as client:
-                held = await stream_bytes(client, trajectories) * replicas
+        uid, names = job.metadata.uid or "", _names(job)
         arriving: dict[str, int] = {}
         if self._shared is not None:
-            arriving = await self._shared.bytes(job.metadata.uid or "", _names(job).all_streams)
-            size = max(size, arriving.get(trajectories, 0))
-            held += arriving.get(trajectories, 0) * replicas
-            room = replace(room, used=room.used + sum(arriving.values()) * replicas)
-        given = storage(
-            room, trajectory_limit=size, trajectory_bytes=held, replicas=replicas, most=self._most
-        )
-        if given.allowed < sum(arriving.values()) * replicas:
-            raise StreamRefused(f"the job's streams take {in_gb(sum(arriving.values()))}: {given.short}")
-        if room.allowed is None and given.allowed < needs_at_first(trajectory_limit=size, replicas=replicas):
+            arriving = await self._shared.bytes(uid, names.all_streams)
+        room = (await server_storage(system)).room(JobKeys.of(job, issuer).account(STREAMS))
+        held: dict[str, StreamUse] = {}
+        if room.used or room.allowed is not None:
+            async with self._client(job) as client:
+                held = await stream_uses(client, names.all_streams)
+        for name, taken in arriving.items():
+            copy = held.get(name, StreamUse())
+            held[name] = StreamUse(max(taken, copy.bytes), copy.limit)
+        if (trajectories := names.stream(Channel.TRAJECTORIES)) in arriving:
+            size = max(size, arriving[trajectories])
+            held[trajectories] = replace(held[trajectories], limit=size)
+        room = replace(room, used=max(room.used, sum(arriving.values()) * replicas))
+        given = job_storage(names, room, held, trajectory_bytes=size, replicas=replicas, most=self._most)
+        if given.allowed < room.used:
+            raise StreamRefused(f"the job's streams take {in_gb(room.used)}: {given.short}")
+        if any(name not in held and name not in given.limits for name in names.all_streams):
             # A server that starts with an account that it has no room for serves none of that account's streams.
-            raise StreamRefused(f"the job needs {in_gb(size)} for its trajectories, and more: {given.short}")
-        uid = job.metadata.uid or ""
+            needed = sum(stream_limits(names, size).values())
+            raise StreamRefused(f"the job needs {in_gb(needed)} to begin: {given.short}")
         before = self._short.pop(uid, None)
         if given.short:
             self._short[uid] = in_words(room, given)
             if before is None:  # it is looked at every few seconds
                 log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
-        return given.allowed
+        return given
 
     async def outgrown(self) -> list[tuple[str, str]]:
         """Namespaces and names of the jobs that `prepare` may give more than they have: room, or replicas."""

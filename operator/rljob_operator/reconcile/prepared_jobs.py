@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_operator.decisions.stream_storage import is_crowded
@@ -13,6 +14,7 @@ from rljob_operator.reconcile.stream_requests import CLUSTER_REPLICAS
 class _Prepared:
     job: tuple[str, str]
     few_servers: bool
+    growing: Mapping[str, int]
 
 
 class PreparedJobs:
@@ -25,7 +27,15 @@ class PreparedJobs:
         """Whether there is any."""
         return bool(self._jobs)
 
-    def add(self, account: str, job: tuple[str, str], *, asked: int | None, replicas: int) -> None:
+    def add(
+        self,
+        account: str,
+        job: tuple[str, str],
+        *,
+        asked: int | None,
+        replicas: int,
+        growing: Mapping[str, int],
+    ) -> None:
         """Remember a job.
 
         Args:
@@ -33,8 +43,9 @@ class PreparedJobs:
             job: its namespace and name.
             asked: number of replicas that it asks for; None for as many as there are servers for.
             replicas: that its streams were given.
+            growing: limits of those of its streams that get more before they are full.
         """
-        self._jobs[account] = _Prepared(job, asked is None and replicas < CLUSTER_REPLICAS)
+        self._jobs[account] = _Prepared(job, asked is None and replicas < CLUSTER_REPLICAS, growing)
 
     def discard(self, account: str) -> None:
         """Forget the job of an account."""
@@ -49,5 +60,7 @@ class PreparedJobs:
         return [
             prepared.job
             for account, prepared in self._jobs.items()
-            if (enough and prepared.few_servers) or is_crowded(storage.room(account))
+            if (enough and prepared.few_servers)
+            or storage.room(account).allowed is None
+            or is_crowded(prepared.growing, storage.streams(account))
         ]

@@ -34,12 +34,17 @@ class ServerStorage:
     def __init__(self, answers: list[Mapping[str, Any]]) -> None:
         self._used: dict[str, int] = defaultdict(int)
         self._allowed: dict[str, int] = {}
+        self._streams: dict[str, dict[str, int]] = defaultdict(dict)
         for answer in answers:
             for account in answer.get("account_details") or ():
                 # A server reports what it has itself; an account's limit is for all servers together.
                 self._used[account["id"]] += account["storage"]
                 if account["reserved_storage"] < _UNLIMITED:
                     self._allowed[account["id"]] = account["reserved_storage"]
+                streams = self._streams[account["id"]]
+                for stream in account.get("stream_detail") or ():
+                    held = int(stream["state"]["bytes"])
+                    streams[stream["name"]] = max(streams.get(stream["name"], 0), held)
         self.capacity = min(int(answer["config"]["max_storage"]) for answer in answers)
         self.servers = max(
             len(answers), *(answer.get("meta_cluster", {}).get("cluster_size", 1) for answer in answers)
@@ -53,6 +58,10 @@ class ServerStorage:
     def room(self, account: str) -> Room:
         """What an account has."""
         return Room(self._allowed.get(account), self._used.get(account, 0), self.free, self.capacity)
+
+    def streams(self, account: str) -> dict[str, int]:
+        """Bytes of each stream of an account, of the replica that has the most."""
+        return self._streams.get(account, {})
 
 
 async def server_storage(system: Client) -> ServerStorage:
@@ -74,7 +83,7 @@ async def server_storage(system: Client) -> ServerStorage:
 
     subscription = await system.subscribe(inbox, cb=take)
     try:
-        body = json.dumps({"accounts": True, "limit": _ACCOUNTS}).encode()
+        body = json.dumps({"accounts": True, "streams": True, "limit": _ACCOUNTS}).encode()
         await system.publish(_SUBJECT, body, reply=inbox)
         found = [await asyncio.wait_for(answers.get(), TIMEOUT_SECONDS)]
         expected = found[0].get("meta_cluster", {}).get("cluster_size", 1)

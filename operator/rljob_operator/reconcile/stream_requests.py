@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import nats.errors
@@ -12,6 +13,7 @@ from nats.aio.client import Client
 
 from rljob_core.queue_definitions import in_memory, needs_memory
 from rljob_core.spec import RLJob
+from rljob_operator.decisions.stream_storage import StreamUse
 
 log = logging.getLogger(__name__)
 
@@ -80,40 +82,37 @@ async def create(client: Client, definition: Mapping[str, Any]) -> bool:
         # A server that starts passes over a stream whose description a power cut has damaged. Created again, the stream
         # has its messages, but only an update writes the whole description again.
         answer = await stream_request(client, "UPDATE", definition["name"], answer["config"])
-    error = answer.get("error")
-    if error is not None and error.get("err_code") != _STREAM_EXISTS:
+    if (error := answer.get("error")) is None:
+        return True
+    # The server looks for the room of another stream before it finds that there is one of this name.
+    exists = (
+        error.get("err_code") == _STREAM_EXISTS or await stream_info(client, definition["name"]) is not None
+    )
+    if not exists:
         raise StreamRefused(f"the stream {definition['name']} cannot be created: {reason_of(error)}")
-    return error is None
+    return False
 
 
-async def enlarge(client: Client, stream: str, size: int) -> bool:
-    """Enlarge a stream to at least `size` bytes; False if the server refuses, or has no stream yet."""
+async def enlarge(client: Client, stream: str, size: int, *, unlimited: bool = False) -> bool:
+    """Let a stream hold at least `size` bytes; False if the server refuses, or has no stream yet.
+
+    Args:
+        client: in the stream's account.
+        stream: its name.
+        size: the limit that it gets if it has a smaller one.
+        unlimited: whether a stream without any limit gets this one.
+    """
     info = await stream_request(client, "INFO", stream, {})
     if "error" in info:
         return False  # it will be created with this size
-    if not 0 < info["config"]["max_bytes"] < size:
+    limit = info["config"]["max_bytes"]
+    if limit >= size or (limit <= 0 and not unlimited):
         return True
     answer = await stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
     if (error := answer.get("error")) is not None:
-        # The coordinator continues with what there is, and says so.
-        log.warning("%s cannot be enlarged to %d MB: %s", stream, size >> 20, reason_of(error))
+        # The job continues with what there is, and its coordinator says so.
+        log.warning("%s cannot have %d MB: %s", stream, size >> 20, reason_of(error))
     return error is None
-
-
-async def limit(client: Client, stream: str, size: int) -> None:
-    """Let a stream have a limit of at least `size` bytes, and of twice what it holds if it had none so far.
-
-    Raises:
-        StreamRefused: the server does not change it.
-    """
-    info = await stream_request(client, "INFO", stream, {})
-    if "error" in info or info["config"]["max_bytes"] >= size:
-        return
-    if info["config"]["max_bytes"] <= 0:
-        size = max(size, 2 * info["state"]["bytes"])
-    answer = await stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
-    if (error := answer.get("error")) is not None:
-        raise StreamRefused(f"{stream} cannot be limited to {size >> 20} MB: {reason_of(error)}")
 
 
 async def stream_info(client: Client, stream: str) -> dict[str, Any] | None:
@@ -130,10 +129,18 @@ async def stream_info(client: Client, stream: str) -> dict[str, Any] | None:
     return None
 
 
-async def stream_bytes(client: Client, stream: str) -> int:
-    """Bytes that the server's replica of a stream takes; 0 if there is no such stream."""
-    info = await stream_request(client, "INFO", stream, {})
-    return 0 if "error" in info else int(info["state"]["bytes"])
+async def stream_uses(client: Client, names: Sequence[str]) -> dict[str, StreamUse]:
+    """What those streams that exist hold and may hold, by name.
+
+    Raises:
+        StreamRefused: the server does not say.
+    """
+    found = zip(names, await asyncio.gather(*(stream_info(client, name) for name in names)), strict=True)
+    return {
+        name: StreamUse(int(info["state"]["bytes"]), max(int(info["config"]["max_bytes"]), 0))
+        for name, info in found
+        if info is not None
+    }
 
 
 async def replicate(client: Client, stream: str, replicas: int, *, at_least: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tenacity import retry, retry_if_exception_type, wait_exponential
+from tenacity import retry, retry_if_exception_type, stop_after_delay, stop_never, wait_exponential
 
 from rljob_core.errors import StoreFull
 
@@ -13,7 +13,11 @@ T = TypeVar("T")
 
 
 async def retry_while_full(
-    publish: Callable[[], Awaitable[T]], *, first_wait: float = 0.05, longest_wait: float = 2.0
+    publish: Callable[[], Awaitable[T]],
+    *,
+    first_wait: float = 0.05,
+    longest_wait: float = 2.0,
+    patience: float | None = None,
 ) -> T:
     """The result of `publish`, called again for as long as it raises `StoreFull`.
 
@@ -21,8 +25,15 @@ async def retry_while_full(
         publish: stores one or more messages; storing them twice must have the effect of storing them once.
         first_wait: seconds until the second call; each further wait is twice as long.
         longest_wait: seconds that a wait lasts at most.
+        patience: seconds after which it is called no more; None for any number.
+
+    Raises:
+        StoreFull: there is still no room after that time.
     """
     retrying = retry(
-        retry=retry_if_exception_type(StoreFull), wait=wait_exponential(first_wait, max=longest_wait)
+        retry=retry_if_exception_type(StoreFull),
+        wait=wait_exponential(first_wait, max=longest_wait),
+        stop=stop_never if patience is None else stop_after_delay(patience),
+        reraise=True,
     )
     return await retrying(publish)()

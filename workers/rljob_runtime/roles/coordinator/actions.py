@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pydantic_core import to_json
 
@@ -51,6 +52,7 @@ from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.roles.coordinator.length_predictions import AsksLengths
 
 #: Bytes of one message of engine work at most, unless it has one item only; and what an item takes besides its text.
@@ -60,6 +62,9 @@ Render = Callable[[int, bool], str]
 """The text of a prompt by its index; True for held-out prompts."""
 CountTokens = Callable[[str], int]
 """The number of tokens of a text, or more."""
+
+_FULL_SECONDS = 60.0
+"""How long a full stream of work is waited for: the operator looks every ten seconds whether it can be enlarged."""
 
 log = logging.getLogger(__name__)
 
@@ -127,13 +132,13 @@ class ActionRunner:
             case SendToEngine():
                 for items in _messages(await self._with_texts(action.items)):
                     data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items))
-                    await store.publish(Channel.WORK, f"engine.{action.engine}", data)
+                    await self._publish(Channel.WORK, f"engine.{action.engine}", data)
             case SendToTrainer():
                 work = action.message
                 data = TRAINER_WORK.dump_json(
                     replace(work, ledger=ledger) if isinstance(work, MicroBatch) else work
                 )
-                await store.publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
+                await self._publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
             case Announce():
                 await publish_version(store, action)
             case DeletePayloads():
@@ -160,6 +165,10 @@ class ActionRunner:
                 await store.delete_signal(ENGINE_SIGNALS + action.engine)
             case PublishMetrics():
                 await publish_metrics(store, action)
+
+    async def _publish(self, channel: Channel, suffix: str, data: bytes) -> None:
+        """Publish once there is room: workers take what is stored, and the operator enlarges the stream."""
+        await retry_while_full(partial(self._store.publish, channel, suffix, data), patience=_FULL_SECONDS)
 
     async def _find_progress(self, trajectory: str, attempt: int) -> None:
         await self._observe(ProgressFound(trajectory, attempt, await self._progress.newest(trajectory)))
