@@ -188,4 +188,10 @@ def controller_of_pods(owner: Manifest) -> Manifest:
             "uid": "r",
             "controller": True,
         }
-    return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "j", "controller": True}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": name,
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }

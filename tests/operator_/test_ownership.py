@@ -10,6 +10,7 @@ from small_job import make_small_job
 
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.decisions.observe import summarize
+from rljob_operator.decisions.ownership import sort_out
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = make_small_job()
@@ -103,3 +104,31 @@ def test_a_pod_is_the_job_s_by_its_controller(
 ) -> None:
     pod = made("Pod", "p", *([] if controller is None else [controller]), **labels)
     assert bool(summarize(JOB, _NO_STATUS, [pod], now=NOW).pods) is counts
+
+
+@pytest.mark.parametrize(
+    ("counts", "role", "uid", "of_job"),
+    [
+        (True, "trainer", "uid-of-chain-sum-trainer-2", True),
+        (False, "trainer", "another Job's", True),
+        (False, "trainer", "uid-of-chain-sum-trainer-2", False),
+        (True, "reward", "r", True),
+        (False, "reward", "r", False),
+    ],
+)
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_pod_counts_if_its_controller_is_of_an_object_of_the_job(
+    counts: bool, role: str, uid: str, of_job: bool, ending: bool
+) -> None:
+    """One that is being deleted may be of an earlier Job of the name: it counts until it is gone."""
+    kind, name, labels = {
+        "trainer": ("Job", "chain-sum-trainer-2", {"role": "trainer", "attempt": "2"}),
+        "reward": ("Deployment", "chain-sum-reward", {"role": "reward"}),
+    }[role]
+    workload = made(kind, name, *([BY_JOB] if of_job else []), **labels)
+    by = owner("ReplicaSet", f"{name}-5d4f", uid) if kind == "Deployment" else owner("Job", name, uid)
+    pod = made("Pod", "p", by, **labels)
+    if ending:
+        pod["metadata"]["deletionTimestamp"] = NOW.isoformat()
+    found = sort_out(JOB, [pod, workload], now=NOW).pods
+    assert bool(found) is (counts or (ending and of_job))

@@ -4,18 +4,21 @@
 |---|---|
 | any child of the job | its controller has the uid of the job |
 | a child of a RolloutPool | its controller has the uid of a RolloutPool whose controller has the uid of the job |
-| a worker's pod | its controller is a ReplicaSet of a role's Deployment, or the Job of a trainer attempt, by name |
+| a trainer's pod | its controller has the uid of the job's own Job for the attempt |
+| another worker's pod | its controller is a ReplicaSet of the job's own Deployment for the role, by name |
 
-Anybody who may write to the namespace can set a label. A pod's controller is known by its name alone, because the
-operator does not read ReplicaSets; of a pod it changes nothing but the deletion cost, and it removes only pods that are
-being deleted on a lost node.
+A pod whose Job or Deployment is gone counts by its controller's name, and so does a trainer's that is being deleted.
+Anybody who may write to the namespace can set a label. Of a ReplicaSet the operator knows the name alone, because it
+does not read any. Pods of an object that does not exist are deleted by Kubernetes; the operator has to know them until
+then. Of a pod it changes nothing but the deletion cost, and it removes only pods that are being deleted on a lost node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeGuard
 
 from rljob_core.spec import GROUP, RLJob
 from rljob_operator import names
@@ -55,7 +58,13 @@ def sort_out(job: RLJob, manifests: Sequence[Manifest], *, now: datetime) -> Own
             children[ref] = {**manifest, "metadata": gone}
     return Owned(
         children=children,
-        pods=tuple(m for m in manifests if m["kind"] == "Pod" and _is_worker(job.metadata.name, m)),
+        pods=tuple(
+            manifest
+            for manifest in manifests
+            if manifest["kind"] == "Pod"
+            and (workload := _workload(job.metadata.name, manifest)) is not None
+            and (workload not in others or _is_of(manifest, children.get(workload)))
+        ),
         strangers={ref: manifest for ref, manifest in others.items() if ref not in children},
     )
 
@@ -77,22 +86,32 @@ def _of_pool(job: RLJob, manifest: Manifest) -> bool:
     )
 
 
-def _is_worker(job: str, pod: Manifest) -> bool:
-    """Whether a pod's labels are those of a worker, and its controller is the one that makes such pods."""
+def _workload(job: str, pod: Manifest) -> Ref | None:
+    """The Job or Deployment of the worker whose labels a pod has, if the pod's controller is named after it."""
     owner, labels = controller(pod), pod["metadata"]["labels"]
     role, attempt = labels.get(names.LABEL_ROLE), labels.get(names.LABEL_ATTEMPT)
     if owner is None or role not in set(Role):
-        return False
+        return None
+    namespace = Ref.of(pod).namespace
     if role == Role.TRAINER:
-        return _is_count(attempt) and _is(owner, "Job", names.trainer_job(job, int(attempt)))
+        if not _is_count(attempt) or owner["kind"] != "Job":
+            return None
+        named = Ref("Job", namespace, names.trainer_job(job, int(attempt)))
+        return named if owner["name"] == named.name else None
+    if attempt is not None or owner["kind"] != "ReplicaSet":
+        return None
     name, _, _hash = owner["name"].rpartition("-")
-    deployment = names.child(job, Role(role), labels.get(names.LABEL_POOL))
-    return attempt is None and _is({**owner, "name": name}, "ReplicaSet", deployment)
+    named = Ref("Deployment", namespace, names.child(job, Role(role), labels.get(names.LABEL_POOL)))
+    return named if name == named.name else None
 
 
-def _is(owner: Mapping[str, str], kind: str, name: str) -> bool:
-    return (owner["kind"], owner["name"]) == (kind, name)
+def _is_of(pod: Manifest, workload: Manifest | None) -> bool:
+    """Whether a pod is of that object of the job; None: the object is somebody else's."""
+    if workload is None:
+        return False
+    ending = "deletionTimestamp" in pod["metadata"]  # perhaps of an earlier Job of that name
+    return workload["kind"] != "Job" or ending or _controller_uid(pod) == workload["metadata"]["uid"]
 
 
-def _is_count(label: str | None) -> bool:
+def _is_count(label: str | None) -> TypeGuard[str]:
     return label is not None and label.isascii() and label.isdecimal()

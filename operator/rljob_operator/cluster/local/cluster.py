@@ -117,7 +117,7 @@ class LocalCluster:
                 found.append(manifest)
                 continue
             found.append({**manifest, "status": workload.status()})
-            found.extend(pod_manifest(slot.pod, slot.template, ref) for slot in workload.slots)
+            found.extend(pod_manifest(slot.pod, slot.template, manifest) for slot in workload.slots)
         return found
 
     async def find(self, ref: Ref) -> Manifest | None:

@@ -8,7 +8,7 @@ from rljob_operator.cluster.local.process_group import PodProcess
 from rljob_operator.cluster.port import Manifest, Ref
 
 
-def pod_manifest(pod: PodProcess, template: Manifest, workload: Ref) -> Manifest:
+def pod_manifest(pod: PodProcess, template: Manifest, workload: Manifest) -> Manifest:
     """A Pod with labels, controller, readiness, restart count and the end of its last process.
 
     Args:
@@ -19,7 +19,7 @@ def pod_manifest(pod: PodProcess, template: Manifest, workload: Ref) -> Manifest
     metadata: dict[str, Any] = {
         **template["metadata"],
         "name": pod.name,
-        "namespace": workload.namespace,
+        "namespace": Ref.of(workload).namespace,
         "ownerReferences": [_controller(workload)],
     }
     if pod.stopped_at is not None and not pod.done.is_set():
@@ -61,14 +61,16 @@ def pod_manifest(pod: PodProcess, template: Manifest, workload: Ref) -> Manifest
     }
 
 
-def _controller(workload: Ref) -> Manifest:
+def _controller(workload: Manifest) -> Manifest:
     """The pod's owner reference: of a Deployment, Kubernetes makes a ReplicaSet that owns the pods."""
-    of_deployment = workload.kind == "Deployment"
-    kind, name = ("ReplicaSet", f"{workload.name}-local") if of_deployment else (workload.kind, workload.name)
+    kind, name, uid = workload["kind"], workload["metadata"]["name"], workload["metadata"]["uid"]
+    of_deployment = kind == "Deployment"
+    if of_deployment:
+        kind, name, uid = "ReplicaSet", f"{name}-local", f"{uid}-local"
     return {
         "apiVersion": "apps/v1" if of_deployment else "batch/v1",
         "kind": kind,
         "name": name,
-        "uid": "",
+        "uid": uid,
         "controller": True,
     }
