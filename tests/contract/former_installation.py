@@ -13,8 +13,10 @@ from functools import partial
 from typing import Any
 
 from rljob_core.ports import Channel
+from rljob_core.records import EpochClaimed
 from rljob_core.stream_names import StreamNames
 from rljob_operator.nats.jwt import NkeyKind, credentials_file, derived_seed, public_key, seed_of, token
+from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.store import NatsStore
 
@@ -173,6 +175,26 @@ async def former_job(url: str, seeds: Mapping[str, str], uid: str) -> AsyncItera
         yield store
     finally:
         await store.close()
+
+
+async def fill(store: NatsStore, uid: str) -> None:
+    """Let a job of the former installation have messages in its streams, some of them deleted since."""
+    ledger = Ledger(store, job=uid, instance="before")
+    writer = (await ledger.replay()).writer.successor("before")
+    await ledger.claim(writer, [EpochClaimed(writer.number, "before", uid)])
+    sequences = [
+        await store.publish(Channel.TRAJECTORIES, "payload", bytes([n]) * 200_000, message_id=f"t{n}")
+        for n in range(30)
+    ]
+    await store.delete(Channel.TRAJECTORIES, sequences[:5] + sequences[9:11])
+    for n in range(40):
+        await store.publish(Channel.PROGRESS, f"g{n % 4}.0", b"some", headers={"At": str(n)})
+        await store.publish(Channel.WORK, f"engine.e{n % 2}", b"work")
+        await store.publish(Channel.METRICS, "steps", json.dumps({"step": n}).encode())
+    for n in range(3):
+        await store.publish(Channel.VERSIONS, "policy", f"version {n}".encode())
+        await store.publish(Channel.WEIGHTS, f"chunk.v{n}", bytes(900_000))
+    await store.put_signal("engine.e0", b"{}")
 
 
 async def stored(url: str, credentials: str, uid: str) -> dict[str, list[dict[str, Any] | None]]:

@@ -17,6 +17,7 @@ from e2e.harness.nats_server import EmbeddedServer
 from former_installation import (
     SECONDS,
     connected,
+    fill,
     former_config,
     former_job,
     former_seeds,
@@ -108,22 +109,7 @@ async def upgraded(tmp_path: Path) -> AsyncIterator[Upgraded]:
     uid, seeds = uuid4().hex, former_seeds()
     async with EmbeddedServer(tmp_path, accounts=former_config(seeds)) as server:
         async with former_job(server.url, seeds, uid) as store:
-            ledger = Ledger(store, job=uid, instance="before")
-            writer = (await ledger.replay()).writer.successor("before")
-            await ledger.claim(writer, [EpochClaimed(writer.number, "before", uid)])
-            sequences = [
-                await store.publish(Channel.TRAJECTORIES, "payload", bytes([n]) * 200_000, message_id=f"t{n}")
-                for n in range(30)
-            ]
-            await store.delete(Channel.TRAJECTORIES, sequences[:5] + sequences[9:11])
-            for n in range(40):
-                await store.publish(Channel.PROGRESS, f"g{n % 4}.0", b"some", headers={"At": str(n)})
-                await store.publish(Channel.WORK, f"engine.e{n % 2}", b"work")
-                await store.publish(Channel.METRICS, "steps", json.dumps({"step": n}).encode())
-            for n in range(3):
-                await store.publish(Channel.VERSIONS, "policy", f"version {n}".encode())
-                await store.publish(Channel.WEIGHTS, f"chunk.v{n}", bytes(900_000))
-            await store.put_signal("engine.e0", b"{}")
+            await fill(store, uid)
         former = former_user(seeds, "roles")
         before = await stored(server.url, former_user(seeds, "streams"), uid)
     assert sum(map(len, before.values())) > 100
