@@ -1,4 +1,4 @@
-"""SECURITY.md: every promise names tests, and they exist."""
+"""SECURITY.md and docs/nats-security.md: every promise and every attack names tests, and they exist."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def promises() -> dict[str, list[str]]:
     return {promise: re.findall(r"`([^`]+)`", tests) for promise, tests in rows}
 
 
+def attacks() -> dict[str, list[str]]:
+    """The named tests, by attack on the NATS server."""
+    page = (ROOT / "docs/nats-security.md").read_text()
+    (section,) = re.findall(r"^## Attacks, and what refuses them$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (?!attack \||-)(.+?) \| .+? \| (.+?) \|$", section, re.MULTILINE)
+    assert len(rows) == section.count("\n| ") - section.count("\n| attack | refused by | tests |")
+    return {attack: re.findall(r"`([^`]+)`", tests) for attack, tests in rows}
+
+
 def functions_of(path: Path) -> set[str]:
     """The names of a file's test functions."""
     nodes = ast.walk(ast.parse(path.read_text()))
@@ -30,9 +39,16 @@ def test_every_promise_names_a_test() -> None:
     assert [promise for promise, tests in promises().items() if not tests] == []
 
 
+def test_every_attack_names_a_test() -> None:
+    assert len(attacks()) >= 15
+    assert [attack for attack, tests in attacks().items() if not tests] == []
+
+
 def test_every_test_that_is_named_exists() -> None:
     missing = []
-    for named in sorted({test for tests in promises().values() for test in tests}):
+    for named in sorted(
+        {test for rows in (promises(), attacks()) for tests in rows.values() for test in tests}
+    ):
         path, _, name = named.partition("::")
         if not (ROOT / path).is_file() or name not in functions_of(ROOT / path):
             missing.append(named)
