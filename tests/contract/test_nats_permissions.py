@@ -871,7 +871,8 @@ async def test_another_generation_ends_the_credentials_of_one_job_alone(
         await beside.publish(Channel.METRICS, "steps", b"{}")
 
 
-async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["with the seeds", "with what the operator has"])
+async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: Path, kept: bool) -> None:
     uid = uuid4().hex
     before = NatsInstallation(tmp_path)
     await before.server.start()
@@ -880,6 +881,8 @@ async def test_another_signing_key_ends_all_credentials_and_no_stream(tmp_path: 
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
     await before.server.kill()
     known = {name: getattr(SEEDS, name) for name in Seeds.__slots__ if name != "signing"}
+    if not kept:
+        known = {"accounts": ISSUER.accounts_seed, "system": ISSUER.system_account}
     after = NatsInstallation(tmp_path, Seeds.complete(known, os.urandom))
     await after.server.start()
     try:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -34,13 +35,15 @@ from rljob_operator.nats.accounts import (
     SERVER_SECRET,
     Seeds,
 )
-from rljob_operator.nats.credentials import operator_credentials
+from rljob_operator.nats.credentials import Issuer, operator_credentials
+from rljob_operator.nats.jwt import public_key
 from rljob_operator.nats.setup import SetupError, set_up
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import command
 
-SECRETS = (SEEDS_SECRET, SERVER_SECRET, ISSUER_SECRET, CERTIFICATE_SECRET, ROUTES_SECRET)
+SECRETS = (SERVER_SECRET, ISSUER_SECRET, CERTIFICATE_SECRET, ROUTES_SECRET)
+"""What is there afterwards: the seeds are gone."""
 
 
 @pytest.fixture
@@ -76,10 +79,26 @@ def stored(here: Kubectl) -> dict[str, Object]:
 
 
 def fits(found: dict[str, Object], namespace: str) -> bool:
-    """Whether the Secrets are all there and follow from the seeds."""
-    seeds = Seeds.read(base64.b64decode(found[SEEDS_SECRET]["seeds.json"]).decode())
+    """Whether the Secrets are all there and follow from the same seeds, which are gone."""
+    read = json.loads(decoded(found[ISSUER_SECRET]["issuer.json"]))
+    known = {
+        "signing": read["signing_seed"],
+        "accounts": read["accounts_seed"],
+        "system": read["system_account"],
+    }
+    seeds = Seeds.complete(known, os.urandom)
     wanted = {m["metadata"]["name"]: m["data"] for m in nats_accounts.secrets(seeds, namespace=namespace)}
-    return found == {**wanted, SEEDS_SECRET: found[SEEDS_SECRET]}
+    # Of the operator's key, which signs them, nothing is left.
+    parts = (found[SERVER_SECRET].pop("accounts.conf"), wanted[SERVER_SECRET].pop("accounts.conf"))
+    ours, theirs = (re.findall(r"^system_account: (\S+)", decoded(text), re.MULTILINE) for text in parts)
+    signed = [authority.split(".")[1] for authority in re.findall(r'operator: "(\S+)"', decoded(parts[0]))]
+    keys = json.loads(base64.urlsafe_b64decode(signed[0] + "=="))["nats"]["signing_keys"]
+    found[ROUTES_SECRET] = wanted[ROUTES_SECRET]
+    return found == wanted and ours == theirs and keys == [public_key(seeds.signing)]
+
+
+def decoded(text: str) -> str:
+    return base64.b64decode(text).decode()
 
 
 def run(kubeconfig: Path, namespace: str) -> subprocess.CompletedProcess[str]:
@@ -94,11 +113,15 @@ def test_it_makes_what_is_missing_and_nothing_else(here: Kubectl, service_accoun
     first = run(service_account, here.namespace)
     assert (first.returncode, first.stdout) == (0, f"made {', '.join(SECRETS)}\n"), first.stderr
     before = stored(here)
-    assert fits(before, here.namespace)
+    assert fits(stored(here), here.namespace)
     here("delete", "secret", CERTIFICATE_SECRET, ROUTES_SECRET)  # which releases before TLS did not have
     assert run(service_account, here.namespace).stdout == f"made {CERTIFICATE_SECRET}, {ROUTES_SECRET}\n"
     assert run(service_account, here.namespace).stdout == "all Secrets are there; nothing made\n"
-    assert stored(here) == before
+    after = stored(here)
+    assert after.pop(ROUTES_SECRET) != before.pop(
+        ROUTES_SECRET
+    )  # of another authority: nothing depends on it
+    assert after == before
 
 
 def test_an_upgrade_finds_what_older_releases_made() -> None:
@@ -130,6 +153,8 @@ def test_its_service_account_may_do_no_more(here: Kubectl, service_account: Path
     assert all(job.succeeds("auth", "can-i", "get", f"secrets/{name}") for name in SECRETS)
     refused = [("get", "secrets/other"), ("list", "secrets"), ("get", "configmaps"), ("create", "pods")]
     refused += [(verb, f"secrets/{name}") for verb in ("update", "patch", "delete") for name in SECRETS]
+    refused += [(verb, f"secrets/{SEEDS_SECRET}") for verb in ("update", "patch")]
+    assert all(job.succeeds("auth", "can-i", verb, f"secrets/{SEEDS_SECRET}") for verb in ("get", "delete"))
     assert not [rule for rule in refused if job.succeeds("auth", "can-i", *rule)]
     assert not job.succeeds("auth", "can-i", "create", "secrets", "--namespace=default")
 
@@ -141,13 +166,18 @@ async def test_runs_at_once_make_one_set(api: KubeApi, here: Kubectl) -> None:
 
 
 class DyingApi(KubeApi):
-    """The Job's pod is lost after, or while, it has created a number of Secrets."""
+    """The Job's pod is lost after, or while, it has created a number of Secrets, or deletes the seeds."""
 
     def __init__(self, api: KubeApi, lives: int, *, answered: bool) -> None:
         self._api, self._lives, self._answered = api, lives, answered
 
     async def get(self, ref: Ref) -> Manifest | None:
         return await self._api.get(ref)
+
+    async def delete(self, ref: Ref, uid: str | None = None, *, grace: int | None = None) -> Manifest | None:
+        if self._answered:
+            await self._api.delete(ref, uid)
+        raise ApiError(0, "Unreachable", "lost")
 
     async def create(self, manifest: Manifest) -> Manifest:
         if self._lives == 0 and not self._answered:
@@ -159,19 +189,26 @@ class DyingApi(KubeApi):
 
 
 @pytest.mark.parametrize("answered", [True, False])
-@pytest.mark.parametrize("lives", [0, 1, 2])
+@pytest.mark.parametrize("lives", [0, 1, 2, 5])
 async def test_a_run_that_is_lost_is_gone_on_with(
     api: KubeApi, here: Kubectl, lives: int, answered: bool
 ) -> None:
     with pytest.raises(ApiError, match="lost"):
         await set_up(DyingApi(api, lives, answered=answered), here.namespace)
-    rest = SECRETS[lives if answered else lives + 1 :]
-    assert await set_up(api, here.namespace) == rest
+    rest = (SEEDS_SECRET, *SECRETS)[lives if answered else lives + 1 :]
+    assert await set_up(api, here.namespace) == tuple(name for name in rest if name != SEEDS_SECRET)
     assert fits(stored(here), here.namespace)
 
 
 def brought(namespace: str) -> list[Manifest]:
     return nats_accounts.secrets(Seeds.complete({}, os.urandom), namespace=namespace)
+
+
+async def test_seeds_that_somebody_brought_stay(api: KubeApi, here: Kubectl) -> None:
+    here.apply(nats_accounts.seeds_secret(Seeds.complete({}, os.urandom), namespace=here.namespace))
+    assert await set_up(api, here.namespace) == SECRETS
+    assert set(stored(here)) == {SEEDS_SECRET, *SECRETS}
+    assert await set_up(api, here.namespace) == ()
 
 
 async def test_secrets_that_somebody_brought_are_left_alone(api: KubeApi, here: Kubectl) -> None:
@@ -189,6 +226,7 @@ async def test_half_of_what_belongs_together_is_reported(api: KubeApi, here: Kub
 
 
 async def test_a_secret_that_does_not_follow_from_the_seeds_is_reported(api: KubeApi, here: Kubectl) -> None:
+    here.apply(nats_accounts.seeds_secret(Seeds.complete({}, os.urandom), namespace=here.namespace))
     await set_up(api, here.namespace)
     here("delete", "secret", ISSUER_SECRET)
     here.apply(brought(here.namespace)[1])
@@ -238,7 +276,7 @@ def test_the_shipped_server_takes_the_accounts_and_the_operator(
     for file, (name, key) in files.items():
         content = base64.b64decode(secrets[name][key]).decode()
         (tmp_path / file).write_text(content.replace("/data", str(tmp_path / "data")))
-    ours = nats_accounts.issuer(nats_accounts.seeds_of({"data": secrets[SEEDS_SECRET]}))
+    ours = Issuer.read(decoded(secrets[ISSUER_SECRET]["issuer.json"]))
     theirs = nats_accounts.issuer(Seeds.complete({}, os.urandom))
     own = base64.b64decode(secrets[ISSUER_SECRET]["user.creds"]).decode() + ours.trusted
     with subprocess.Popen(command(tmp_path / "nats-server.conf"), stderr=subprocess.DEVNULL) as server:

@@ -22,7 +22,15 @@ from rljob_operator.nats.credentials import (
     system_signing_seed,
 )
 from rljob_operator.nats.job_accounts import UNLIMITED, account_token
-from rljob_operator.nats.jwt import NkeyKind, checked_seed, derived_seed, public_key, seed_of, token
+from rljob_operator.nats.jwt import (
+    NkeyKind,
+    checked_seed,
+    derived_seed,
+    is_account,
+    public_key,
+    seed_of,
+    token,
+)
 from rljob_operator.nats.permissions import REPORTS
 
 SEEDS_SECRET = "rljob-nats-seeds"  # noqa: S105 a name
@@ -48,6 +56,8 @@ _MOST_SERVERS = 5
 #: Of a release in which all jobs shared two accounts. Its signing key was of another kind, and nobody needs the account
 #: `roles` any more, but the streams are in `streams` until the operator has moved them.
 _FORMER_STREAMS, _FORMER_ROLES = "streams", "roles"
+#: Seeds of accounts of which the public key is enough.
+_ACCOUNTS = frozenset({"system", "shared"})
 #: Position of the token of the sender's account in `permissions.REPORTS`.
 _SENDER = len(f"{REPORTS}.*".split("."))
 
@@ -57,6 +67,7 @@ class Seeds:
     """The secret seeds from which everything else is computed; running programs only get `signing` and `accounts`.
 
     Attributes:
+        system: of the account whose users create and delete accounts; or its public key, where the seed is gone.
         shared: of the account that had the streams of all jobs in an earlier release, which are moved from there;
             empty in an installation that never had it, or needs it no more.
     """
@@ -83,7 +94,10 @@ class Seeds:
             kind = NkeyKind.OPERATOR if name in {"operator", "signing"} else NkeyKind.ACCOUNT
             if name == "shared" and not known.get(name):
                 continue  # nobody has streams there
-            seeds[name] = checked_seed(kind, known[name]) if name in known else seed_of(kind, random(32))
+            if name in _ACCOUNTS and is_account(known.get(name, "")):
+                seeds[name] = known[name]
+            else:
+                seeds[name] = checked_seed(kind, known[name]) if name in known else seed_of(kind, random(32))
         return cls(**seeds)
 
     @classmethod
@@ -126,10 +140,15 @@ def known_seeds(text: str) -> dict[str, str]:
     return found
 
 
+def _account(seed: str) -> str:
+    """The public key of an account, which may stand in place of its seed: nothing is signed with that."""
+    return seed if is_account(seed) else public_key(seed)
+
+
 def issuer(seeds: Seeds) -> Issuer:
     """The part of the seeds that the operator gets."""
-    shared = public_key(seeds.shared) if seeds.shared else ""
-    return Issuer(seeds.signing, seeds.accounts, public_key(seeds.system), shared)
+    shared = _account(seeds.shared) if seeds.shared else ""
+    return Issuer(seeds.signing, seeds.accounts, _account(seeds.system), shared)
 
 
 def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
@@ -139,7 +158,7 @@ def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
         seeds: of the installation.
         folder: where the server keeps the jobs' accounts; it outlives the server.
     """
-    system = public_key(seeds.system)
+    system = _account(seeds.system)
     operator = token(
         name="rljob",
         subject=public_key(seeds.operator),
@@ -169,7 +188,7 @@ def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
     preload = {system: account}
     if seeds.shared:
         # Without the account `roles` beside it, no worker reaches these streams any more.
-        shared = public_key(seeds.shared)
+        shared = _account(seeds.shared)
         preload[shared] = account_token(
             seeds.operator,
             name="shared",

@@ -15,6 +15,8 @@ from typing import Any
 
 import nkeys
 
+_KEY_BYTES = 1 + 32 + 2
+"""Of a public key: its kind, the key, and a checksum."""
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 #: Seconds since 1970 at which every token says it was issued (the first of January 2026): a revocation that is dated
 #: later, as every one is, covers it.
@@ -62,6 +64,16 @@ def public_key(seed: str) -> str:
     """The public key of a seed."""
     key: bytes = nkeys.from_seed(bytearray(seed, "ascii")).public_key
     return key.decode()
+
+
+def is_account(text: str) -> bool:
+    """Whether a text is the public key of an account."""
+    try:
+        raw = base64.b32decode(text + "=" * (-len(text) % 8))
+    except ValueError:
+        return False
+    key, check = bytearray(raw[:-2]), int.from_bytes(raw[-2:], "little")
+    return len(raw) == _KEY_BYTES and raw[0] == NkeyKind.ACCOUNT and nkeys.crc16(key) == check
 
 
 def token(

@@ -1,7 +1,7 @@
-"""`python -m rljob_operator.nats.setup` creates the five Secrets of a NATS installation, if they are missing.
+"""`python -m rljob_operator.nats.setup` creates the Secrets of a NATS installation, if they are missing.
 
-A Job of the installation runs it, under its own service account, which may create Secrets in its namespace and read
-these:
+A Job of the installation runs it, under its own service account, which may create Secrets in its namespace, read these,
+and delete the first:
 
     rljob-nats-seeds ──► rljob-nats-accounts      mounted by nats-server
                     ├──► rljob-nats-certificate   mounted by nats-server
@@ -10,17 +10,20 @@ these:
 
 Only the seeds are random. The first run that creates their Secret decides them, and any other run reads them from it.
 The other Secrets are computed from the seeds alone. So a run may be killed at any point, repeated, or run beside
-another one, and the Secrets always fit together. No run changes or deletes a Secret. A Secret that does not follow from
+another one, and the Secrets always fit together. Once all are there, the run deletes the seeds, if a run has made them:
+nothing needs them any more (`Seeds`). No run changes or deletes anything else. A Secret that does not follow from
 the seeds was made by a person, and the run fails with a message that says so. Only `rljob-nats-routes` may be
 anyone's: nothing else depends on it. And `user.creds` in `rljob-nats-issuer` may be of another release: it is for
 people, as the operator makes its own credentials.
 
-If the accounts and the issuer exist without seeds, a person supplied both, and the run does nothing.
+If the accounts and the issuer exist without seeds, a run or a person has made both, and the run makes certificates that
+are missing, from the issuer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -30,6 +33,8 @@ from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats.accounts import (
+    CERTIFICATE_SECRET,
+    ISSUER_FILE,
     ISSUER_SECRET,
     ROUTES_SECRET,
     SEEDS_SECRET,
@@ -39,7 +44,10 @@ from rljob_operator.nats.accounts import (
     seeds_of,
     seeds_secret,
 )
-from rljob_operator.nats.credentials import CREDENTIALS_FILE
+from rljob_operator.nats.credentials import CREDENTIALS_FILE, Issuer
+
+TRANSIENT = "rljob.dev/until-setup"
+"""Annotation of seeds that a run has made, and that are deleted once the other Secrets are there."""
 
 
 class SetupError(Exception):
@@ -56,24 +64,10 @@ async def set_up(
         ApiError: the API server refused a request or gave no answer; running it again is safe.
     """
     made: list[str] = []
-    stored = await api.get(_ref(namespace, SEEDS_SECRET))
+    stored = await _stored_seeds(api, namespace, random, made)
     if stored is None:
-        supplied = [
-            n for n in (SERVER_SECRET, ISSUER_SECRET) if await api.get(_ref(namespace, n)) is not None
-        ]
-        # Another run may have made all since.
-        stored = await api.get(_ref(namespace, SEEDS_SECRET)) if supplied else None
-        if stored is None and len(supplied) == 2:
-            return ()
-        if stored is None and supplied:
-            (missing,) = {SERVER_SECRET, ISSUER_SECRET} - set(supplied)
-            raise SetupError(
-                f"Secret {supplied[0]} exists without {SEEDS_SECRET}: supply {missing} too, "
-                f"or the seeds that it was made from, or delete it"
-            )
-    if stored is None:
-        new = seeds_secret(Seeds.complete({}, random), namespace=namespace)
-        stored = await _created(api, new, made)
+        await _add_certificates(api, namespace, random, made)
+        return tuple(made)
     try:
         seeds = seeds_of(stored)
     except ValueError as error:
@@ -86,7 +80,90 @@ async def set_up(
                 f"Secret {name} is not what this version makes of {SEEDS_SECRET}: delete it and run this again, "
                 f"or, if you supply it yourself, delete {SEEDS_SECRET}"
             )
-    return tuple(made)
+    if TRANSIENT in (stored["metadata"].get("annotations") or {}):
+        await _delete(api, stored)
+    return tuple(name for name in made if name != SEEDS_SECRET)
+
+
+async def _stored_seeds(
+    api: KubeApi, namespace: str, random: Callable[[int], bytes], made: list[str]
+) -> Manifest | None:
+    """The Secret with the seeds, which may be a new one; None if what follows from them is there without it.
+
+    Raises:
+        SetupError: a part of what follows from them is there without them.
+    """
+    while (stored := await api.get(_ref(namespace, SEEDS_SECRET))) is None:
+        there = await _there(api, namespace, SERVER_SECRET, ISSUER_SECRET)
+        if len(there) == 2:
+            return None
+        if there:
+            # Another run may have begun or ended meanwhile.
+            if await api.get(_ref(namespace, SEEDS_SECRET)) is not None:
+                continue
+            if len(await _there(api, namespace, SERVER_SECRET, ISSUER_SECRET)) == 2:
+                return None
+            (missing,) = {SERVER_SECRET, ISSUER_SECRET} - set(there)
+            raise SetupError(
+                f"Secret {there[0]} exists without {SEEDS_SECRET}: supply {missing} too, "
+                f"or the seeds that it was made from, or delete it"
+            )
+        new = seeds_secret(Seeds.complete({}, random), namespace=namespace)
+        new["metadata"]["annotations"] = {TRANSIENT: "true"}
+        try:
+            created = await api.create(new)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            continue  # another run was first
+        if len(await _there(api, namespace, SERVER_SECRET, ISSUER_SECRET)) == 2:
+            # Another run has begun and ended since it was looked for seeds: these decide nothing.
+            await _delete(api, created)
+            return None
+        made.append(SEEDS_SECRET)
+        return created
+    return stored
+
+
+async def _add_certificates(
+    api: KubeApi, namespace: str, random: Callable[[int], bytes], made: list[str]
+) -> None:
+    """Create the Secrets with certificates that are missing, as releases before TLS did not make them.
+
+    Raises:
+        SetupError: what the operator issues credentials from is not what this version makes.
+    """
+    there = await _there(api, namespace, CERTIFICATE_SECRET, ROUTES_SECRET)
+    if len(there) == 2:
+        return
+    granted = await api.get(_ref(namespace, ISSUER_SECRET)) or {}
+    try:
+        issuer = Issuer.read(base64.b64decode((granted.get("data") or {})[ISSUER_FILE]).decode())
+        known = {
+            "signing": issuer.signing_seed,
+            "accounts": issuer.accounts_seed,
+            "system": issuer.system_account,
+        }
+        seeds = Seeds.complete(known, random)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SetupError(f"Secret {ISSUER_SECRET}: {error!r}") from error
+    for wanted in secrets(seeds, namespace=namespace):
+        if wanted["metadata"]["name"] in {CERTIFICATE_SECRET, ROUTES_SECRET}:
+            await _created(api, wanted, made)
+
+
+async def _there(api: KubeApi, namespace: str, *names: str) -> list[str]:
+    """Those of the Secrets that exist."""
+    return [name for name in names if await api.get(_ref(namespace, name)) is not None]
+
+
+async def _delete(api: KubeApi, secret: Manifest) -> None:
+    """Delete this Secret; another run may have done so, and another one of its name stays."""
+    try:
+        await api.delete(Ref.of(secret), secret["metadata"]["uid"])
+    except ApiError as error:
+        if error.status != 409:
+            raise
 
 
 def _decisive(secret: Manifest) -> dict[str, str]:
