@@ -97,8 +97,12 @@ async def started(tmp_path: Path, config: JobConfig, silent_server: str) -> Asyn
 
 
 async def test_roles_are_forked_from_one_process_and_other_programs_are_not(started: Started) -> None:
-    """Nor is a role with a variable that a library may have read while it was imported."""
-    roles = [await started.start("streams", RLJOB_POD=name) for name in ("a", "b")]
+    """Nor is a role with a variable that a library may have read while it was imported. A trainer has one as the pod of
+    a Job, which none reads."""
+    roles = [
+        await started.start("streams", RLJOB_POD="a"),
+        await started.start("streams", RLJOB_POD="b", JOB_COMPLETION_INDEX="0"),
+    ]
     others = [
         await started.start("streams", OMP_NUM_THREADS="1"),
         await started.start("-c", "import time; time.sleep(600)"),

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 from rljob_core import worker_protocol
 from rljob_operator.cluster.local.execute import Process, StartAbandoned, die_with, execute
-from rljob_operator.cluster.local.pod import Launch
+from rljob_operator.cluster.local.pod import COMPLETION_INDEX, Launch
 
 _ROLE = (sys.executable, "-m", worker_protocol.MODULE)
 
@@ -53,7 +53,8 @@ class Forks:
     """Starts roles, and runs the fork server that they come from.
 
     Args:
-        environment: the variables of the fork server. A role is forked if its own differ only in rljob's.
+        environment: the variables of the fork server. A role is forked if its own differ only in rljob's, and in that
+            with the index of a Job's pod, which every trainer has.
         log: file for what is said while modules are imported.
     """
 
@@ -166,4 +167,9 @@ class Forks:
 
 
 def _foreign(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: environment[name] for name in environment if not name.startswith(worker_protocol.OWN)}
+    """The variables that other libraries may read while they are imported."""
+    return {
+        name: environment[name]
+        for name in environment
+        if not name.startswith(worker_protocol.OWN) and name != COMPLETION_INDEX
+    }

@@ -22,6 +22,8 @@ from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import TERMINATION_LOG
 
 _SHARED_FOLDERS = {"/dev/shm", "/tmp"}  # noqa: S108 a pod has its own; local processes share the machine's
+COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
+"""The variable with the index of an indexed Job's pod, as Kubernetes names it."""
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from rljob_operator.cluster.local.pod import COMPLETION_INDEX
 from rljob_operator.cluster.local.process_group import PodProcess, Termination
 from rljob_operator.cluster.port import Manifest
 
@@ -205,5 +206,5 @@ def _with_index(template: Manifest, index: int) -> Manifest:
     """The template of an indexed Job's pod: its first container gets the index as an environment variable."""
     spec = template["spec"]
     first, *others = spec["containers"]
-    environment = [*first.get("env", []), {"name": "JOB_COMPLETION_INDEX", "value": str(index)}]
+    environment = [*first.get("env", []), {"name": COMPLETION_INDEX, "value": str(index)}]
     return {**template, "spec": {**spec, "containers": [{**first, "env": environment}, *others]}}
