@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
+from rljob_cli.run.memory_use import PeakMemory
 from rljob_cli.run.result_files import MetricsFile, draw, plot, summarize, write_summary
 from rljob_cli.run.run_progress import Rate, RunProgress
 from rljob_cli.run.view import LiveView, PlainView, open_view
@@ -273,6 +274,15 @@ def test_live_view_on_a_terminal(job: RLJob) -> None:
     assert "0.300 → 0.950 (26 mixed)" in out.getvalue()
     progress.heard("engine.cpu-0", None)
     assert progress.engines == {}
+
+
+async def test_the_peak_of_memory_is_that_of_all_starts_of_a_run() -> None:
+    first = PeakMemory(0)
+    await first.measure()
+    assert first.bytes > 1 << 20
+    resumed = PeakMemory(1 << 60)
+    await resumed.measure()
+    assert resumed.bytes == 1 << 60
 
 
 def test_run_folder_survives_a_torn_write(tmp_path: Path) -> None:

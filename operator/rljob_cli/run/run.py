@@ -17,7 +17,7 @@ from functools import partial
 from rljob_cli.job_checks.job import check_pods
 from rljob_cli.job_checks.output_folder import LEAST_FREE_BYTES
 from rljob_cli.run import result_files
-from rljob_cli.run.memory_use import resident_bytes
+from rljob_cli.run.memory_use import PeakMemory
 from rljob_cli.run.resume import reopen_failed
 from rljob_cli.run.run_end import RunEnd, RunExit
 from rljob_cli.run.run_progress import RunProgress
@@ -81,7 +81,7 @@ class Run:
         self._earlier = folder.earlier_summary()
         self._started = time.monotonic()
         self._summarized = 0.0
-        self._peak = int(self._earlier.get("peak_memory_bytes", 0))
+        self._peak = PeakMemory(int(self._earlier.get("peak_memory_bytes", 0)))
         self.progress = RunProgress()
         self._follower = StreamFollower(self.progress, self._metrics, view)
         self._streams: Callable[[], AbstractAsyncContextManager[NatsStore]] | None = None
@@ -197,9 +197,9 @@ class Run:
             cluster.wake()
 
     async def _sample(self) -> None:
-        """Once a second, measure memory, free space and rates, and update the view and the summary."""
+        """Once a second, measure free space and rates, memory if it is due, and update the view and the summary."""
         while True:
-            self._peak = max(self._peak, await asyncio.to_thread(resident_bytes))
+            await self._peak.measure()
             if (free := shutil.disk_usage(self._folder.path).free) < LEAST_FREE_BYTES:
                 raise _OutputLost(f"only {free >> 20} MB are free on its disk")
             now = time.monotonic()
@@ -262,7 +262,7 @@ class Run:
             self._job,
             self.progress,
             wall_seconds=self._wall_seconds,
-            peak_bytes=self._peak,
+            peak_bytes=self._peak.bytes,
             outcome=outcome,
             message=message,
             ledger=self._ledger,
