@@ -22,8 +22,10 @@ the message that `rljob validate` would print.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from typing import Any, Generic, Self, TypeVar
 
@@ -150,8 +152,8 @@ class Registry(Generic[T]):
             for name, offering in self.offers().items()
         )
 
-    def _points(self) -> list[metadata.EntryPoint]:
-        return sorted(metadata.entry_points(group=self._group), key=lambda point: point.name)
+    def _points(self) -> Sequence[metadata.EntryPoint]:
+        return _entry_points(self._group, tuple(sys.path))
 
     def _load(self, point: metadata.EntryPoint, field: str) -> T:
         whose = f"the {self._noun} {point.name!r} of {_distribution(point)} ({point.value})"
@@ -175,6 +177,12 @@ class Registry(Generic[T]):
 
 
 _OURS = "rljob itself"
+
+
+@cache
+def _entry_points(group: str, path: tuple[str, ...]) -> Sequence[metadata.EntryPoint]:  # noqa: ARG001
+    """Those of all distributions on the path, `sys.path`: read once, because each distribution has them in a file."""
+    return sorted(metadata.entry_points(group=group), key=lambda point: point.name)
 
 
 def _distribution(point: metadata.EntryPoint) -> str:
