@@ -13,7 +13,10 @@ from typing import Any
 import xxhash
 
 from rljob_core.errors import SpecError
+from rljob_runtime.data.postponed import postpone_import
 
+# The two games of life use it. It imports matplotlib's pyplot, which takes almost as long as all other imports do.
+postpone_import("cellpylib")
 with warnings.catch_warnings():
     # Its dependencies compile with SyntaxWarnings, which the user can do nothing about.
     warnings.simplefilter("ignore")
