@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rljob_cli.exits import EXIT_FAILED, exit_codes
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.errors import SpecError
-from rljob_runtime.roles.decision_replay import Replayed
+
+if TYPE_CHECKING:  # it imports the planner, which no other command needs
+    from rljob_runtime.roles.decision_replay import Replayed
 
 
 def replay(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
@@ -26,15 +27,20 @@ from rljob_core.planner import Decision
 
 Json = dict[str, Any]
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
     for union in (actions.Observation, actions.Action, records.Record, messages.CoordinatorEvent)
     for kind in get_args(union)
 }
 
-
 FORMAT = 2
 """Raised whenever the same observations lead to other decisions than in the release before."""
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """That of the kind with this name. Making all takes a while, and every coordinator imports this module."""
+    return TypeAdapter(_KINDS[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +181,7 @@ def _reason(error: Exception) -> str:
 def encode(value: object) -> Json:
     """An observation, action or record with the name of its type."""
     name = type(value).__name__
-    return {"type": name, "value": _ADAPTERS[name].dump_python(value, mode="json")}
+    return {"type": name, "value": _adapter(name).dump_python(value, mode="json")}
 
 
 def decode(content: Json) -> Any:
@@ -184,7 +190,7 @@ def decode(content: Json) -> Any:
     Raises:
         KeyError, pydantic.ValidationError: another release wrote it.
     """
-    return _ADAPTERS[content["type"]].validate_python(content["value"])
+    return _adapter(content["type"]).validate_python(content["value"])
 
 
 def encode_decision(decision: Decision) -> Json:
