@@ -1,4 +1,7 @@
-"""Every benchmark runs at its smallest size, so that none stops working unnoticed; the peer it compares with, too."""
+"""Every benchmark runs at its smallest size, so that none stops working unnoticed; the peer it compares with, too.
+
+Of those that take minutes, a commit runs three.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,7 @@ def test_engine_beside_generate(capsys: pytest.CaptureFixture[str]) -> None:
     assert "model.generate" in capsys.readouterr().out
 
 
+@pytest.mark.drawn("long benchmarks", 3)
 def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = overlap.main(overlap.SMOKE)["rows"]
     assert [row["mode"] for row in rows] == ["Synchronous", "BoundedAsync"]
@@ -64,6 +68,7 @@ def test_a_simulated_job_beside_the_real_one(capsys: pytest.CaptureFixture[str])
     assert "ratio" in capsys.readouterr().out
 
 
+@pytest.mark.drawn("long benchmarks", 3)
 def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str]) -> None:
     rows = learning.main(learning.SMOKE)["rows"]
     assert [row["run"] for row in rows] == ["BoundedAsync", "shuffled rewards"]
@@ -90,6 +95,7 @@ def test_command_refuses_an_unknown_name() -> None:
     assert "no benchmark is called 'stores'" in done.stderr
 
 
+@pytest.mark.drawn("long benchmarks", 3)
 def test_operator_at_a_small_scale() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.control_plane", "--smoke"],
