@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rljob_core.job_state import JobState
+from rljob_core.job_state import ENGINE_LOST, JobState
 from rljob_core.planner.payload_checks import INVALID
 from rljob_core.ports import Channel, WeightManifest
 from rljob_core.records import (
@@ -108,7 +108,9 @@ def _check_given_up(job: Job) -> None:
             guilty = poison is not None and record.group == poison.group
             require(guilty, f"[poison] {record.group} was given up: {record.detail}")
             reason = REASONS[poison.kind] if poison is not None else ""
-            require(reason in record.detail, f"[poison] {record.group} was given up for {record.detail}")
+            # Engines that are lost for other reasons, while they have nothing but it, count as attempts at it, too.
+            said = reason in record.detail or ENGINE_LOST in record.detail
+            require(said, f"[poison] {record.group} was given up for {record.detail}")
             job.happened["poison given up"] += 1
         elif isinstance(record, Evaluated):
             guilty = all(poison is not None and f"e{prompt}" == poison.group for prompt in record.killers)
