@@ -14,8 +14,9 @@ from rljob_core.config import JobConfig
 from rljob_core.spec import PipelineSpec
 from rljob_core.trajectory import group_of
 
-SYNCHRONOUS = PipelineSpec.model_validate({"mode": "Synchronous"})
-WIDER = PipelineSpec.model_validate({"mode": "BoundedAsync", "maxStaleness": 2})
+#: A window of 0 holds nothing back: a search then goes every way that any window leaves open.
+SYNCHRONOUS = PipelineSpec.model_validate({"mode": "Synchronous", "window": 0})
+WIDER = PipelineSpec.model_validate({"mode": "BoundedAsync", "maxStaleness": 2, "window": 0})
 
 
 def small_job(**changes: Any) -> JobConfig:
@@ -23,7 +24,7 @@ def small_job(**changes: Any) -> JobConfig:
     spec: dict[str, Any] = {
         "steps": 3,
         "data": {"promptsPerStep": 1, "groupSize": 1},
-        "pipeline": {"mode": "BoundedAsync", "maxStaleness": 1},
+        "pipeline": {"mode": "BoundedAsync", "maxStaleness": 1, "window": 0},
         "trainer": {"microBatchTokens": 1, "checkpoint": {"everySteps": 100}},
     }
     for section, change in changes.items():

@@ -137,6 +137,6 @@ def _way(names: tuple[str, ...]) -> Callable[[Any, Any], None]:
 def _attributes(kind: type, thing: Any) -> tuple[str, ...]:
     """Of an object that may change; none of one that does not."""
     frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    if frozen or issubclass(kind, Enum | BaseModel):
+    if frozen or issubclass(kind, Enum | BaseModel | tuple):
         return ()
     return tuple(getattr(kind, "__slots__", ())) or tuple(vars(thing))

@@ -57,6 +57,8 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.buffers",
         "        if current.admits(later.entries[group].base)\n",
         "",
+        by=("tests",),
+        tests="tests/core/test_staleness.py",
     ),
     "results of an old attempt are taken": Mutant(
         "rljob_core.planner.results",
@@ -162,8 +164,8 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.dispatch",
         "min_version=max(buffer.min_version, made.span.max)",
         "min_version=buffer.min_version",
-        walk=376,
-        slow=True,
+        by=("tests",),
+        tests="tests/core/test_migration.py",
     ),
     "what was looked up is waited for although it was found": Mutant(
         "rljob_core.planner.progress_lookups",
@@ -605,7 +607,7 @@ MUTANTS: dict[str, Mutant] = {
         "        if engine not in self.retired:\n",
         "        if True:\n",
         by=("simulation",),
-        seed=384,
+        seed=3270,
     ),
     "rollouts start below the minVersion": Mutant(
         "rljob_runtime.roles.rollout.assignments",

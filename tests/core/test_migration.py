@@ -206,6 +206,17 @@ def test_its_tokens_count_towards_the_base() -> None:
     assert job.planner.state.buffers.entry_of("g1").base == 0
 
 
+def test_it_goes_on_under_weights_no_older_than_those_of_its_last_token() -> None:
+    job = RecordedPlanner()
+    job.engine("e0.x")
+    job.planner.state.buffers.version = 1
+    job.planner.state.lineage[1] = "m1"
+    job.engine("e1.x")  # has not swapped yet
+    job.lose("e0.x")
+    job.see(ProgressFound("g1.0", 2, stored(weights=((0, ""), (1, "m1")))))
+    assert job.sent("g1.0").min_version == 1
+
+
 def test_a_snapshot_holds_what_is_unfinished_and_which_weights_count() -> None:
     job = lost()
     job.see(ProgressFound(TRAJECTORY, 2, stored()))

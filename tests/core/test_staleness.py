@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from rljob_core.errors import ProtocolViolation, StalenessExceeded
-from rljob_core.staleness import EntryState, StalenessBuffers
+from rljob_core.planner.buffers import moves
+from rljob_core.records import GroupMoved
+from rljob_core.staleness import Buffer, Entry, EntryState, StalenessBuffers
 
 
 def opened(*, bound: int, version: int = 0, capacity: int = 2) -> StalenessBuffers:
@@ -128,3 +130,14 @@ def test_training_is_given_back_and_aborts_free_the_entry():
     assert buffers.entry_of("a").state is EntryState.OCCUPIED
     buffers.abort("a")
     buffers.reserve(group="b", step=0, base=0)
+
+
+@pytest.mark.parametrize(("base", "moved"), [(0, False), (1, True)])
+def test_a_finished_group_moves_only_within_the_bound_of_the_buffer_that_it_moves_to(
+    base: int, moved: bool
+) -> None:
+    waits, done = Entry("g1", 1), Entry("g2", base, EntryState.OCCUPIED)
+    current = Buffer(1, 0, "Streaming", 1, {"g1": waits})
+    later = Buffer(2, 2, "BoundedAsync", 1, {"g2": done})
+    found = moves(StalenessBuffers.of(1, 3, [current, later]))
+    assert found == ([GroupMoved("g2", 2, 1, "g1")] if moved else [])
