@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from math import exp, log, pi, sin, sqrt
 
 from rljob_core.actions import LengthsPredicted, PredictLengths
 from rljob_core.emulation import ResponseLengths
+from rljob_core.emulation.lengths import standard_normal
 from rljob_core.lengths import Estimate, GroupLengths, PrequentialChoice, Prompt, PromptMeans
-from rljob_core.stable_hash import stable_hash
 
 
 class BlurredRanker:
@@ -40,7 +39,7 @@ class BlurredRanker:
         if not lengths.prompt_sigma:
             return Estimate(lengths.median, lengths.sigma)
         truth = log(lengths.of_prompt(prompt.text.encode()) / lengths.median) / lengths.prompt_sigma
-        blur = random.Random(stable_hash(f"blur/{prompt.number}")).gauss(0.0, 1.0)
+        blur = standard_normal(lengths.seed, b"blur", prompt.number)
         score = r * truth + sqrt(max(0.0, 1 - r * r)) * blur
         tokens = lengths.median * exp(score * lengths.prompt_sigma)
         return Estimate(min(max(tokens, 1.0), float(lengths.max)), lengths.sigma)

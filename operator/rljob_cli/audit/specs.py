@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
-from rljob_core.planner.pipeline_change import pipeline_of
-from rljob_core.spec import RLJob, RLJobSpec, immutable_fields
+from rljob_core.spec import PipelineSpec, RLJob, RLJobSpec, immutable_fields
 
 _PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
 """Sections of the spec on which the audit's claims, or what the scores mean, depend."""
@@ -90,7 +89,10 @@ def _in_force(history: History) -> dict[str, Any]:
     """What the ledger says of the newest spec; only parts of it in ledgers of earlier releases."""
     spec: dict[str, Any] = _completed(history.specs[-1]) if history.specs else {}
     if history.pipelines.settings:
-        spec["pipeline"] = pipeline_of(history.pipelines.settings[-1]).model_dump(mode="json", by_alias=True)
+        newest = history.pipelines.settings[-1]
+        said = {field: getattr(newest, name) for field, name in _PIPELINE_FIELDS.items()}
+        told = {field: value for field, value in said.items() if value is not None}
+        spec["pipeline"] = PipelineSpec.model_validate(told).model_dump(mode="json", by_alias=True)
     if not history.specs and history.groups:
         newest_group = next(reversed(history.groups.values()))
         spec["data"] = {"groupSize": len(newest_group.members)}

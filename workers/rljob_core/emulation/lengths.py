@@ -54,7 +54,7 @@ class ResponseLengths:
         within = math.sqrt(self.sigma**2 - self.prompt_sigma**2)
         deviation = self.prompt_sigma * _of_prompt(self.seed, prompt)
         if within:
-            deviation += within * _normal(self.seed, prompt, seed)
+            deviation += within * standard_normal(self.seed, prompt, seed)
         median = self.median * self._growth(version)
         return round(min(max(median * math.exp(deviation), self.min), self.max))
 
@@ -71,7 +71,7 @@ class ResponseLengths:
         return math.exp(min(version * math.log1p(self.growth_per_version), _LARGEST_EXPONENT))
 
 
-def _normal(*key: int | bytes) -> float:
+def standard_normal(*key: int | bytes) -> float:
     """A draw from the standard normal distribution that depends on the key alone."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return _NORMAL.inv_cdf((int.from_bytes(digest) + 0.5) / 2**64)
@@ -80,4 +80,4 @@ def _normal(*key: int | bytes) -> float:
 @lru_cache(maxsize=4096)
 def _of_prompt(seed: int, prompt: bytes) -> float:
     """The draw that the siblings of a prompt share."""
-    return _normal(seed, prompt)
+    return standard_normal(seed, prompt)
