@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from scenarios import engine, job_config, scenario
 
 from rljob_core.emulation import ResponseLengths
-from rljob_sim import SimulationReport, TrainerProfile, simulate
+from rljob_sim import EngineKind, Scenario, SimulationReport, TrainerProfile, simulate
+from rljob_sim.scenario import STREAMRL_LENGTHS
 
 LENGTHS = ResponseLengths(median=120, sigma=0.6, prompt_sigma=0.4, min=4, max=800)
 
@@ -39,3 +41,26 @@ def test_fast_engines_take_more_than_their_share_of_slots() -> None:
         scenario(config, engine(1, name="fast"), engine(1, seconds=0.04, name="slow"), lengths=LENGTHS)
     )
     assert found.engine_full["fast"] > found.engine_full["slow"] / 2
+
+
+def unequal(correlation: float, *, trainer: float = 8e-6, **pipeline: Any) -> SimulationReport:
+    """2 fast and 4 slow engines whose slots a batch fills once; lengths as StreamRL measured them."""
+    config = job_config(steps=30, prompts=12, siblings=8, **pipeline)
+    kinds = (EngineKind.of("H100", 2, 16), EngineKind.of("L40S", 4, 16))
+    return simulate(
+        Scenario(
+            config, kinds, TrainerProfile(trainer), lengths=STREAMRL_LENGTHS, length_correlation=correlation
+        )
+    )
+
+
+def test_the_longest_first_are_done_sooner_on_unequal_engines() -> None:
+    pipeline = {"mode": "Synchronous"}
+    ranked, unranked = unequal(0.7, **pipeline), unequal(0.0, **pipeline)
+    assert ranked.tokens_per_second(skip=10) > 1.15 * unranked.tokens_per_second(skip=10)
+
+
+@pytest.mark.parametrize("pipeline", [{"mode": "Synchronous"}, {"mode": "BoundedAsync", "maxStaleness": 1}])
+def test_reversed_predictions_cost_nothing(pipeline: dict[str, Any]) -> None:
+    reversed_, unranked = unequal(-0.9, **pipeline), unequal(0.0, **pipeline)
+    assert reversed_.tokens_per_second(skip=10) >= 0.95 * unranked.tokens_per_second(skip=10)
