@@ -88,6 +88,8 @@ def test_fleets_and_values_are_combined(job: Path) -> None:
         (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=sigma=0.1"], "promptSigma at most sigma"),
         (["--engines=h100=1", "--trainer=secondsPerToken=nan"], "--trainer: secondsPerToken"),
         (["--engines=h100=1", "--trainer=secondsPerToken=1", "--price=h100=-1"], "--price: h100"),
+        (["--picture=a.bmp"], "--picture: a.bmp does not end with .png, .svg, .pdf"),
+        (["--picture=nowhere/a.png"], "--picture: there is no folder nowhere"),
         (["--engines=h100=1", "--skip=4"], "--skip: leaves no step of 4"),
         (["--sweep=maxStaleness=1"], "--sweep: 'maxStaleness=1' is not spec.path=value"),
         (["--engines=h100=1", "--sweep=spec.pipeline.maxStalenes=1"], "maxStalenes"),
@@ -115,3 +117,40 @@ def test_the_table_compares_with_its_first_line(job: Path) -> None:
     assert "cost" not in head
     assert "1.00x" in first
     assert "1 h100" in second
+
+
+def test_a_picture_has_a_line_for_each_fleet_over_what_is_swept(job: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "sweep.svg"
+    words = ["--trainer=secondsPerToken=1e-5", "--price=h100=2", f"--picture={picture}", "--engines=h100=1"]
+    result = simulate(job, LENGTHS, *words, "--engines=h100=2", "--sweep=spec.data.promptsPerStep=4,8")
+    assert result.exit_code == 0, result.output
+    drawn = picture.read_text()
+    for text in ("spec.data.promptsPerStep", "1 h100", "2 h100", "tokens/s", "mean staleness", "cost of"):
+        assert f"<!-- {text}" in drawn
+
+
+def test_without_a_sweep_the_picture_compares_fleets(job: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "fleets.png"
+    words = ["--trainer=secondsPerToken=1e-5", f"--picture={picture}", "--engines=h100=1", "--engines=l40s=1"]
+    result = simulate(job, LENGTHS, *words)
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_good_predictions_are_faster_than_none_on_unequal_engines(job: Path) -> None:
+    words = [
+        "--json",
+        "--trainer=secondsPerToken=1e-6",
+        "--engines=h100=2,l40s=4",
+        "--steps=30",
+        "--slots=16",
+    ]
+    changes = {
+        "pipeline": "{mode: Synchronous}",
+        "data.promptsPerStep": "12",
+        "data.groupSize": "8",
+        "rollout.sampling.maxTokens": "16384",
+    }
+    words += [f"--set=spec.{field}={value}" for field, value in changes.items()]
+    none, good = (lines(simulate(job, *words, f"--length-correlation={known}"))[0] for known in (0, 0.7))
+    assert good["tokens_per_second"] > 1.1 * none["tokens_per_second"]

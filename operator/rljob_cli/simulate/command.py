@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -72,6 +73,23 @@ def simulate(
             help="Simulate the job with each of these values of a field. May be given again: all combinations.",
         ),
     ] = [],  # noqa: B006
+    length_correlation: Annotated[
+        float,
+        typer.Option(
+            min=-1.0,
+            max=1.0,
+            help="Rank correlation of what is predicted of the lengths of answers with what they are; 0.7 is typical "
+            "of prompts of one kind and varying difficulty.",
+        ),
+    ] = 0.0,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw throughput, staleness and cost over the values of the first field that is swept, or over the "
+            "fleets: .png, .svg or .pdf.",
+        ),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line instead of a table.")
@@ -89,15 +107,18 @@ def simulate(
 
         rljob simulate job.yaml --engines h100=4 --engines h100=2,l40s=4 --price h100=2.5,l40s=0.9,trainer=5
 
-        rljob simulate job.yaml --engines h100=4 --sweep spec.pipeline.maxStaleness=1,2,4
+        rljob simulate job.yaml --engines h100=4 --sweep spec.pipeline.maxStaleness=1,2,4 --picture sweep.svg
     """
     with exit_codes():
         from rljob_cli.simulate.fleet import engines_of, lengths_of, numbers, trainer_of
+        from rljob_cli.simulate.picture import check, draw
         from rljob_cli.simulate.table import SimulatedRun, as_text
         from rljob_core.config import JobConfig
         from rljob_sim import Scenario
         from rljob_sim import simulate as run
 
+        if picture is not None:
+            check(picture)
         skipped = min(3, steps // 3) if skip is None else skip
         if skipped >= steps:
             raise SpecError("--skip", f"leaves no step of {steps}: make it smaller")
@@ -125,6 +146,7 @@ def simulate(
                 trainer_of(config, trainer, price=prices.get("trainer", 0.0)),
                 lengths_of(config, lengths),
                 prompt_tokens,
+                length_correlation=length_correlation,
             )
             cases.append((changes, scenario))
         # All cases are valid: the first begins.
@@ -139,6 +161,9 @@ def simulate(
                 typer.echo(json.dumps(rows[-1].figures()))
         if not as_json:
             typer.echo(as_text(rows))
+        if picture is not None:
+            draw(rows).savefig(picture)
+            console.print(f"drawn: {picture}", style="dim")
 
 
 def _swept(text: str) -> tuple[str, list[str]]:
