@@ -133,6 +133,12 @@ def _rollout(run: FaultyRun, payloads: Payloads, pod: str, killed: int, seconds:
     seconds["rollout: itself"].append((end - killed) / 1e9)
 
 
+def _go_on(run: FaultyRun) -> None:
+    """Wait for two steps: what was killed last is ready again, and the ledger has gone on."""
+    later = run.steps() + 2
+    run.until(f"step {later}", lambda: run.steps() >= later)
+
+
 def measure(folder: Path, model: Path, *, kills: int, per_run: int, **changes: Any) -> Seconds:
     """Seconds until recovery of every kill, by role."""
     names = ("rollout: others", "rollout: itself", "coordinator", "trainer", "nats-server")
@@ -150,6 +156,7 @@ def measure(folder: Path, model: Path, *, kills: int, per_run: int, **changes: A
         try:
             run.watch(3)
             left = kill_each(run, seconds, times=times)
+            _go_on(run)
             log = (run.output / "logs" / "nats-server-0.log").read_text(errors="replace")
             run.crash()
             ledger = read_ledger(run.output / "nats", names_of(run.output))

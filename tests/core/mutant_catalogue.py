@@ -484,13 +484,13 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a reward function may run as long as it likes": Mutant(
         "rljob_runtime.rewards.pool",
-        "                    _kill(process)\n",
+        "                    pool_process.kill(process)\n",
         "",
         by=("tests",),
         tests=DEAF,
     ),
     "what a reward function has started outlives it": Mutant(
-        "rljob_runtime.rewards.pool",
+        "rljob_runtime.rewards.pool_process",
         "for each in (parent, *parent.children(recursive=True)):",
         "for each in (parent,):",
         by=("tests",),

@@ -55,7 +55,7 @@ def test_a_job_that_would_be_too_large_is_refused(
     ("size", "pools", "words"),
     [
         (600_000, 1, "makes RolloutPool chain-sum-rollout-p0 1.2 MB large, of at most 1.0 MB"),
-        (52_000, 12, "children 17.0 MB large, of at most 16.8 MB"),
+        (52_000, 12, "children 17.1 MB large, of at most 16.8 MB"),
     ],
 )
 def test_templates_count(

@@ -145,6 +145,7 @@ SPEC = fields(
     algorithm=fields("loss"),
     rollout=fields(
         engine=fields("name", options=Urls()),
+        lengthPredictor=fields("name", "options"),
         environment=fields("name", "options"),
         sampling=fields(stop=Items(FREE)),
         pools=Items(

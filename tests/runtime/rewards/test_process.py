@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import re
@@ -515,6 +516,21 @@ async def test_a_module_that_ends_what_imports_it_is_the_user_s(
     with pytest.raises(SpecError, match=rf"spec\.reward\.functions\[0\]: {name} .*{DEADLY[text]}"):
         async with running(job_config(model, functions=[f"{name}:f"]), memory()):
             pass
+
+
+async def test_a_pool_that_waits_for_nothing_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the process had ended while it held a lock of the pool's."""
+    monkeypatch.setattr(pool_module, "_SILENT_SECONDS", 0.1)
+    name = user_module(tmp_path, monkeypatch, next(iter(DEADLY)))
+    pool = pool_of(job_config("model", functions=[f"{name}:f"]), workers=1)
+    monkeypatch.setattr(pool._pool, "schedule", lambda _: concurrent.futures.Future())
+    try:
+        with pytest.raises(SpecError, match="exit code 3: no licence"):
+            await pool.start()
+    finally:
+        await pool.close()
 
 
 async def test_a_module_whose_import_never_ends_is_given_up(

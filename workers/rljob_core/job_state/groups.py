@@ -65,6 +65,11 @@ class GroupState:
         """The most engines that one of its siblings has outlived, since that was generated last."""
         return max(sibling.deaths for sibling in self.siblings)
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no attempt of any sibling is under way or has produced a token that counts."""
+        return all(s.state is State.RESERVED for s in self.siblings)
+
     def base(self, floor: int) -> int:
         """A version than which no token of the siblings is older; a sibling not dispatched counts as `floor`."""
         return min(self._version(s, floor) for s in self.siblings)

@@ -359,6 +359,10 @@ class JobState:
         for group in record.dropped:
             self._abort(GroupAborted(group, "LedgerLost"))
         siblings = commit.siblings
+        for group, target in record.moved.items():
+            if self.groups[group].is_untouched:  # what is begun for the later step is as new as that needs
+                floor = self.buffers.buffers[target].min_version
+                self.buffers.rebase(group=group, base=max(floor, self.buffers.entry_of(group).base))
         self.buffers.restore(commit.version - 1, groups=siblings, moved=record.moved)
         for group in record.moved:
             if self.groups[group].siblings[0].state is State.TRAINING:

@@ -11,9 +11,11 @@ if something exists that only follows a commit: a manifest whose parent it is, o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from rljob_core.actions import StoresRead
 from rljob_core.job_state import JobState
+from rljob_core.planner import buffers, pipeline_change
 from rljob_core.planner.context import PlannerContext
 from rljob_core.records import EPOCH_STRIDE, StepCommitted, StepRestored
 from rljob_core.trajectory import prompt_of_group
@@ -29,7 +31,12 @@ def restore(context: PlannerContext, found: StoresRead) -> None:
     proven = {found.announced, *(p.parent for p in found.proposals)}
     while candidates := [p for p in found.proposals if _follows(context.state, p, proven)]:
         commit = max(candidates, key=lambda p: (p.manifest in proven, _gang_order(p), p.key))
-        context.emit(restored(context.state, commit))
+        later = {group for p in found.proposals if p.version > commit.version for group in p.siblings}
+        if later:
+            # What this step leaves for the next ones needs their buffers, as it had them when this was committed.
+            pipeline_change.on_pipeline_changed(context, context.spec.pipeline)
+            buffers.open_buffers(context)
+        context.emit(restored(context.state, commit, kept=later))
 
 
 def _follows(state: JobState, proposal: StepCommitted, proven: set[str]) -> bool:
@@ -61,8 +68,15 @@ def _has_ended(state: JobState, group: str) -> bool:
     return group not in state.groups and (prompt < state.next_prompt or prompt in state.restored)
 
 
-def restored(state: JobState, commit: StepCommitted) -> StepRestored:
-    """The record of a restored commit; other groups in its step's buffer move to the first buffer that admits them."""
+def restored(state: JobState, commit: StepCommitted, kept: Collection[str] = ()) -> StepRestored:
+    """The record of a restored commit; other groups in its step's buffer move to the first buffer that admits them.
+
+    Args:
+        state: of the job.
+        commit: the one to restore.
+        kept: groups that find room before others, as later commits have consumed them: those that are dropped cannot be
+            in any.
+    """
     groups = commit.siblings
     room: Counter[int] = Counter()
     for buffer in state.buffers.buffers.values():
@@ -70,11 +84,13 @@ def restored(state: JobState, commit: StepCommitted) -> StepRestored:
     moved: dict[str, int] = {}
     dropped: list[str] = []
     current = state.buffers.current
-    for entry in current.entries.values() if current is not None else ():
-        if entry.group in groups:
-            continue
+    left = [e for e in current.entries.values() if e.group not in groups] if current is not None else []
+    for entry in sorted(left, key=lambda entry: entry.group not in kept):
         later = (b for b in state.buffers.buffers.values() if b.step > commit.version - 1)
-        target = next((b.step for b in later if room[b.step] > 0 and b.admits(entry.base)), None)
+        untouched = state.groups[entry.group].is_untouched
+        target = next(
+            (b.step for b in later if room[b.step] > 0 and (untouched or b.admits(entry.base))), None
+        )
         if target is None:
             dropped.append(entry.group)
         else:

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from typing import Any
 
-import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.errors import RewardFailed, SpecError
-from rljob_core.words import KILLED, exit_in_words, shell_code
+from rljob_core.words import KILLED
+from rljob_runtime.rewards import pool_process
 from rljob_runtime.rewards import process as reward_worker
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome, ScoringSetup
 from rljob_runtime.rewards.process import CallInProgress
@@ -41,6 +41,8 @@ _GRACE = 5.0
 _UNTAKEN = 60.0
 #: The same, in durations of the pool's start: a process that replaces another one loads as much.
 _UNTAKEN_STARTS = 3
+#: Seconds after which functions that have not loaded are loaded on trial, too.
+_SILENT_SECONDS = 60.0
 #: Pools that may break in a row before the role gives up.
 _MAX_BREAKS = 5
 
@@ -85,7 +87,7 @@ class RewardPool:
         self._setup = setup
         self._workers = setup.workers or min(4, len(os.sched_getaffinity(0)))
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_preload(setup))
+        self._context.set_forkserver_preload(pool_process.preloaded(setup))
         self._calls: Any = self._context.RawArray(CallInProgress, self._workers)
         self._free = list(range(self._workers))
         self._limit = setup.timeout_seconds
@@ -113,7 +115,7 @@ class RewardPool:
                 # Off the loop: it waits for the server's imports.
                 future = await asyncio.to_thread(self._pool.schedule, reward_worker.check)
                 async with asyncio.timeout(LOAD_SECONDS) as limit:
-                    wrong = await asyncio.wrap_future(future)
+                    wrong = await self._loaded(asyncio.wrap_future(future))
                 break
             except (BrokenProcessPool, RuntimeError, ProcessExpired) as error:
                 await self._find_culprit()
@@ -127,6 +129,19 @@ class RewardPool:
             raise SpecError(*wrong)
         self._untaken = max(_UNTAKEN, _UNTAKEN_STARTS * (time.monotonic() - began))
         self._clock = asyncio.create_task(self._kill_overdue())
+
+    async def _loaded(self, loading: asyncio.Future[Any]) -> Any:
+        """Wait for the functions; while they are silent, look whether they end what loads them.
+
+        A process that ended while it held a lock of the pool's may leave the pool waiting for nothing.
+        """
+        try:
+            done, _ = await asyncio.wait({loading}, timeout=_SILENT_SECONDS)
+            if not done:
+                await self._find_culprit()
+            return await loading
+        finally:
+            loading.cancel()
 
     async def _find_culprit(self) -> None:
         """Load the functions once more, where it is seen how the process ends that loads them.
@@ -208,7 +223,7 @@ class RewardPool:
                 began, process = call.began, call.process
                 if began and now - began > self._limit and self._overdue.get(slot) != began:
                     self._overdue[slot] = began
-                    _kill(process)
+                    pool_process.kill(process)
 
     def _died(self, slot: int, chunk: list[_WaitingAnswer], code: int | None) -> None:
         """A process ended over a chunk."""
@@ -223,7 +238,11 @@ class RewardPool:
         culprit = chunk[call.answer]
         if culprit.crashes:
             name = self._setup.functions[call.function]
-            self._fail(chunk, call.answer, f"RewardCrashed: {name} ended its process: {_end_in_words(code)}")
+            self._fail(
+                chunk,
+                call.answer,
+                f"RewardCrashed: {name} ended its process: {pool_process.end_in_words(code)}",
+            )
             return
         culprit.crashes += 1
         self._queue.suspects.append(culprit)
@@ -262,18 +281,6 @@ class RewardPool:
         )
 
 
-def _preload(setup: ScoringSetup) -> list[str]:
-    """What the fork server imports: modules of the pool's processes, before any of them imports the job's functions."""
-    generated = (setup.training.generated, setup.held_out.generated)
-    modules = {
-        "rljob_runtime.rewards.forkserver": True,
-        "rljob_runtime.rewards.process": True,
-        "rljob_runtime.data.gym": any(generated),
-        "math_verify": "math_verify" in setup.functions,
-    }
-    return [module for module, wanted in modules.items() if wanted]
-
-
 def _settle(entry: _WaitingAnswer, outcome: ScoringOutcome) -> None:
     if not entry.outcome.done():  # its caller may have given up
         entry.outcome.set_result(outcome)
@@ -282,19 +289,3 @@ def _settle(entry: _WaitingAnswer, outcome: ScoringOutcome) -> None:
 def _end(pool: ProcessPool) -> None:
     pool.stop()
     pool.join()
-
-
-def _kill(process: int) -> None:
-    """Kill a process, and those that it has started."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        parent = psutil.Process(process)
-        for each in (parent, *parent.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-
-
-def _end_in_words(code: int | None) -> str:
-    """How a process ended, by the exit code of `multiprocessing`: minus the number of the signal, if one ended it."""
-    if code is None:
-        return "its exit code is not known"
-    return exit_in_words(shell_code(code))
