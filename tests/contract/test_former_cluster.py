@@ -30,6 +30,7 @@ from nats.aio.client import RawCredentials
 from nats_cluster import SIZE, NatsCluster
 
 from rljob_core.errors import StoreUnavailable
+from rljob_operator.decisions.pods import Trouble
 from rljob_operator.nats.accounts import Seeds, issuer, known_seeds, server_config
 from rljob_operator.nats.credentials import Issuer, JobKeys, shared_credentials, stream_credentials
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -115,11 +116,19 @@ async def until_prepared(streams: JobStreams, upgraded: UpgradedCluster) -> None
 
 async def said(streams: JobStreams, upgraded: UpgradedCluster, beginning: str) -> None:
     """Begin, and wait until the operator says of the move what begins like that."""
-    job = job_of(upgraded.uid)
-    async with asyncio.timeout(SECONDS):
-        while (trouble := streams.trouble(job)) is None or not trouble.message.startswith(beginning):
-            await streams.prepare(job, 64 << 20)
-            await asyncio.sleep(0)
+    preparing = asyncio.create_task(until_prepared(streams, upgraded))
+    try:
+        async with asyncio.timeout(SECONDS):
+            # A move says it only for as long as it copies one stream: it is looked at between all that is done.
+            while not _said(streams.trouble(job_of(upgraded.uid)), beginning):
+                await asyncio.sleep(0)
+    finally:
+        preparing.cancel()
+        await asyncio.wait([preparing])
+
+
+def _said(trouble: Trouble | None, beginning: str) -> bool:
+    return trouble is not None and trouble.message.startswith(beginning)
 
 
 async def test_every_message_arrives_and_has_three_replicas(

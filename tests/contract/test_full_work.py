@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
-from cluster_jobs import SECONDS, SEEDS, job_of, operator, role_store
+from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, role_store
 from e2e.harness.nats_server import EmbeddedServer
 
-from rljob_core.actions import Observation, SendToEngine
+from rljob_core.actions import Observation, PredictLengths, SendToEngine
 from rljob_core.errors import StoreFull
 from rljob_core.messages import ENGINE_WORK, Cancel
 from rljob_core.ports import Channel
@@ -24,6 +24,12 @@ from rljob_runtime.roles.coordinator.actions import ActionRunner
 TRAJECTORIES = 64 << 20
 
 
+class AsksNobody:
+    """Lengths that nobody predicts."""
+
+    async def ask(self, asked: PredictLengths) -> None: ...
+
+
 async def test_work_that_finds_no_room_is_sent_once_there_is_some(tmp_path: Path) -> None:
     accounts = server_config(SEEDS, folder=str(tmp_path / "accounts"))
     job = job_of(uuid4().hex, None)
@@ -31,7 +37,7 @@ async def test_work_that_finds_no_room_is_sent_once_there_is_some(tmp_path: Path
         EmbeddedServer(tmp_path, accounts=accounts) as server,
         operator(server.url, tmp_path) as streams,
     ):
-        assert await streams.prepare(job, TRAJECTORIES)
+        await prepare(streams, job, TRAJECTORIES)
         store = role_store(server.url, job.metadata.uid or "", Holder.COORDINATOR)
         engine = role_store(server.url, job.metadata.uid or "", Holder.ROLLOUT)
         await asyncio.gather(store.open(), engine.open())
@@ -45,6 +51,7 @@ async def test_work_that_finds_no_room_is_sent_once_there_is_some(tmp_path: Path
             lambda prompt, evaluation: f"{prompt}{evaluation}",
             observe,
             instance="c",
+            lengths=AsksNobody(),
         )
         action = SendToEngine("e0", (Cancel(("g0.0",), (1,)),))
         try:
@@ -55,7 +62,7 @@ async def test_work_that_finds_no_room_is_sent_once_there_is_some(tmp_path: Path
             async with asyncio.timeout(SECONDS):
                 while not sending.done():
                     if await streams.outgrown():
-                        assert await streams.prepare(job, TRAJECTORIES)
+                        await prepare(streams, job, TRAJECTORIES)
                     await asyncio.sleep(0.1)
             sending.result()
             queue = await engine.queue(Channel.WORK, "engine.e0", name="engine-e0")

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from cluster_jobs import SECONDS, SEEDS, job_of, operator, role_store
+from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, role_store
 from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.errors import StoreFull, StoreUnavailable
@@ -108,7 +108,7 @@ async def test_a_job_that_is_full_takes_nothing_of_another_and_gets_more_room(
     weights = limits_of(uid)[names_of(uid).stream(Channel.WEIGHTS)]
     async with operator(server.url, tmp_path) as streams:
         for job in (thief, other):
-            assert await streams.prepare(job, TRAJECTORIES)
+            await prepare(streams, job, TRAJECTORIES)
         assert not await streams.outgrown()
         async with opened(server, uid, Holder.TRAINER) as trainer:
             stored = await grown(streams, thief, trainer)
@@ -151,7 +151,7 @@ async def test_an_honest_job_never_reaches_a_limit(
         Channel.WEIGHTS: "chunk.v{n}",
     }[channel]
     async with operator(server.url, tmp_path) as streams:
-        assert await streams.prepare(job, TRAJECTORIES)
+        await prepare(streams, job, TRAJECTORIES)
         first = limits_of(uid)[names_of(uid).stream(channel)]
         step, stored = first * 6 // 10, 0
         async with opened(server, uid, holder) as store:
@@ -162,7 +162,7 @@ async def test_an_honest_job_never_reaches_a_limit(
                 if channel in NEWEST_ONLY:
                     continue
                 assert await outgrown(streams)
-                assert await streams.prepare(job, TRAJECTORIES)
+                await prepare(streams, job, TRAJECTORIES)
         assert streams.trouble(job) is None
         assert stored > 2 * first
 
@@ -170,7 +170,7 @@ async def test_an_honest_job_never_reaches_a_limit(
 async def test_every_stream_has_limits(server: EmbeddedServer, tmp_path: Path) -> None:
     job = job_of(uuid4().hex, None)
     async with operator(server.url, tmp_path) as streams:
-        assert await streams.prepare(job, TRAJECTORIES)
+        await prepare(streams, job, TRAJECTORIES)
         found = await configurations(streams, job)
     limits = limits_of(job.metadata.uid or "")
     assert {name: config["max_bytes"] for name, config in found.items()} == limits
@@ -193,8 +193,8 @@ async def test_a_job_without_room_is_refused_and_harms_none_that_runs(
     """A server that starts with an account that it has no room for would serve none of the account's streams."""
     first, second, third = (job_of(uuid4().hex, None) for _ in range(3))
     async with operator(server.url, tmp_path) as streams:
-        assert await streams.prepare(first, TRAJECTORIES)
-        assert await streams.prepare(second, TRAJECTORIES * 2)
+        await prepare(streams, first, TRAJECTORIES)
+        await prepare(streams, second, TRAJECTORIES * 2)
         assert not await streams.prepare(third, TRAJECTORIES * 4)
         trouble = streams.trouble(third)
         assert trouble is not None
@@ -217,7 +217,7 @@ async def test_a_job_without_room_is_refused_and_harms_none_that_runs(
 async def test_the_operator_says_how_much_any_job_may_have(server: EmbeddedServer, tmp_path: Path) -> None:
     job = job_of(uuid4().hex, None)
     async with operator(server.url, tmp_path, most=AT_FIRST) as streams:
-        assert await streams.prepare(job, TRAJECTORIES)
+        await prepare(streams, job, TRAJECTORIES)
         async with opened(server, job.metadata.uid or "", Holder.TRAINER) as trainer:
             assert await grown(streams, job, trainer) <= AT_FIRST
         trouble = streams.trouble(job)
@@ -238,8 +238,8 @@ async def test_what_a_coordinator_asks_for_is_bounded_by_its_spec(
     assert size == largest_trajectory_stream_bytes(thief.spec) == 256 * MB
     assert trajectory_room(thief.spec, -(1 << 62)) == 256 * MB
     async with operator(server.url, tmp_path) as streams:
-        assert await streams.prepare(thief, size)
-        assert await streams.prepare(other, TRAJECTORIES)
+        await prepare(streams, thief, size)
+        await prepare(streams, other, TRAJECTORIES)
         assert streams.trouble(other) is None
 
 
@@ -321,7 +321,7 @@ async def test_a_role_that_floods_its_channel_leaves_the_ledgers_room(
     most = limits[names.signal_stream if channel is None else names.stream(channel)]
     ledger = limits[names.stream(Channel.LEDGER)]
     async with operator(server.url, tmp_path) as streams:
-        assert await streams.prepare(job, TRAJECTORIES)
+        await prepare(streams, job, TRAJECTORIES)
         async with (
             opened(server, uid, holder) as hostile,
             opened(server, uid, Holder.COORDINATOR) as coordinator,
@@ -341,7 +341,7 @@ async def test_streams_of_an_earlier_release_get_limits_above_what_they_hold(
     names, limits = names_of(uid), limits_of(uid)
     rewards, weights = names.stream(Channel.REWARDS), names.stream(Channel.WEIGHTS)
     async with operator(server.url, tmp_path) as streams:
-        assert await streams.prepare(job, TRAJECTORIES)
+        await prepare(streams, job, TRAJECTORIES)
         async with streams._client(job) as client:
             for name, config in (await configurations(streams, job)).items():
                 if name != names.stream(Channel.TRAJECTORIES):
@@ -353,7 +353,7 @@ async def test_streams_of_an_earlier_release_get_limits_above_what_they_hold(
         ):
             await flood(reward, 40 * MB, channel=Channel.REWARDS, suffix="results")
             await flood(trainer, 100 * MB)
-        assert await streams.prepare(job, TRAJECTORIES)
+        await prepare(streams, job, TRAJECTORIES)
         found = {name: config["max_bytes"] for name, config in (await configurations(streams, job)).items()}
     assert 80 * MB < found.pop(rewards) < 84 * MB
     assert limits[weights] + 200 * MB < found.pop(weights) < limits[weights] + 204 * MB

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, role_store
+from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, prepare, role_store
 from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, EngineSignal, StepMetrics
@@ -53,7 +53,7 @@ async def test_a_job_that_floods_the_operator_is_read_no_faster_than_others(
         connection = NatsConnection(server.url, credentials=str(credentials), authority=ISSUER.trusted)
         feed = MetricsFeed(connection, ISSUER)
         for job in (thief, other):
-            assert await streams.prepare(job, 64 << 20)
+            await prepare(streams, job, 64 << 20)
             feed._senders[account_of(job)] = ("default", job.metadata.uid or "")  # both have the same name
         running = asyncio.create_task(connection.run())
         stores = {uid: role_store(server.url, uid, Holder.COORDINATOR) for uid in uids}

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials
+from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials, prepare
 from cut_files import cut_messages, damage_descriptions, damage_states, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
 from whole_job import NatsInstallation, Workers, config_of, holds, job_of, until
@@ -681,9 +681,9 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
         assert not await job_streams.prepare(job, 2 << 40), "the server has 1 TB"
         with pytest.raises(StoreFull):
             await coordinator.grow(Channel.TRAJECTORIES, wanted)
-        assert await job_streams.prepare(job, wanted)
+        await prepare(job_streams, job, wanted)
         await coordinator.grow(Channel.TRAJECTORIES, wanted)
-        assert await job_streams.prepare(job, wanted - 1), "it is large enough"
+        await prepare(job_streams, job, wanted - 1)  # it is large enough
         await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
 
 
@@ -700,7 +700,7 @@ async def test_a_stream_of_an_earlier_release_is_told_of_too(
 
         created = await call("INFO", {})
         await call("UPDATE", {name: value for name, value in created.items() if name != "republish"})
-        assert await job_streams.prepare(job, TRAJECTORY_BYTES)
+        await prepare(job_streams, job, TRAJECTORY_BYTES)
         assert await call("INFO", {}) == created
 
 
@@ -723,7 +723,7 @@ async def test_a_role_waits_for_the_queue_that_the_operator_creates(
         await asyncio.sleep(0.5)
         assert not opening.done()
         assert not fetching.done()
-        assert await job_streams.prepare(job_of(uid), TRAJECTORY_BYTES)
+        await prepare(job_streams, job_of(uid), TRAJECTORY_BYTES)
         await opening
         assert [delivery.message.data for delivery in await fetching] == [b"x"]
 
@@ -787,7 +787,7 @@ async def test_a_job_that_the_server_has_no_room_for_says_so(installation: NatsI
         assert trouble.reason == "StreamsRefused"
         assert "the job needs 3299 GB to begin" in trouble.message
         assert "raise RLJOB_NATS_JOB_GB of the operator" in trouble.message
-        assert await job_streams.prepare(job, 1 << 30)  # once it has
+        await prepare(job_streams, job, 1 << 30)  # once it has
         assert job_streams.trouble(job) is None
 
 
@@ -801,7 +801,7 @@ async def test_one_server_keeps_one_replica_and_refuses_more(installation: NatsI
         assert (
             "spec.nats.replicas: 3 replicas need as many NATS servers, and there is one: " in trouble.message
         )
-        assert await job_streams.prepare(silent, 1 << 30)
+        await prepare(job_streams, silent, 1 << 30)
         assert job_streams.trouble(silent) is None
     lone = EmbeddedServer(installation.folder / "open")
     async with lone:
@@ -861,7 +861,7 @@ async def test_another_generation_ends_the_credentials_of_one_job_alone(
         installation.opened(Holder.COORDINATOR, other) as beside,
     ):
         await old.publish(Channel.METRICS, "steps", b"{}")
-        assert await job_streams.prepare(revoked, TRAJECTORY_BYTES)
+        await prepare(job_streams, revoked, TRAJECTORY_BYTES)
         with pytest.raises(StoreUnavailable):
             await old.publish(Channel.METRICS, "steps", b"{}")
         with pytest.raises(StoreUnavailable, match="Authorization"):

@@ -139,7 +139,7 @@ async def test_a_server_that_refuses_says_why(tmp_path: Path) -> None:
     foreign = replace(issuer_of(Seeds.complete({}, os.urandom)), authority=ISSUER.trusted)
     async with served(tmp_path, server_certificate(SEEDS.signing, CLIENTS, HOSTS)) as server:
         with pytest.raises(StoreUnavailable, match="Authorization"):
-            await role(server, uuid4().hex, issuer=foreign, connect=3).open()
+            await role(server, uuid4().hex, issuer=foreign, connect=5).open()
 
 
 async def test_without_an_authority_nothing_is_sent_before_the_handshake(tmp_path: Path) -> None:

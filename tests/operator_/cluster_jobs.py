@@ -80,10 +80,10 @@ def job_of(uid: str, replicas: int | None = None, *, name: str = "j") -> RLJob:
     )
 
 
-async def prepare(streams: JobStreams, job: RLJob) -> None:
-    """Prepare a job's streams, as often as it takes: the servers may still be joining each other."""
+async def prepare(streams: JobStreams, job: RLJob, size: int = _BYTES) -> None:
+    """Prepare a job's streams, as often as it takes: servers may still be joining each other, or be slow."""
     async with asyncio.timeout(SECONDS):
-        while not await streams.prepare(job, _BYTES):  # noqa: ASYNC110  nothing tells
+        while not await streams.prepare(job, size):  # noqa: ASYNC110  nothing tells
             await asyncio.sleep(0.2)
 
 

@@ -295,8 +295,8 @@ class Connection:
         if self._credentials is not None and _REFUSED in str(error).lower():
             expired = self._credentials.expired(time.time())
             error = CredentialsUnusable(f"{_REFUSED}: {expired}") if expired else error
-        # A server that refuses credentials closes the connection while we still write.
-        if not (isinstance(error, OSError) and _REFUSED in str(self.state.error).lower()):
+        # A server that refuses credentials closes the connection while we still write, or before we read why.
+        if _REFUSED not in str(self.state.error).lower() or _REFUSED in str(error).lower():
             self.state.error = error
         if "permissions violation" in str(error).lower():
             log.warning("%s", error)
