@@ -33,7 +33,15 @@ from rljob_cli.audit import audit
 from rljob_cli.audit.read import collect
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, JobFailed, StoreUnavailable
-from rljob_core.messages import REWARD_QUEUE, EngineDied, RewardResult, RoleFailed
+from rljob_core.messages import (
+    ENGINE_WORK,
+    REWARD_QUEUE,
+    EngineDied,
+    EngineWorkBatch,
+    Release,
+    RewardResult,
+    RoleFailed,
+)
 from rljob_core.ports import Channel, first_sequence
 from rljob_core.records import JobFinished
 from rljob_core.spec import PipelineSpec
@@ -111,6 +119,7 @@ class Mishaps:
         twins: how often a coordinator or trainer is replaced although it is alive and continues to run.
         freezes: how often a role is stopped for longer than every timeout, and then continues.
         drains: how often an engine is asked to stop and hands over its work.
+        releases: how often an engine is asked to release everything that it generates.
         cuts: how often the server's machine dies and loses the ends of its streams.
         power_cuts: how often the machine dies that everything runs on, and the trainer's log loses its end, too.
         change: new pipeline settings that the user sets once; None for no change.
@@ -128,6 +137,7 @@ class Mishaps:
     twins: int = 0
     freezes: int = 0
     drains: int = 0
+    releases: int = 0
     cuts: int = 0
     power_cuts: int = 0
     change: PipelineSpec | None = None
@@ -172,6 +182,8 @@ class Job:
         self.instances: Counter[str] = Counter()
         self.stop = asyncio.Event()
         self.drains: dict[str, asyncio.Event] = {}
+        self.rollouts: dict[str, Rollout] = {}
+        self.sent: list[asyncio.Task[int]] = []
         self.begins: dict[str, Begins] = {}
         """What each engine says to the process that watches it."""
         self.changed = asyncio.Event()
@@ -272,6 +284,7 @@ class Job:
             changes=self._changes(),
         )
         stop = self.drains[role] = asyncio.Event()
+        self.rollouts[role] = rollout
         watch = asyncio.create_task(self._end_if_it_hangs(role, number, begins))
         try:
             await rollout.run(stop)
@@ -369,6 +382,7 @@ class Job:
             self._twin: self.mishaps.twins,
             self._freeze: self.mishaps.freezes,
             self._drain: self.mishaps.drains,
+            self._release: self.mishaps.releases,
             self._cut: self.mishaps.cuts,
             self._change: int(self.mishaps.change is not None),
             self.replicas.elect: self.mishaps.servers.elections,
@@ -436,6 +450,19 @@ class Job:
             role = self.chance.choice(running)
             self._suspect(role)  # whether it is heard of that in time is chance
             self.drains[role].set()
+
+    def _release(self) -> None:
+        """As the coordinator asks for what would end sooner elsewhere; here that is chance."""
+        if running := sorted(role for role in self.rollouts if role in self.tasks):
+            rollout = self.rollouts[self.chance.choice(running)]
+            held = [(r.work.trajectory, r.work.attempt) for r in rollout._assignments.running.values()]
+            if held:
+                self.happened["release"] += 1
+                work = EngineWorkBatch(0, (Release(*map(tuple, zip(*held, strict=True))),))
+                sending = self.store.publish(
+                    Channel.WORK, f"engine.{rollout.instance}", ENGINE_WORK.dump_json(work)
+                )
+                self.sent.append(asyncio.create_task(sending))
 
     def _cut(self) -> None:
         """The machine of the server dies; of each stream some of the newest messages are lost."""
@@ -585,6 +612,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         servers=any_server_faults(rare),
         limited=(poison is not None and poison.kind == "unsendable") or rare.random() > 0.5,
         correlation=rare.choice([0.0, 1.0]),
+        releases=rare.choice([0, 0, 2, 6]),
     )
     return config, mishaps, chance.randint(1, 3)
 

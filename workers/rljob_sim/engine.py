@@ -6,9 +6,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from rljob_core.emulation import EngineBatch, EngineSequence, ResponseLengths
-from rljob_core.messages import EngineSignal, Generate
+from rljob_core.messages import LONGEST, EngineSignal, Generate
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import VersionSpan
 from rljob_sim.clock import VirtualClock
@@ -37,12 +38,22 @@ class EndedResponse:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReleasedResponse:
+    """A response that has not ended, for another engine to continue: its versions and its tokens so far."""
+
+    work: Generate
+    span: VersionSpan
+    tokens: int
+
+
 class SimulatedEngine:
     """An engine of a kind.
 
     Args:
         inflight: what becomes of running sequences when weights are swapped.
         prompt_tokens: of each prompt.
+        progress_tokens: `spec.rollout.progressTokens`.
         generated: called with the responses that have ended, at the time at which they ended.
         restarted: called with work that starts over, as new weights came.
         swapped: called when it has new weights.
@@ -61,6 +72,7 @@ class SimulatedEngine:
         inflight: Inflight,
         lengths: ResponseLengths,
         prompt_tokens: int,
+        progress_tokens: int,
         generated: Callable[[list[EndedResponse]], None],
         restarted: Callable[[SimulatedEngine, list[Generate]], None],
         swapped: Callable[[SimulatedEngine], None],
@@ -71,6 +83,7 @@ class SimulatedEngine:
         self._clock = clock
         self._inflight = inflight
         self._lengths, self._prompt_tokens = lengths, prompt_tokens
+        self._progress_tokens = progress_tokens
         self._generated, self._restarted, self._swapped = generated, restarted, swapped
         self._batch: EngineBatch[SimulatedResponse] = EngineBatch(
             slots=kind.slots,
@@ -103,6 +116,19 @@ class SimulatedEngine:
         if self._batch.cancel(ids):
             self._change()
 
+    def release(self, keys: Sequence[tuple[str, int]]) -> list[ReleasedResponse]:
+        """Give back what runs of these: trajectories with their attempts."""
+        ids, step = {_id(*key) for key in keys}, self._batch.step + self._begun()
+        released = [
+            ReleasedResponse(
+                r.work, VersionSpan(self._oldest(r), self._batch.versions[-1][1]), r.tokens(step)
+            )
+            for r in self._batch.running
+            if r.id in ids and not r.cancelled and r.before < r.tokens(step) < r.length
+        ]
+        self.cancel([(r.work.trajectory, r.work.attempt) for r in released])
+        return released
+
     def load(self, version: int) -> None:
         """Use the weights of a version, if it is newer."""
         if version > max([self.version, *self._swaps]):
@@ -126,7 +152,18 @@ class SimulatedEngine:
             profile=self.kind.profile,
             context=batch.context + begun * len(batch.running),
             kv_tokens=self.kind.kv_tokens,
+            longest=self._longest(batch.step + begun),
         )
+
+    def _longest(self, step: int) -> tuple[tuple[str, int, int], ...]:
+        """As the rollout worker names them: by the progress that it has stored."""
+        every = self._progress_tokens
+        if not every:
+            return ()
+        stored = [
+            (r.work.trajectory, r.work.attempt, r.tokens(step) // every * every) for r in self._batch.running
+        ]
+        return tuple(nlargest(LONGEST, (s for s in stored if s[2]), key=lambda s: s[2]))
 
     # ------------------------------------------------------------------------------------------ the steps
 
@@ -211,13 +248,15 @@ class SimulatedEngine:
 
     def _add(self, work: Generate) -> None:
         key = str(work.prompt)
-        self._batch.add(
-            SimulatedResponse(_id(work.trajectory, work.attempt), key, self._prompt_tokens, work=work)
-        )
+        response = SimulatedResponse(_id(work.trajectory, work.attempt), key, self._prompt_tokens, work=work)
+        if work.inherited is not None:
+            response.before, response.oldest = work.inherited.tokens, work.inherited.span.min
+        self._batch.add(response)
 
     def _begin(self, response: SimulatedResponse, version: int) -> None:
         work = response.work
-        response.length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
+        length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
+        response.length = max(length, response.before + 1)
 
     def _note_version(self, response: SimulatedResponse) -> None:
         response.oldest = self._oldest(response)

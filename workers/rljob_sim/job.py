@@ -8,24 +8,27 @@ from itertools import count
 
 from rljob_core.actions import (
     Announce,
+    FindProgress,
     ListProgress,
     MeasurePrompts,
     Observation,
     PayloadSeen,
     PredictLengths,
+    ProgressFound,
     ProgressListed,
     PromptsMeasured,
     RewardsSeen,
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    StoredProgress,
     StoresRead,
     StreamLimit,
     Summary,
 )
-from rljob_core.messages import Cancel, Generate, GenerationEnded, RewardResult
+from rljob_core.messages import RELEASED, Cancel, Generate, GenerationEnded, Release, RewardResult
 from rljob_core.planner import Decision, Planner
-from rljob_core.records import StepCommitted
+from rljob_core.records import Inherited, StepCommitted
 from rljob_core.stable_hash import stable_hash
 from rljob_sim.clock import VirtualClock
 from rljob_sim.engine import EndedResponse, SimulatedEngine
@@ -35,6 +38,8 @@ from rljob_sim.scenario import Scenario
 from rljob_sim.trainer import SimulatedTrainer
 
 HEARTBEAT_SECONDS = 2.0
+RELEASE_SECONDS = 0.2
+"""From the decision that an engine releases a trajectory until its progress is stored, and that is known."""
 
 
 def simulate(scenario: Scenario) -> SimulationReport:
@@ -47,6 +52,7 @@ class SimulatedJob:
 
     Attributes:
         planner: that decides.
+        moves: trajectories that engines have released.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -57,6 +63,8 @@ class SimulatedJob:
         self._steps: list[Step] = []
         self._tokens: dict[str, tuple[int, int]] = {}
         """Of each trajectory that is generated and not trained, its tokens and the version of the oldest."""
+        self._progress: dict[str, StoredProgress] = {}
+        self.moves = 0
         self._observed: deque[Observation] = deque()
         self._deciding = False
         limit = scenario.config.spec.rollout.sampling.max_tokens
@@ -73,6 +81,7 @@ class SimulatedJob:
                 inflight=pipeline.inflight,
                 lengths=scenario.lengths,
                 prompt_tokens=scenario.prompt_tokens,
+                progress_tokens=scenario.config.spec.rollout.progress_tokens,
                 generated=self._on_generated,
                 restarted=self._on_restarted,
                 swapped=self._on_swapped,
@@ -141,6 +150,8 @@ class SimulatedJob:
                     for item in action.items:
                         if isinstance(item, Cancel):
                             engine.cancel(list(zip(item.trajectories, item.attempts, strict=True)))
+                        elif isinstance(item, Release):
+                            self._release(engine, item)
                 case SendToTrainer():
                     self._clock.after(0.0, partial(self._trainer.receive, action.message))
                 case Announce():
@@ -150,6 +161,9 @@ class SimulatedJob:
                     self._measure(action)
                 case PredictLengths():
                     self._observed.append(self._predictor.answer(action))
+                case FindProgress():
+                    for key in zip(action.trajectories, action.attempts, strict=True):
+                        self._observed.append(ProgressFound(*key, self._progress.get(key[0])))
                 case ListProgress():
                     self._observed.append(ProgressListed(()))
                 case _:
@@ -159,6 +173,24 @@ class SimulatedJob:
         scenario, prompts = self._scenario, wanted.prompts
         tokens = (scenario.prompt_tokens,) * len(prompts)
         self._observed.append(PromptsMeasured(prompts, tokens, wanted.evaluation))
+
+    def _release(self, engine: SimulatedEngine, release: Release) -> None:
+        for response in engine.release(list(zip(release.trajectories, release.attempts, strict=True))):
+            work, span = response.work, response.span
+            lineage = self.planner.state.lineage
+            weights = ((version, lineage[version]) for version in range(span.min, span.max + 1))
+            inherited = Inherited(
+                attempt=work.attempt,
+                tokens=response.tokens,
+                span=span,
+                seed=work.seed,
+                sequence=next(self._sequences),
+                digest=f"{work.trajectory}/{work.attempt}",
+            )
+            self._progress[work.trajectory] = StoredProgress(inherited, tuple(weights))
+            self.moves += 1
+            ended = GenerationEnded(engine.name, work.trajectory, work.attempt, RELEASED, failure=False)
+            self._clock.after(RELEASE_SECONDS, partial(self._observe, ended))
 
     def _commit(self, record: StepCommitted) -> None:
         trained = [self._tokens.pop(t) for batch in record.micro_batches for t in batch]

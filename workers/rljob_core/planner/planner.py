@@ -10,6 +10,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `stream_room`, `predicted_lengths`, `trainer_link` | parts of the context that are not in the ledger |
 | `engines` | react to signals; declare engines lost and give their work to others |
 | `migration` | which progress a lost engine's trajectories inherit |
+| `balancing`, `moves` | which trajectories move to an engine that ends them sooner |
 | `results` | which payloads and rewards count; when a group is ready |
 | `training` | micro-batches, commits, the trainer's fence |
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
@@ -67,6 +68,7 @@ from rljob_core.messages import (
 )
 from rljob_core.planner import (
     backpressure,
+    balancing,
     buffers,
     dispatch,
     endings,
@@ -222,5 +224,6 @@ def _advance(context: PlannerContext) -> None:
     backpressure.measure_prompts(context)
     backpressure.make_room(context)
     longest_first.predict_lengths(context)
+    balancing.release_stragglers(context)
     dispatch.dispatch(context)
     endings.finish_if_due(context)
