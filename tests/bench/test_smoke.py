@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bench.__main__ import NAMES
 
-from bench import engine, learning, overlap, replicas, simulator, store, tls
+from bench import dispatch, engine, learning, overlap, replicas, simulator, store, tls
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +58,13 @@ def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = overlap.main(overlap.SMOKE)["rows"]
     assert [row["mode"] for row in rows] == ["Synchronous", "BoundedAsync"]
     assert all(row["of_bound"] > 0 for row in rows)
+    assert "speed-up" in capsys.readouterr().out
+
+
+@pytest.mark.drawn("long benchmarks", 3)
+def test_dispatch_on_unequal_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = dispatch.main(dispatch.SMOKE)["rows"]
+    assert row["seconds_per_step"] > 0
     assert "speed-up" in capsys.readouterr().out
 
 
