@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from rljob_cli.audit import audit
 from rljob_cli.main import app
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.coordinator_reads import COORDINATOR_READS
 from rljob_core.records import Record
 
 CHECKOUT = Path(__file__).parents[2]
@@ -163,6 +164,12 @@ def test_streams_page_has_the_names_of_the_schema(kind: str, begin: str, end: st
     said = re.findall(quoted, page.split(begin)[1].split(end)[0])
     schema = json.loads((DOCS / "design" / "records.schema.json").read_text())
     assert set(said) - {"payload"} == set(schema["$defs"][kind]["properties"])
+
+
+def test_streams_page_has_the_fields_that_coordinators_read() -> None:
+    page = (DOCS / "design" / "streams.md").read_text()
+    said = page.split("all that coordinators read:")[1].split(". Its `pipeline`")[0]
+    assert tuple(re.findall(r"`([\w.]+)`", said)) == COORDINATOR_READS
 
 
 def test_the_schema_of_what_a_job_stores_is_up_to_date(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
 
 from rljob_cli.audit import audit
+from rljob_cli.audit.evidence import Evidence
 from rljob_cli.audit.read import collect
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, JobFailed, StoreUnavailable
@@ -42,9 +43,10 @@ from rljob_core.messages import (
     RewardResult,
     RoleFailed,
 )
+from rljob_core.planner.pipeline_change import pipeline_set
 from rljob_core.ports import Channel, first_sequence
-from rljob_core.records import JobFinished
-from rljob_core.spec import PipelineSpec
+from rljob_core.records import JobFinished, PipelineSet, SpecInForce
+from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_core.trajectory import group_id
 from rljob_core.worker_protocol import EXIT_HUNG
@@ -66,6 +68,8 @@ from rljob_runtime.weights.store import StoredWeights
 LIMIT_SECONDS = 4 * 3600.0
 """Virtual time within which every job must have ended."""
 HANG_SECONDS = 20
+
+NEW_TIMEOUT_SECONDS = 7.5
 """Seconds without a new token after which an engine is ended."""
 HEALTHY = (Fenced, StoreUnavailable, asyncio.CancelledError)
 """Exceptions with which a role may end and be started again."""
@@ -246,7 +250,7 @@ class Job:
                 self.weights(),
                 self._text,
                 instance=f"c{number}",
-                changes=self._changes(),
+                changes=self._specs(),
                 lengths=partial(AnyLengths, self.mishaps.correlation),
             )
             await coordinator.run()
@@ -361,6 +365,10 @@ class Job:
             await self.changed.wait()
             yield self.mishaps.change
         await asyncio.Event().wait()
+
+    async def _specs(self) -> AsyncIterator[RLJobSpec]:
+        async for _ in self._changes():
+            yield self.config.spec
 
     def _ended(self, role: str, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else _leaf(task.exception())
@@ -492,7 +500,8 @@ class Job:
 
     def _change(self) -> None:
         self.happened["change"] += 1
-        spec = self.config.spec.model_copy(update={"pipeline": self.mishaps.change})
+        reward = self.config.spec.reward.model_copy(update={"timeout_seconds": NEW_TIMEOUT_SECONDS})
+        spec = self.config.spec.model_copy(update={"pipeline": self.mishaps.change, "reward": reward})
         self.config = self.config.model_copy(update={"spec": spec})
         self.changed.set()
 
@@ -641,6 +650,7 @@ def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | Non
             if not prove(job):
                 return job
             evidence = await collect(job.store, job.stored, job=config.uid, trainer=job.folder / "trainer")
+            _prove_spec_recorded(evidence, mishaps.change)
             findings = audit(evidence)
             for check in findings.checks:
                 require(check.holds, f"[audit] {check.claim}: {check.violations[:3]}")
@@ -649,6 +659,16 @@ def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | Non
             return job
 
         return virtual_time.run(whole(), limit=LIMIT_SECONDS)
+
+
+def _prove_spec_recorded(evidence: Evidence, change: PipelineSpec | None) -> None:
+    """A coordinator that has recorded the user's new pipeline has recorded the rest of the new spec, too."""
+    records = [r for m in evidence.ledger if m.counts and m.batch is not None for r in m.batch.records]
+    pipelines = [replace(r, step=0) for r in records if isinstance(r, PipelineSet)]
+    if change is not None and pipeline_set(change) in pipelines[1:]:
+        specs = [r.spec for r in records if isinstance(r, SpecInForce)]
+        found = any(spec["reward"]["timeoutSeconds"] == NEW_TIMEOUT_SECONDS for spec in specs)
+        require(found, "[specs] a spec in force is not in the ledger")
 
 
 def main(arguments: Sequence[str]) -> int:

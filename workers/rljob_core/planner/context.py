@@ -41,7 +41,7 @@ class PlannerContext:
 
     Attributes:
         job: UID of the job.
-        spec: the job's spec; its `pipeline` may change while the job runs.
+        spec: the job's spec; `pipeline`, and fields that no coordinator reads, may change while the job runs.
         prefetch: work sent to an engine beyond its slots, as a fraction of them.
         now: time of the decision being made, in seconds of the coordinator's own clock; no promise depends on it.
         state: the fold of the ledger.

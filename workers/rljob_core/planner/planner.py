@@ -25,6 +25,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
 | `pipeline_change` | a changed `spec.pipeline`, and from which buffer on it is in force |
+| `spec_change` | any other change of the spec that restarts no coordinator |
 | `recovery` | commits to restore that the ledger has lost |
 | `rollback` | versions that the user revokes |
 | `running_metrics`, `metrics_line` | statistics for people |
@@ -49,6 +50,7 @@ from rljob_core.actions import (
     RewardsSeen,
     SendToTrainer,
     SignalSeen,
+    SpecChanged,
     StoresRead,
     StreamLimit,
 )
@@ -79,6 +81,7 @@ from rljob_core.planner import (
     prime_suspect,
     recovery,
     results,
+    spec_change,
     training,
 )
 from rljob_core.planner.context import Decision, PlannerContext
@@ -164,6 +167,8 @@ class Planner:
                     longest_first.on_lengths_predicted(context, observation)
                 case PipelineChanged():
                     pipeline_change.on_pipeline_changed(context, observation.pipeline)
+                case SpecChanged():
+                    spec_change.on_spec_changed(context, observation.spec)
                 case PipelineRefused():
                     context.pipeline_refused = observation.reason
                 case GenerationEnded():
