@@ -36,6 +36,7 @@ from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
+from rljob_operator.decisions.kept_log import at_rest, log_holder
 from rljob_operator.decisions.observe import JobMetrics, Observed, may_be_restored, summarize
 from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
@@ -62,7 +63,7 @@ class Pass:
         status: the status as written.
         actions: number of changes made; 0 if there is nothing to do, or nothing that can be done now.
         settled: whether nothing will happen without a change of the job: it is finished or suspended and nothing of it
-            is left, or it is stalled.
+            is left but what stays, or it is stalled.
         at_rest: whether the observed objects are the wanted ones.
         retry_at: when to reconcile again if no event comes before.
         expire_at: when a finished job is to be deleted.
@@ -186,7 +187,10 @@ class Reconciler:
             self._taken.add(error.ref)
             wanted = observed.kept
             assessment = job_status.rejected(observed, "NameTaken", str(error))
-        assessment = failure_advice.added(assessment, job, self._defaults)
+        failed = assessment.phase is Phase.FAILED
+        if failed and (holder := log_holder(observed)) is not None:
+            wanted = (*wanted, holder)
+        assessment = failure_advice.added(assessment, observed, self._defaults)
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:
@@ -226,7 +230,7 @@ class Reconciler:
             phase=assessment.phase,
             status=assessment.status,
             actions=len(actions),
-            settled=stalled or (assessment.phase is not Phase.RUNNING and not observed.at_work),
+            settled=stalled or (assessment.phase is not Phase.RUNNING and at_rest(observed, failed=failed)),
             at_rest=moving is not None and moving.status == "False",
             retry_at=min((time for time in times if time is not None), default=None),
             expire_at=assessment.expire_at,
@@ -235,7 +239,8 @@ class Reconciler:
     async def _observe(self, job: RLJob, *, now: datetime) -> Observed:
         status, children = await self._cluster.status(job), await self._cluster.children(job)
         metrics, outage = self._metrics(), self._outage(job)
-        return summarize(job, status, children, now=now, metrics=metrics, outage=outage)
+        keeps_log = self._defaults.per_job
+        return summarize(job, status, children, now=now, metrics=metrics, outage=outage, keeps_log=keeps_log)
 
     async def tear_down(self, job: RLJob) -> bool:
         """Delete the children of a deleted job, one role per pass; returns whether none is left."""
