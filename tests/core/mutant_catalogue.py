@@ -131,8 +131,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a recorded spec has a pipeline that is not in force": Mutant(
         "rljob_core.planner.spec_change",
-        '{"pipeline": context.spec.pipeline, "suspend"',
-        '{"suspend"',
+        ', "pipeline": context.spec.pipeline}',
+        "}",
         by=("tests",),
         tests="tests/core/test_spec_change.py",
     ),

@@ -12,7 +12,7 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import checkpoint_uri
-from rljob_operator.decisions.kept_log import log_holder
+from rljob_operator.decisions.kept_log import kept_gang
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.decisions.status import Assessment, Phase, condition
 from rljob_operator.names import Role
@@ -29,7 +29,7 @@ def added(assessment: Assessment, observed: Observed, defaults: ClusterDefaults)
         failed.message or failed.reason,
         f"at fault: {fault.who}",
         f"to do: {fault.elsewhere or fault.remedy}",
-        f"log: {_log(fault, job, kept=log_holder(observed) is not None)}",
+        f"log: {_log(fault, job, kept=bool(kept_gang(observed)))}",
         f"to continue: {_another_job(status, job, defaults)}",
     )
     said = failed.model_copy(update={"message": "; ".join(words)})

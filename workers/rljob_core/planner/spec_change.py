@@ -27,10 +27,8 @@ def on_spec_changed(context: PlannerContext, spec: RLJobSpec) -> None:
     """
     if context.state.finished is not None:
         return
-    kept = {
-        "pipeline": context.spec.pipeline,
-        "suspend": context.spec.suspend,
-    }  # a suspended job has no coordinator
+    # A job that is suspended has no coordinator: the next one says that it is not.
+    kept = {"suspend": context.spec.suspend, "pipeline": context.spec.pipeline}
     new = spec.model_copy(update=kept)
     before, after = _values(context.spec), _values(new)
     if before == after or read_by_coordinator(before) != read_by_coordinator(after):
