@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-from rljob_core.emulation import EngineBatch, EngineSequence, ResponseLengths
+from rljob_core.emulation import EngineBatch, EngineSequence
 from rljob_core.messages import LONGEST, EngineSignal, Generate
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import VersionSpan
 from rljob_sim.clock import VirtualClock
+from rljob_sim.measured_lengths import AnswerLengths
 from rljob_sim.scenario import EngineKind
+from rljob_sim.timeline import GENERATING, SWAPPING, WAITING, Timeline
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -57,6 +59,7 @@ class SimulatedEngine:
         generated: called with the responses that have ended, at the time at which they ended.
         restarted: called with work that starts over, as new weights came.
         swapped: called when it has new weights.
+        timeline: which its phases are written to.
 
     Attributes:
         busy: seconds in which it made steps.
@@ -70,12 +73,13 @@ class SimulatedEngine:
         kind: EngineKind,
         *,
         inflight: Inflight,
-        lengths: ResponseLengths,
+        lengths: AnswerLengths,
         prompt_tokens: int,
         progress_tokens: int,
         generated: Callable[[list[EndedResponse]], None],
         restarted: Callable[[SimulatedEngine, list[Generate]], None],
         swapped: Callable[[SimulatedEngine], None],
+        timeline: Timeline | None = None,
     ) -> None:
         self.name, self.kind = name, kind
         self.version = -1
@@ -85,6 +89,7 @@ class SimulatedEngine:
         self._lengths, self._prompt_tokens = lengths, prompt_tokens
         self._progress_tokens = progress_tokens
         self._generated, self._restarted, self._swapped = generated, restarted, swapped
+        self._timeline = timeline
         self._batch: EngineBatch[SimulatedResponse] = EngineBatch(
             slots=kind.slots,
             profile=kind.profile,
@@ -108,6 +113,7 @@ class SimulatedEngine:
                 self._add(work)
         if self._batch.waiting and len(self._batch.running) < self.kind.slots:
             self._change()
+        self._note_phase()
 
     def cancel(self, keys: Sequence[tuple[str, int]]) -> None:
         """Forget this work: trajectories with their attempts."""
@@ -216,6 +222,7 @@ class SimulatedEngine:
         if self._swaps and (self._inflight != Inflight.KEEP or not batch.has_begun):
             if self.kind.swap_seconds:
                 self._standing = True
+                self._note_phase()
                 self._since += self.kind.swap_seconds
                 self._planned += 1
                 self._clock.at(self._since, self._stood)
@@ -226,6 +233,21 @@ class SimulatedEngine:
         batch.admit(preempted_only=bool(self._swaps))
         if batch.running:
             self._plan(batch.remaining())
+        self._note_phase()
+
+    def _note_phase(self) -> None:
+        """Write what it does from now on."""
+        if self._timeline is None:
+            return
+        running = len(self._batch.running)
+        if self._standing:
+            what = SWAPPING
+        elif running:
+            what = GENERATING
+        else:
+            what = WAITING if self._parked else ""
+        self._timeline.enter(self.name, self._clock.now, what, version=self.version)
+        self._timeline.count(self.name, self._clock.now, 0 if self._standing else running)
 
     def _stood(self) -> None:
         self._standing = False

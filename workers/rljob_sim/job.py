@@ -35,6 +35,7 @@ from rljob_sim.engine import EndedResponse, SimulatedEngine
 from rljob_sim.ranker import SimulatedPredictor
 from rljob_sim.report import SimulationReport, Step
 from rljob_sim.scenario import Scenario
+from rljob_sim.timeline import Timeline
 from rljob_sim.trainer import SimulatedTrainer
 
 HEARTBEAT_SECONDS = 2.0
@@ -42,9 +43,14 @@ RELEASE_SECONDS = 0.2
 """From the decision that an engine releases a trajectory until its progress is stored, and that is known."""
 
 
-def simulate(scenario: Scenario) -> SimulationReport:
-    """Simulate a job from its start to its end."""
-    return SimulatedJob(scenario).run()
+def simulate(scenario: Scenario, timeline: Timeline | None = None) -> SimulationReport:
+    """Simulate a job from its start to its end.
+
+    Args:
+        scenario: what is simulated.
+        timeline: which the phases of engines and trainer are written to.
+    """
+    return SimulatedJob(scenario, timeline).run()
 
 
 class SimulatedJob:
@@ -55,9 +61,10 @@ class SimulatedJob:
         moves: trajectories that engines have released.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, timeline: Timeline | None = None) -> None:
         self.planner = Planner(scenario.config, prefetch=scenario.prefetch)
         self._scenario = scenario
+        self._timeline = timeline
         self._clock = VirtualClock()
         self._sequences = count(1)
         self._steps: list[Step] = []
@@ -71,7 +78,7 @@ class SimulatedJob:
         self._predictor = SimulatedPredictor(
             scenario.lengths, correlation=scenario.length_correlation, limit=limit
         )
-        self._trainer = SimulatedTrainer(self._clock, scenario.trainer, self._observe)
+        self._trainer = SimulatedTrainer(self._clock, scenario.trainer, self._observe, timeline)
         pipeline = scenario.config.spec.pipeline
         self._engines = {
             f"{kind.name}-{number}.x": SimulatedEngine(
@@ -85,6 +92,7 @@ class SimulatedJob:
                 generated=self._on_generated,
                 restarted=self._on_restarted,
                 swapped=self._on_swapped,
+                timeline=timeline,
             )
             for kind in scenario.engines
             for number in range(kind.count)
@@ -108,6 +116,8 @@ class SimulatedJob:
                 steps, last = len(self._steps), self._clock.now
             if not self._clock.advance() or self._clock.now > last + 1e7:
                 raise RuntimeError(f"the job stands still after step {steps}, at {last:.0f} s")
+        if self._timeline is not None:
+            self._timeline.end(self._clock.now)
         return self._report()
 
     def _report(self) -> SimulationReport:
@@ -195,6 +205,8 @@ class SimulatedJob:
     def _commit(self, record: StepCommitted) -> None:
         trained = [self._tokens.pop(t) for batch in record.micro_batches for t in batch]
         step = record.version - 1
+        if self._timeline is not None:
+            self._timeline.commits[record.version] = self._clock.now
         self._steps.append(
             Step(
                 self._clock.now,
