@@ -18,6 +18,7 @@ from rljob_cli.simulate.measured import MeasuredJob
 from rljob_cli.simulate.recorded_run import read_run
 from rljob_core.emulation import ResponseLengths
 from rljob_sim import Scenario, SimulationReport, TrainerProfile
+from rljob_sim import simulate as simulate_job
 
 CONSTANT = ResponseLengths(median=100, sigma=0.0, prompt_sigma=0.0, min=100, max=100)
 JOB = job_config(mode="BoundedAsync", maxStaleness=1, steps=12)
@@ -65,7 +66,7 @@ def test_a_run_is_simulated_as_it_was(exact: tuple[Path, SimulationReport]) -> N
 
 def test_what_a_run_measured_is_what_it_was_made_of(varied: tuple[Path, SimulationReport]) -> None:
     path, report = varied
-    found = MeasuredJob.of(read_run(path), skip=0)
+    found = MeasuredJob.of(read_run(path), steps=12, skip=0)
     trainer = scenario().trainer
     assert found.trainer.seconds_per_token == pytest.approx(trainer.seconds_per_token)
     assert found.trainer.step_seconds == pytest.approx(trainer.step_seconds)
@@ -76,8 +77,27 @@ def test_what_a_run_measured_is_what_it_was_made_of(varied: tuple[Path, Simulati
     assert (kind.count, kind.slots, kind.kv_tokens) == (2, 16, None)
     assert kind.profile == replace(engine().profile, steps=200)
     assert sum(step.tokens for step in found.steps) == sum(step.tokens for step in report.steps)
-    assert SHORT.min <= found.lengths.sample[0] <= found.lengths.median <= found.lengths.max <= SHORT.max
-    assert 0 < found.lengths.share < 1
+    assert SHORT.min <= found.lengths.all[0] <= found.lengths.median <= found.lengths.max <= SHORT.max
+    assert len(found.lengths.groups) == 12 * 8
+    assert all(len(group) == 4 for group in found.lengths.groups)
+
+
+def test_different_answers_are_repeated_group_by_group(varied: tuple[Path, SimulationReport]) -> None:
+    path, report = varied
+    found = simulate_job(
+        replace(scenario(JOB, engine(2)), lengths=MeasuredJob.of(read_run(path), steps=12).lengths)
+    )
+    assert found == report
+    (measured, simulated) = lines(simulate("--from", path, "--json"))
+    assert simulated["seconds_per_step"] == pytest.approx(measured["seconds_per_step"], rel=1e-3)
+
+
+def test_of_a_long_run_the_newest_steps_count(varied: tuple[Path, SimulationReport]) -> None:
+    path, report = varied
+    found = MeasuredJob.of(read_run(path), steps=5, skip=2)
+    assert [step.version for step in found.steps] == [10, 11, 12]
+    assert found.seconds_per_step == pytest.approx((report.steps[11].time - report.steps[8].time) / 3)
+    assert len(found.lengths.groups) == 5 * 8
 
 
 def test_the_run_s_job_is_changed_and_compared_with_the_run(exact: tuple[Path, SimulationReport]) -> None:

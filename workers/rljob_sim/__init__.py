@@ -14,7 +14,7 @@ It uses nothing but the core, so a simulated job and a real one run the same dec
 """
 
 from rljob_sim.job import simulate
-from rljob_sim.measured_lengths import AnswerLengths, MeasuredLengths, measured_lengths
+from rljob_sim.measured_lengths import AnswerLengths, MeasuredLengths
 from rljob_sim.report import SimulationReport
 from rljob_sim.scenario import EngineKind, Scenario, TrainerProfile
 from rljob_sim.timeline import Timeline
@@ -27,6 +27,5 @@ __all__ = [
     "SimulationReport",
     "Timeline",
     "TrainerProfile",
-    "measured_lengths",
     "simulate",
 ]

@@ -11,9 +11,9 @@ from heapq import nlargest
 from rljob_core.emulation import EngineBatch, EngineSequence
 from rljob_core.messages import LONGEST, EngineSignal, Generate
 from rljob_core.spec import Inflight
-from rljob_core.trajectory import VersionSpan
+from rljob_core.trajectory import VersionSpan, sibling_of
 from rljob_sim.clock import VirtualClock
-from rljob_sim.measured_lengths import AnswerLengths
+from rljob_sim.measured_lengths import AnswerLengths, MeasuredLengths
 from rljob_sim.scenario import EngineKind
 from rljob_sim.timeline import GENERATING, SWAPPING, WAITING, Timeline
 
@@ -277,7 +277,10 @@ class SimulatedEngine:
 
     def _begin(self, response: SimulatedResponse, version: int) -> None:
         work = response.work
-        length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
+        if isinstance(self._lengths, MeasuredLengths):
+            length = self._lengths.of_sibling(work.prompt, sibling_of(work.trajectory))
+        else:
+            length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
         response.length = max(length, response.before + 1)
 
     def _note_version(self, response: SimulatedResponse) -> None:

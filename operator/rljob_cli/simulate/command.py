@@ -14,8 +14,8 @@ from rljob_cli.run.command import Overrides
 from rljob_core.errors import SpecError
 
 DEFAULT_STEPS = 12
-MOST_STEPS = 40
-"""As many as a run has are simulated, so that both begin and end alike; of a long run, so many."""
+MOST_STEPS = 24
+"""As many steps as a run has are simulated, with the same groups; of a long run, its newest ones."""
 
 
 def simulate(
@@ -75,7 +75,7 @@ def simulate(
     steps: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Steps to simulate.", show_default="12, or as many as the run has, at most 40"
+            min=2, help="Steps to simulate.", show_default="12, or as many as the run has, at most 24"
         ),
     ] = None,
     skip: Annotated[
@@ -156,10 +156,10 @@ def simulate(
         if steps is not None:
             _skipped(skip, steps)  # before a run is read
         recorded = read_run(run) if run is not None else None
-        measured = MeasuredJob.of(recorded, skip=skip) if recorded is not None else None
         if steps is None:
             steps = min(max(DEFAULT_STEPS, len(recorded.steps)), MOST_STEPS) if recorded else DEFAULT_STEPS
         skipped = _skipped(skip, steps)
+        measured = MeasuredJob.of(recorded, steps=steps, skip=skip) if recorded is not None else None
         words = Words(
             file,
             overrides,

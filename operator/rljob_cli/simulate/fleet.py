@@ -202,7 +202,7 @@ def lengths_of(config: JobConfig, text: str, measured: MeasuredLengths | None = 
         if not text:
             return measured.cut(rollout.sampling.max_tokens)
         known = ResponseLengths(
-            measured.median, measured.sigma, measured.prompt_sigma, measured.sample[0], measured.max
+            measured.median, measured.sigma, measured.prompt_sigma, measured.all[0], measured.max
         )
     elif rollout.engine.name == EMULATED:
         known = _engine(config, rollout.pools[0].name).lengths.distribution

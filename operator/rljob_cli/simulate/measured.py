@@ -11,9 +11,10 @@ from typing import Any
 
 from rljob_cli.simulate.recorded_run import RecordedRun, RecordedStep
 from rljob_core.messages import EngineProfile, EngineSignal
+from rljob_core.records import Generated
 from rljob_core.spec import RLJob
-from rljob_core.trajectory import group_of
-from rljob_sim import EngineKind, MeasuredLengths, TrainerProfile, measured_lengths
+from rljob_core.trajectory import group_of, prompt_of_group, sibling_of
+from rljob_sim import EngineKind, MeasuredLengths, TrainerProfile
 
 _TRUSTED = 5.0
 """A slope is taken for one if it is so many times its standard error."""
@@ -30,10 +31,10 @@ class MeasuredJob:
         job: as it was run last.
         kinds: the engines of each pool, and how many of them were heard of.
         trainer: of the steps that count.
-        lengths: of the answers that these steps trained on.
+        lengths: of the answers that the newest steps trained on.
         prompt_tokens: of their prompts, on average.
         reward_seconds: from an answer's end until its score is read; 0 if no decisions are recorded.
-        steps: that count: without the first ones, in which the pipeline fills.
+        steps: the newest ones, without the first of these: those in which the pipeline of a simulation fills.
     """
 
     path: Path
@@ -46,31 +47,31 @@ class MeasuredJob:
     steps: tuple[RecordedStep, ...]
 
     @classmethod
-    def of(cls, run: RecordedRun, *, skip: int | None) -> MeasuredJob:
-        """What a run measured.
+    def of(cls, run: RecordedRun, *, steps: int, skip: int | None = None) -> MeasuredJob:
+        """What a run measured in its newest steps.
 
         Args:
             run: the run.
-            skip: steps that are left out at its beginning; None for a third of them, at most 3. At least one step is
-                left that has a duration.
+            steps: so many are looked at, or all if there are fewer. A simulation of as many has the same groups.
+            skip: of these, the first that figures leave out; None for a third of them, at most 3. At least one step
+                is left that has a duration.
         """
-        steps = run.steps[min(3, len(run.steps) // 3) if skip is None else skip :]
-        if not _timed(steps):
-            steps = run.steps[max(i for i, step in enumerate(run.steps) if _timed([step])) :]
-        answers = [answer for step in steps for answer in step.answers]
-        groups: dict[str, list[int]] = defaultdict(list)
-        for answer in answers:
-            groups[group_of(answer.trajectory)].append(max(answer.response_tokens, 1))
+        newest = run.steps[-steps:]
+        counted = newest[min(3, len(newest) // 3) if skip is None else skip :]
+        if not _timed(counted):
+            counted = run.steps[max(i for i, step in enumerate(run.steps) if _timed([step])) :]
+        looked_at = {step.version: step for step in (*newest, *counted)}.values()
+        answers = [answer for step in looked_at for answer in step.answers]
         rewarded = run.decisions.reward_seconds if run.decisions is not None else []
         return cls(
             path=run.path,
             job=run.job,
             kinds=_kinds(run.engines),
-            trainer=_trainer(steps),
-            lengths=measured_lengths(list(groups.values())),
+            trainer=_trainer(counted),
+            lengths=_lengths(answers),
             prompt_tokens=max(1, round(fmean(a.tokens - a.response_tokens for a in answers))),
             reward_seconds=fmean(rewarded) if rewarded else 0.0,
-            steps=tuple(steps),
+            steps=tuple(counted),
         )
 
     @property
@@ -96,6 +97,21 @@ class MeasuredJob:
 def _timed(steps: Sequence[RecordedStep]) -> list[RecordedStep]:
     """Those of which both the duration and the answers are known."""
     return [step for step in steps if step.seconds and step.answers]
+
+
+def _lengths(answers: Sequence[Generated]) -> MeasuredLengths:
+    groups: dict[str, list[Generated]] = defaultdict(list)
+    for answer in answers:
+        groups[group_of(answer.trajectory)].append(answer)
+    return MeasuredLengths(
+        tuple(
+            tuple(
+                max(answer.response_tokens, 1)
+                for answer in sorted(groups[group], key=lambda answer: sibling_of(answer.trajectory))
+            )
+            for group in sorted(groups, key=prompt_of_group)
+        )
+    )
 
 
 def _kinds(engines: Sequence[EngineSignal]) -> dict[str, EngineKind]:
