@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from scenarios import SHORT, engine, job_config, scenario
-from simulated_run import write_simulated_run
+from simulated_run import NotingJob, write_simulated_run
 from typer.testing import CliRunner, Result
 
 from rljob_cli.main import app
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.simulate.measured import MeasuredJob
-from rljob_cli.simulate.recorded_run import read_run
+from rljob_cli.simulate.recorded_run import TrainedAnswers, read_run
 from rljob_core.emulation import ResponseLengths
+from rljob_core.records import JobFinished, VersionsRevoked
 from rljob_sim import Scenario, SimulationReport, TrainerProfile
 from rljob_sim import simulate as simulate_job
 
@@ -172,6 +173,32 @@ def _files(path: Path) -> dict[str, bytes]:
     return {
         file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"
     }
+
+
+def test_clocks_of_two_coordinators_are_not_compared(tmp_path: Path) -> None:
+    path, report = _written(tmp_path / "run", EXACT)
+    before = _lines_of(path)
+    after = [
+        {**line, "epoch": 2, "seconds": line["seconds"] - 5} if line["version"] > 6 else line
+        for line in before
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in after) + '{"step":')
+    steps = read_run(path).steps
+    assert [step.version for step in steps if step.seconds is None] == [1, 7]
+    assert steps[7].seconds == pytest.approx(report.steps[7].time - report.steps[6].time)
+
+
+def test_versions_that_were_revoked_do_not_count() -> None:
+    job = NotingJob(EXACT)
+    job.run()
+    state = TrainedAnswers()
+    for record in (record for records in job.records for record in records):
+        if not isinstance(record, JobFinished):
+            state.apply(record)
+    assert list(state.trained) == list(range(1, 13))
+    assert {len(answers) for answers in state.trained.values()} == {32}
+    state.apply(VersionsRevoked(10, "v10", "m10", None, None, 64))
+    assert list(state.trained) == list(range(1, 11))
 
 
 def _lines_of(path: Path) -> list[dict[str, Any]]:
