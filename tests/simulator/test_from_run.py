@@ -14,10 +14,12 @@ from typer.testing import CliRunner, Result
 
 from rljob_cli.main import app
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.simulate.fleet import with_unmeasured
 from rljob_cli.simulate.measured import MeasuredJob
 from rljob_cli.simulate.recorded_run import TrainedAnswers, read_run
 from rljob_core.emulation import ResponseLengths
 from rljob_core.records import JobFinished, VersionsRevoked
+from rljob_core.spec import EngineSpec
 from rljob_sim import Scenario, SimulationReport, TrainerProfile
 from rljob_sim import simulate as simulate_job
 
@@ -186,6 +188,18 @@ def test_clocks_of_two_coordinators_are_not_compared(tmp_path: Path) -> None:
     steps = read_run(path).steps
     assert [step.version for step in steps if step.seconds is None] == [1, 7]
     assert steps[7].seconds == pytest.approx(report.steps[7].time - report.steps[6].time)
+
+
+def test_of_emulated_engines_the_job_tells_what_no_run_measures() -> None:
+    options = {"prefillSecondsPerToken": 1e-4, "swapSeconds": 2.0, "timeScale": 0.5, "stepSeconds": 9.0}
+    rollout = JOB.spec.rollout.model_copy(update={"engine": EngineSpec(name="Emulated", options=options)})
+    config = JOB.model_copy(update={"spec": JOB.spec.model_copy(update={"rollout": rollout})})
+    kinds = {"a": engine(2), "gone": engine(1, name="gone")}
+    assert with_unmeasured(config, kinds) == {
+        "a": replace(engine(2), prefill_seconds=5e-5, swap_seconds=1.0),
+        "gone": kinds["gone"],
+    }
+    assert with_unmeasured(JOB, kinds) == kinds
 
 
 def test_versions_that_were_revoked_do_not_count() -> None:

@@ -11,7 +11,11 @@ from scenarios import engine, job_config, scenario
 
 from rljob_cli.simulate.timeline_file import write_timeline
 from rljob_core.emulation import ResponseLengths
+from rljob_core.messages import Generate
+from rljob_core.spec import Inflight
 from rljob_sim import Timeline, simulate
+from rljob_sim.clock import VirtualClock
+from rljob_sim.engine import SimulatedEngine
 from rljob_sim.timeline import GENERATING, PUBLISHING, SWAPPING, TRAINER, TRAINING, WAITING, Occupancy, Phase
 
 CONSTANT = ResponseLengths(median=100, sigma=0.0, prompt_sigma=0.0, min=100, max=100)
@@ -46,6 +50,29 @@ def test_a_synchronous_step_is_generation_then_training_then_publishing() -> Non
         (PUBLISHING, {"step": 1}),
     ]
     assert [count.running for count in timeline.occupancy] == [16, 0, 16, 0]
+
+
+def test_an_engine_waits_for_weights_and_swaps_them() -> None:
+    clock, timeline = VirtualClock(), Timeline()
+    lone = SimulatedEngine(
+        clock, "e", engine(1, swap_seconds=0.5),
+        inflight=Inflight.UPDATE,
+        lengths=CONSTANT,
+        prompt_tokens=1,
+        generated=lambda _: None,
+        restarted=lambda _, __: None,
+        swapped=lambda _: None,
+        timeline=timeline,
+    )  # fmt: skip
+    clock.at(1.0, lambda: lone.submit([Generate("g0.0", 1, 0, "", 7, "sampled", 1)]))
+    clock.at(3.0, lambda: lone.load(7))
+    while clock.advance():
+        pass
+    assert [(p.what, p.start, p.seconds, p.detail) for p in timeline.phases] == [
+        (WAITING, 1.0, 2.0, {"version": -1}),
+        (SWAPPING, 3.0, 0.5, {"version": -1}),
+        (GENERATING, 3.5, pytest.approx(100 * (0.01 + 1e-4)), {"version": 7}),
+    ]
 
 
 def test_without_a_timeline_the_job_is_the_same() -> None:
