@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rljob_cli.simulate.recorded_decisions import read_decisions
-from rljob_sim.timeline import GENERATING, PUBLISHING, TRAINER, TRAINING, WAITING, Occupancy, Phase
+from rljob_sim.timeline import GENERATING, PUBLISHING, TRAINER, TRAINING, WAITING, LanePhase, Occupancy
 
 SIGNAL = {
     "engine": "e-0.1", "pool": "a", "epoch": 1, "version": 0, "held": 0, "slots": 2, "running": 0, "waiting": 0,
@@ -76,16 +76,16 @@ def test_lanes_follow_the_work(tmp_path: Path) -> None:
     assert found is not None
     assert found.timeline.lanes == [TRAINER, "e-0.1"]
     assert list(found.timeline.of("e-0.1")) == [
-        Phase("e-0.1", GENERATING, 1.0, 2.0, {"version": 0}),
-        Phase("e-0.1", WAITING, 4.0, 2.0, {"version": 0}),
-        Phase("e-0.1", GENERATING, 6.0, 1.0, {"version": 1}),
+        LanePhase("e-0.1", GENERATING, 1.0, 2.0, {"version": 0}),
+        LanePhase("e-0.1", WAITING, 4.0, 2.0, {"version": 0}),
+        LanePhase("e-0.1", GENERATING, 6.0, 1.0, {"version": 1}),
     ]
     assert [(count.time, count.running) for count in found.timeline.occupancy] == [
         (1.0, 2), (2.0, 1), (3.0, 0), (6.0, 1), (7.0, 0),
     ]  # fmt: skip
     assert list(found.timeline.of(TRAINER)) == [
-        Phase(TRAINER, TRAINING, 3.25, 1.5, {"step": 0}),
-        Phase(TRAINER, PUBLISHING, 4.75, 0.25, {"step": 0}),
+        LanePhase(TRAINER, TRAINING, 3.25, 1.5, {"step": 0}),
+        LanePhase(TRAINER, PUBLISHING, 4.75, 0.25, {"step": 0}),
     ]
     assert found.reward_seconds == [1.0, 1.0]
     assert found.engines.keys() == {"e-0"}
@@ -97,7 +97,7 @@ def test_an_engine_that_is_gone_does_nothing(tmp_path: Path, kind: str) -> None:
     write(tmp_path, (1.0, [signal()], [sent(generate("g0.0"))]), (3.0, [gone], []), (9.0, [], []))
     found = read_decisions(tmp_path)
     assert found is not None
-    assert found.timeline.phases == [Phase("e-0.1", GENERATING, 0.0, 2.0, {"version": 0})]
+    assert found.timeline.phases == [LanePhase("e-0.1", GENERATING, 0.0, 2.0, {"version": 0})]
     assert found.timeline.occupancy[-1] == Occupancy("e-0.1", 2.0, 0)
 
 
@@ -107,7 +107,7 @@ def test_coordinators_follow_each_other(tmp_path: Path) -> None:
     write(tmp_path, (1.0, [signal()], [sent(generate("g0.0"))]), name="b")
     found = read_decisions(tmp_path)
     assert found is not None
-    assert found.timeline.phases == [Phase("e-0.1", GENERATING, 0.0, 6.0, {"version": 0})]
+    assert found.timeline.phases == [LanePhase("e-0.1", GENERATING, 0.0, 6.0, {"version": 0})]
 
 
 def test_a_heartbeat_of_another_release_is_passed_over(tmp_path: Path) -> None:

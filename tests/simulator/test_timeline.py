@@ -16,7 +16,16 @@ from rljob_core.spec import Inflight
 from rljob_sim import Timeline, simulate
 from rljob_sim.clock import VirtualClock
 from rljob_sim.engine import SimulatedEngine
-from rljob_sim.timeline import GENERATING, PUBLISHING, SWAPPING, TRAINER, TRAINING, WAITING, Occupancy, Phase
+from rljob_sim.timeline import (
+    GENERATING,
+    PUBLISHING,
+    SWAPPING,
+    TRAINER,
+    TRAINING,
+    WAITING,
+    LanePhase,
+    Occupancy,
+)
 
 CONSTANT = ResponseLengths(median=100, sigma=0.0, prompt_sigma=0.0, min=100, max=100)
 
@@ -59,6 +68,7 @@ def test_an_engine_waits_for_weights_and_swaps_them() -> None:
         inflight=Inflight.UPDATE,
         lengths=CONSTANT,
         prompt_tokens=1,
+        progress_tokens=0,
         generated=lambda _: None,
         restarted=lambda _, __: None,
         swapped=lambda _: None,
@@ -90,9 +100,9 @@ def test_a_lane_does_one_thing_at_a_time() -> None:
     timeline.count("e", 2.0, 2)
     timeline.end(7.0)
     assert timeline.phases == [
-        Phase("e", GENERATING, 1.0, 2.0, {"version": 0}),
-        Phase("e", GENERATING, 3.0, 1.0, {"version": 1}),
-        Phase("e", WAITING, 6.0, 1.0, {"version": 1}),
+        LanePhase("e", GENERATING, 1.0, 2.0, {"version": 0}),
+        LanePhase("e", GENERATING, 3.0, 1.0, {"version": 1}),
+        LanePhase("e", WAITING, 6.0, 1.0, {"version": 1}),
     ]
     assert timeline.occupancy == [Occupancy("e", 1.0, 2), Occupancy("e", 7.0, 0)]
 

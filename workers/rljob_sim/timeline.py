@@ -14,7 +14,7 @@ TRAINER = "trainer"
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class LanePhase:
     """A time in which a lane did one thing.
 
     Attributes:
@@ -50,7 +50,7 @@ class Timeline:
         commits: when steps were committed, by the version that they made.
     """
 
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[LanePhase] = field(default_factory=list)
     occupancy: list[Occupancy] = field(default_factory=list)
     commits: dict[int, float] = field(default_factory=dict)
     _open: dict[str, tuple[str, float, dict[str, int]]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Timeline:
     def add(self, lane: str, what: str, start: float, seconds: float, **detail: int) -> None:
         """Add a phase that is known as a whole."""
         if seconds > 0:
-            self.phases.append(Phase(lane, what, start, seconds, detail))
+            self.phases.append(LanePhase(lane, what, start, seconds, detail))
 
     def enter(self, lane: str, time: float, what: str, **detail: int) -> None:
         """From now on the lane does this, "" for nothing; no change if it did the same before."""
@@ -89,7 +89,7 @@ class Timeline:
         for lane in list(self._running):
             self.count(lane, time, 0)
 
-    def of(self, lane: str) -> Iterator[Phase]:
+    def of(self, lane: str) -> Iterator[LanePhase]:
         """The phases of one lane, in order."""
         return (phase for phase in self.phases if phase.lane == lane)
 

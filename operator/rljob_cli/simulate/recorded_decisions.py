@@ -14,7 +14,7 @@ from rljob_core.messages import ENGINE_SIGNAL, EngineSignal
 from rljob_sim import Timeline
 from rljob_sim.timeline import GENERATING, PUBLISHING, TRAINER, TRAINING, WAITING
 
-Json = dict[str, Any]
+LogValue = dict[str, Any]
 _Work = tuple[str, int]
 """A trajectory and its attempt."""
 
@@ -56,7 +56,7 @@ def _begun(path: Path) -> float | None:
     return first.get("now")
 
 
-def _lines(path: Path) -> Iterator[Json]:
+def _lines(path: Path) -> Iterator[LogValue]:
     with path.open("rb") as file:
         for line in file:
             try:
@@ -84,7 +84,7 @@ class _DecisionReader:
         self._versions: dict[str, int] = {}
         self._slots: dict[str, int] = {}
         self._generated: dict[_Work, float] = {}
-        self._readers: dict[str, Callable[[Json], None]] = {
+        self._readers: dict[str, Callable[[LogValue], None]] = {
             "SignalSeen": self._signal,
             "PayloadSeen": self._payload,
             "RewardsSeen": self._rewards,
@@ -96,7 +96,7 @@ class _DecisionReader:
             "SendToEngine": self._sent,
         }
 
-    def read(self, content: Json) -> None:
+    def read(self, content: LogValue) -> None:
         """Read one line: its observations, then what was decided."""
         self.now = content.get("now", 0.0) - self._start
         for part in ("observations", "records", "actions"):
@@ -104,7 +104,7 @@ class _DecisionReader:
                 if (reader := self._readers.get(item["type"])) is not None:
                     reader(item["value"])
 
-    def _signal(self, value: Json) -> None:
+    def _signal(self, value: LogValue) -> None:
         engine = value["engine"]
         if value["signal"] is None:
             self._gone(value)
@@ -118,7 +118,7 @@ class _DecisionReader:
         self._versions[engine], self._slots[engine] = signal.version, signal.slots
         self._follow(engine)
 
-    def _sent(self, value: Json) -> None:
+    def _sent(self, value: LogValue) -> None:
         engine = value["engine"]
         work = self._work.setdefault(engine, {})
         for item in value["items"]:
@@ -128,21 +128,21 @@ class _DecisionReader:
                 self._remove(list(zip(item["trajectories"], item["attempts"], strict=True)), [engine])
         self._follow(engine)
 
-    def _payload(self, value: Json) -> None:
+    def _payload(self, value: LogValue) -> None:
         ended = [(summary["trajectory"], summary["attempt"]) for summary in value["summaries"]]
         self._remove(ended, list(self._work))
         self._generated |= {work: self.now for work in ended if work[0].startswith("g")}
 
-    def _rewards(self, value: Json) -> None:
+    def _rewards(self, value: LogValue) -> None:
         for result in value["results"]:
             generated = self._generated.pop((result["trajectory"], result["attempt"]), None)
             if generated is not None:
                 self.found.reward_seconds.append(self.now - generated)
 
-    def _ended(self, value: Json) -> None:
+    def _ended(self, value: LogValue) -> None:
         self._remove([(value["trajectory"], value["attempt"])], list(self._work))
 
-    def _gone(self, value: Json) -> None:
+    def _gone(self, value: LogValue) -> None:
         engine = value["engine"]
         if self._work.pop(engine, None) is not None:
             self._follow(engine)
@@ -162,7 +162,7 @@ class _DecisionReader:
         timeline.enter(engine, self.now, what, version=version)
         timeline.count(engine, self.now, min(running, self._slots.get(engine, running)))
 
-    def _proposed(self, value: Json) -> None:
+    def _proposed(self, value: LogValue) -> None:
         stats, step = value["stats"], value["proposal"]["version"] - 1
         published, trained = stats["seconds_publishing"], stats["seconds_training"]
         began = self.now - published - trained
@@ -170,5 +170,5 @@ class _DecisionReader:
         self.found.timeline.add(TRAINER, TRAINING, began, trained, step=step)
         self.found.timeline.add(TRAINER, PUBLISHING, self.now - published, published, step=step)
 
-    def _committed(self, value: Json) -> None:
+    def _committed(self, value: LogValue) -> None:
         self.found.timeline.commits[value["version"]] = self.now
