@@ -153,4 +153,4 @@ def test_good_predictions_are_faster_than_none_on_unequal_engines(job: Path) -> 
     }
     words += [f"--set=spec.{field}={value}" for field, value in changes.items()]
     none, good = (lines(simulate(job, *words, f"--length-correlation={known}"))[0] for known in (0, 0.7))
-    assert good["tokens_per_second"] > 1.1 * none["tokens_per_second"]
+    assert good["tokens_per_second"] > 1.05 * none["tokens_per_second"]
