@@ -19,7 +19,14 @@ from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import NEWEST_ONLY, Channel
 from rljob_core.spec import RLJob
-from rljob_core.stream_definitions import CONSUMERS, GROWING, stream_limits
+from rljob_core.stream_definitions import (
+    CONSUMERS,
+    GROWING,
+    SUBJECT_MESSAGES,
+    missing_settings,
+    stream_definitions,
+    stream_limits,
+)
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import largest_trajectory_stream_bytes
 from rljob_operator.decisions.stream_storage import KEPT, Room, Storage, StreamUse, storage, trajectory_room
@@ -176,6 +183,73 @@ async def test_every_stream_has_limits(server: EmbeddedServer, tmp_path: Path) -
     assert {name: config["max_bytes"] for name, config in found.items()} == limits
     assert {config["max_consumers"] for config in found.values()} == {CONSUMERS}
     assert {config["discard"] for config in found.values()} == {"new"}
+    names = names_of(job.metadata.uid or "")
+    newest = {names.signal_stream, *map(names.stream, NEWEST_ONLY)}
+    for name, config in found.items():
+        most, refusing = config["max_msgs_per_subject"], config.get("discard_new_per_subject", False)
+        assert (most == 1 and not refusing) if name in newest else (most >= SUBJECT_MESSAGES and refusing)
+
+
+async def test_a_subject_at_its_number_of_messages_refuses_more_and_drops_none(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    job = job_of(uuid4().hex, None)
+    uid = job.metadata.uid or ""
+    channels = set(Channel) - NEWEST_ONLY
+    async with operator(server.url, tmp_path) as streams:
+        await prepare(streams, job, TRAJECTORIES)
+        async with streams._client(job) as client:
+            for name in map(names_of(uid).stream, channels):
+                config = (await stream_request(client, "INFO", name, {}))["config"]
+                answer = await stream_request(client, "UPDATE", name, {**config, "max_msgs_per_subject": 3})
+                assert "error" not in answer
+        async with opened(server, uid, Holder.COORDINATOR) as coordinator:
+            sent = [await coordinator.publish(Channel.LEDGER, "records", b"%d" % n) for n in range(3)]
+            with pytest.raises(StoreFull, match="maximum messages per subject"):
+                await coordinator.publish(Channel.LEDGER, "records", b"3")
+            assert await coordinator.publish(Channel.LEDGER, "claim", b"") == sent[-1] + 1
+            kept = await coordinator.get(Channel.LEDGER, sent)
+            assert [message.data for message in kept if message] == [b"0", b"1", b"2"]
+        async with opened(server, uid, Holder.ROLLOUT) as rollout:
+            for _ in range(3):
+                await rollout.publish(Channel.EVENTS, "rollout", b"?")
+            with pytest.raises(StoreFull, match="maximum messages per subject"):
+                await rollout.publish(Channel.EVENTS, "rollout", b"?")
+        async with opened(server, uid, Holder.REWARD) as reward:
+            await reward.publish(Channel.EVENTS, "reward", b"?")
+
+
+async def test_streams_of_an_earlier_release_keep_so_many_messages_of_each_subject(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    job = job_of(uuid4().hex, None)
+    uid = job.metadata.uid or ""
+    unlimited = {"max_msgs_per_subject": -1, "discard_new_per_subject": False}
+    async with operator(server.url, tmp_path) as streams:
+        await prepare(streams, job, TRAJECTORIES)
+        before = await configurations(streams, job)
+        newest = {names_of(uid).signal_stream, *map(names_of(uid).stream, NEWEST_ONLY)}
+        async with streams._client(job) as client:
+            for name in before.keys() - newest:
+                answer = await stream_request(client, "UPDATE", name, {**before[name], **unlimited})
+                assert "error" not in answer
+        async with opened(server, uid, Holder.COORDINATOR) as coordinator:
+            await coordinator.publish(Channel.LEDGER, "records", b"1")
+        await prepare(streams, job, TRAJECTORIES)
+        assert await configurations(streams, job) == before
+
+
+def test_a_stream_that_has_more_messages_keeps_them_all() -> None:
+    (ledger,) = [
+        d for d in stream_definitions(names_of(""), trajectory_bytes=1) if d["name"].endswith("_ledger")
+    ]
+    held = {name: value for name, value in ledger.items() if not name.endswith("_per_subject")}
+    most = ledger["max_msgs_per_subject"]
+    wanted = {"max_msgs_per_subject": most, "discard_new_per_subject": True}
+    assert missing_settings(ledger, held, most) == wanted
+    assert missing_settings(ledger, held, most + 1) == {}
+    assert missing_settings(ledger, {**held, "max_msgs_per_subject": 5}, 0) == {}
+    assert missing_settings(ledger, {**ledger, "republish": None}, 0) == {}
 
 
 async def configurations(streams: JobStreams, job: RLJob) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats_cluster import SIZE, NatsCluster
 
-from rljob_core.errors import Fenced
+from rljob_core.errors import Fenced, StoreFull
 from rljob_core.ports import MESSAGE_ID, Channel
 from rljob_core.stream_definitions import DUPLICATE_WINDOW
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -237,3 +238,35 @@ async def test_what_a_server_that_stands_still_has_swallowed_is_asked_of_the_nex
         assert await store.last_sequence(Channel.TRAJECTORIES) == sequence  # it is stored once
     for one in (store, first):
         await one.close()
+
+
+async def test_a_subject_at_its_number_of_messages_costs_no_replica(cluster: NatsCluster) -> None:
+    """A message that the replicas refuse, and not the leader before them, would end the stream for good."""
+    stores = [store_at(url, create=number == 0) for number, url in enumerate(cluster.urls)]
+    for store in stores:
+        await store.open()
+    connection, stream = stores[0]._connection, stores[0]._streams.stream(Channel.EVENTS)
+    config = (await connection.call(f"STREAM.INFO.{stream}", {}))["config"]
+    await connection.call(f"STREAM.UPDATE.{stream}", {**config, "max_msgs_per_subject": ASKED})
+    stored: list[int] = []
+
+    async def flood(store: NatsStore, writer: int) -> None:
+        for _ in range(ASKED):
+            with suppress(StoreFull):
+                stored.append(await store.publish(Channel.EVENTS, f"a{writer % 2}", b"x"))
+            if writer == 0 and len(stored) % 9 == 0:
+                await store.delete(Channel.EVENTS, stored[-3:])  # which makes room again
+
+    await asyncio.gather(*(flood(store, writer) for writer, store in enumerate(stores * 3)))
+    assert ASKED * 2 <= len(stored) < ASKED * 9
+    last = await stores[0].publish(Channel.EVENTS, "other", b"x")
+    async with asyncio.timeout(SECONDS):
+        while True:
+            info = await connection.call(f"STREAM.INFO.{stream}", {})
+            replicas = info["cluster"]["replicas"]
+            if len(replicas) == SIZE - 1 and all(replica["current"] for replica in replicas):
+                break
+            await asyncio.sleep(0.1)
+    assert info["state"]["last_seq"] == last
+    for store in stores:
+        await store.close()

@@ -17,6 +17,18 @@ DUPLICATE_WINDOW = 300.0
 CONSUMERS = 256
 """Queues that a stream may have at once."""
 
+SUBJECT_MESSAGES = 1 << 24
+"""Messages of one subject that a stream keeps, so that empty messages do not become any number. No job comes near it: a
+work queue's message is deleted when it was read, a score when it was recorded, and the bytes of so many trajectories,
+of 18 kB at least, or of so many chunks end on any server before.
+"""
+WHOLE = frozenset({Channel.LEDGER, Channel.METRICS})
+"""Channels of which nothing is deleted: audits read the ledger from its start, and people all lines of metrics."""
+WHOLE_MESSAGES = 1 << 32
+"""Messages of one of their subjects: a coordinator that appended every 5 ms would need eight months. What bounds them
+is `max_bytes`, which the operator raises while a stream is half full.
+"""
+
 FOLLOWED = SINGLE_READER | {
     Channel.LEDGER,
     Channel.TRAJECTORIES,
@@ -106,8 +118,7 @@ def stream_definitions(
         }
         if channel in WORK_QUEUES:
             stream["retention"] = "workqueue"
-        if channel in NEWEST_ONLY:
-            stream["max_msgs_per_subject"] = 1
+        stream |= _subject_limit(channel)
         if channel is Channel.METRICS and metrics_to is not None:
             stream["republish"] = {"src": names.subject_of(channel, ">"), "dest": f"{metrics_to}.>"}
         elif channel in FOLLOWED:
@@ -126,6 +137,33 @@ def stream_definitions(
     for stream in found:
         if (most := limits.get(stream["name"])) is not None:
             stream["max_bytes"] = most
+    return found
+
+
+def _subject_limit(channel: Channel) -> Definition:
+    """How many messages a stream keeps of each subject. Where that is more than one, the next is refused.
+
+    By itself, a limit for each subject would make room by dropping the subject's oldest message: a record of the
+    ledger, say.
+    """
+    if channel in NEWEST_ONLY:
+        return {"max_msgs_per_subject": 1}
+    most = WHOLE_MESSAGES if channel in WHOLE else SUBJECT_MESSAGES
+    return {"max_msgs_per_subject": most, "discard_new_per_subject": True}
+
+
+def missing_settings(definition: Mapping[str, Any], held: Mapping[str, Any], messages: int) -> Definition:
+    """What a stream of an earlier release lacks of its definition, and can get without losing a message.
+
+    Args:
+        definition: of the stream in this release.
+        held: its configuration.
+        messages: that it has. A server to which a lower limit for each subject is given drops messages.
+    """
+    found = {name: definition[name] for name in ("republish",) if name in definition and name not in held}
+    if held.get("max_msgs_per_subject", -1) <= 0 and messages <= definition["max_msgs_per_subject"]:
+        names = ("max_msgs_per_subject", "discard_new_per_subject")
+        found |= {name: definition[name] for name in names if name in definition}
     return found
 
 

@@ -48,8 +48,8 @@ from rljob_operator.reconcile.shared_streams import SETTLE_SECONDS, SharedStream
 from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
-    announce,
     ask,
+    complete,
     count_servers,
     create,
     create_queue,
@@ -171,7 +171,7 @@ class JobStreams:
         async with self._client(job) as client:
             for definition in definitions:
                 if not await create(client, definition):
-                    await announce(client, definition)
+                    await complete(client, definition)
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
             limited = [
                 await enlarge(client, name, most, unlimited=True) for name, most in given.limits.items()

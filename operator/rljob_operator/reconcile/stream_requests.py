@@ -13,6 +13,7 @@ from nats.aio.client import Client
 
 from rljob_core.queue_definitions import in_memory, needs_memory
 from rljob_core.spec import RLJob
+from rljob_core.stream_definitions import missing_settings
 from rljob_operator.decisions.stream_storage import StreamUse
 
 log = logging.getLogger(__name__)
@@ -166,19 +167,21 @@ async def replicate(client: Client, stream: str, replicas: int, *, at_least: boo
         )
 
 
-async def announce(client: Client, definition: Mapping[str, Any]) -> None:
-    """Let the server say what is stored in a stream that an earlier release has created.
+async def complete(client: Client, definition: Mapping[str, Any]) -> None:
+    """Give a stream that an earlier release has created what its definition has since then (`missing_settings`).
 
-    Its readers ask every now and then without it.
+    Nothing depends on it: readers ask every now and then without the server saying what is stored.
     """
     name = definition["name"]
     info = await stream_request(client, "INFO", name, {})
-    if "error" in info or "republish" not in definition or "republish" in info["config"]:
+    if "error" in info:
         return
-    changed = {**info["config"], "republish": definition["republish"]}
-    answer = await stream_request(client, "UPDATE", name, changed)
+    missing = missing_settings(definition, info["config"], int(info["state"]["messages"]))
+    if not missing:
+        return
+    answer = await stream_request(client, "UPDATE", name, {**info["config"], **missing})
     if (error := answer.get("error")) is not None:
-        log.warning("%s: its readers are not told what is stored: %s", name, reason_of(error))
+        log.warning("%s keeps the settings of an earlier release: %s", name, reason_of(error))
 
 
 async def create_queue(client: Client, stream: str, definition: Mapping[str, Any]) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rljob_core.errors import StoreFull, StoreUnavailable
-from rljob_core.stream_definitions import Definition
+from rljob_core.stream_definitions import Definition, missing_settings
 from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE
@@ -35,7 +32,7 @@ async def create_stream(connection: Connection, definition: Definition) -> None:
             ) from error
         if error.err_code != _STREAM_EXISTS:
             raise
-        await _announce(connection, name, definition)
+        await _complete(connection, name, definition)
         return
     if info.get("did_create"):
         # A server that starts passes over a stream whose description a power cut has damaged. Created again, the
@@ -43,11 +40,11 @@ async def create_stream(connection: Connection, definition: Definition) -> None:
         await connection.call(f"STREAM.UPDATE.{name}", info["config"])
 
 
-async def _announce(connection: Connection, name: str, config: Mapping[str, Any]) -> None:
-    """Let the server say what is stored in a stream that an earlier release has created."""
-    held = (await connection.call(f"STREAM.INFO.{name}", {}))["config"]
-    if "republish" in config and "republish" not in held:
-        await connection.call(f"STREAM.UPDATE.{name}", {**held, "republish": config["republish"]})
+async def _complete(connection: Connection, name: str, definition: Definition) -> None:
+    """Give a stream that an earlier release has created what its definition has since then."""
+    info = await connection.call(f"STREAM.INFO.{name}", {})
+    if missing := missing_settings(definition, info["config"], info["state"]["messages"]):
+        await connection.call(f"STREAM.UPDATE.{name}", {**info["config"], **missing})
 
 
 async def enlarge_stream(connection: Connection, stream: str, size: int, *, allowed: bool) -> None:
