@@ -30,8 +30,7 @@ class DictionaryServer:
         self._uid = 0
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
-        self.collect_garbage()
-        return copy.deepcopy(list(self.objects.values()))
+        return self._listed()
 
     async def find(self, ref: Ref) -> Manifest | None:
         return copy.deepcopy(self.objects.get(ref))
@@ -159,10 +158,12 @@ class DictionaryServer:
                 del self.objects[Ref.of(pod)]
 
     def observe(self, job: RLJob, metrics: JobMetrics | None = None) -> Observed:
+        return summarize(job, self.stored, self._listed(), now=self.now, metrics=metrics)
+
+    def _listed(self) -> list[Manifest]:
+        """All objects, and the ReplicaSets that Kubernetes would have made."""
         self.collect_garbage()
-        return summarize(
-            job, self.stored, copy.deepcopy(list(self.objects.values())), now=self.now, metrics=metrics
-        )
+        return [*copy.deepcopy(list(self.objects.values())), *map(replica_set, self.of("Deployment"))]
 
     async def do(self, actions: Sequence[ClusterAction]) -> None:
         for action in actions:
@@ -181,13 +182,8 @@ def controller_of_pods(owner: Manifest) -> Manifest:
     """The owner reference of the pods of a Deployment or Job."""
     name = owner["metadata"]["name"]
     if owner["kind"] == "Deployment":
-        return {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "name": f"{name}-5d4f",
-            "uid": "r",
-            "controller": True,
-        }
+        name, uid = (replica_set(owner)["metadata"][field] for field in ("name", "uid"))
+        return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": uid, "controller": True}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -195,3 +191,11 @@ def controller_of_pods(owner: Manifest) -> Manifest:
         "uid": owner["metadata"]["uid"],
         "controller": True,
     }
+
+
+def replica_set(deployment: Manifest) -> Manifest:
+    """The ReplicaSet of a Deployment, as far as it says whose it is."""
+    name, uid = deployment["metadata"]["name"], deployment["metadata"]["uid"]
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": uid, "controller": True}
+    metadata = {"name": f"{name}-5d4f", "uid": f"replicas-of-{uid}", "ownerReferences": [owner]}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata}

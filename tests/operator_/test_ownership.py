@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from dictionary_server import DictionaryServer, replica_set
 from small_job import make_small_job
 
+from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.decisions.observe import summarize
 from rljob_operator.decisions.ownership import sort_out
+from rljob_operator.reconcile.pod_controllers import PodControllers
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = make_small_job()
@@ -106,29 +110,114 @@ def test_a_pod_is_the_job_s_by_its_controller(
     assert bool(summarize(JOB, _NO_STATUS, [pod], now=NOW).pods) is counts
 
 
+def set_of(*owners: Manifest) -> Manifest:
+    """A ReplicaSet that is named as one of the job's Deployment of reward workers would be; it has no label."""
+    metadata = {"name": "chain-sum-reward-5d4f", "uid": "r", "ownerReferences": list(owners)}
+    return {"apiVersion": REPLICAS, "kind": "ReplicaSet", "metadata": metadata}
+
+
+def unlabelled(kind: str, name: str, uid: str, *owners: Manifest) -> Manifest:
+    return {"kind": kind, "metadata": {"name": name, "uid": uid, "ownerReferences": list(owners)}}
+
+
+REWARD, TRAINER = "chain-sum-reward", "chain-sum-trainer-2"
+OWN = [
+    made("Deployment", REWARD, BY_JOB, role="reward"),
+    made("Job", TRAINER, BY_JOB, role="trainer", attempt="2"),
+]
+OTHERS = [made("Deployment", REWARD, role="reward"), made("Job", TRAINER, role="trainer", attempt="2")]
+OF_OWN = owner("Deployment", REWARD, f"uid-of-{REWARD}", version=REPLICAS)
+OF_FORMER = owner("Deployment", REWARD, "an earlier one's", version=REPLICAS)
+NEVER, ENDING, ALWAYS = "never", "while it is being deleted", "always"
+
+
 @pytest.mark.parametrize(
-    ("counts", "role", "uid", "of_job"),
+    ("counts", "labelled", "found"),
     [
-        (True, "trainer", "uid-of-chain-sum-trainer-2", True),
-        (False, "trainer", "another Job's", True),
-        (False, "trainer", "uid-of-chain-sum-trainer-2", False),
-        (True, "reward", "r", True),
-        (False, "reward", "r", False),
+        (ALWAYS, OWN, [set_of(OF_OWN)]),
+        (NEVER, OWN, [set_of()]),
+        (NEVER, OWN, [set_of({**OF_OWN, "controller": False})]),
+        (NEVER, OWN, [set_of(owner("Deployment", "web", "w", version=REPLICAS))]),
+        (NEVER, OWN, [set_of(owner("Rollout", REWARD, "w", version="argoproj.io/v1alpha1"))]),
+        (ENDING, OWN, [set_of(OF_FORMER)]),
+        (ENDING, OWN, []),
+        (NEVER, OTHERS, [set_of(OF_OWN)]),
+        (NEVER, OTHERS, [set_of()]),
+        (NEVER, OTHERS, []),
+        (ALWAYS, [], [set_of(OF_FORMER)]),
+        (ALWAYS, [], []),
+        (NEVER, [], [set_of()]),
+        (NEVER, [], [set_of(OF_FORMER), unlabelled("Deployment", REWARD, "an earlier one's")]),
+        (ALWAYS, [], [set_of(OF_FORMER), unlabelled("Deployment", REWARD, "an earlier one's", BY_JOB)]),
     ],
 )
 @pytest.mark.parametrize("ending", [False, True])
-def test_a_pod_counts_if_its_controller_is_of_an_object_of_the_job(
-    counts: bool, role: str, uid: str, of_job: bool, ending: bool
+def test_a_pod_counts_by_the_deployment_of_its_replica_set(
+    counts: str, labelled: list[Manifest], found: list[Manifest], ending: bool
 ) -> None:
-    """One that is being deleted may be of an earlier Job of the name: it counts until it is gone."""
-    kind, name, labels = {
-        "trainer": ("Job", "chain-sum-trainer-2", {"role": "trainer", "attempt": "2"}),
-        "reward": ("Deployment", "chain-sum-reward", {"role": "reward"}),
-    }[role]
-    workload = made(kind, name, *([BY_JOB] if of_job else []), **labels)
-    by = owner("ReplicaSet", f"{name}-5d4f", uid) if kind == "Deployment" else owner("Job", name, uid)
-    pod = made("Pod", "p", by, **labels)
+    pod = made("Pod", "p", owner("ReplicaSet", f"{REWARD}-5d4f", "r", version=REPLICAS), role="reward")
+    assert pods_of(pod, labelled, found, ending=ending) is (counts == ALWAYS or (counts == ENDING and ending))
+
+
+@pytest.mark.parametrize(
+    ("counts", "uid", "labelled", "found"),
+    [
+        (ALWAYS, f"uid-of-{TRAINER}", OWN, []),
+        (ENDING, "an earlier Job's", OWN, []),
+        (NEVER, f"uid-of-{TRAINER}", OTHERS, []),
+        (ALWAYS, "j", [], []),
+        (NEVER, "j", [], [unlabelled("Job", TRAINER, "j")]),
+        (ALWAYS, "j", [], [unlabelled("Job", TRAINER, "j", BY_JOB)]),
+    ],
+)
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_trainer_s_pod_counts_by_its_job(
+    counts: str, uid: str, labelled: list[Manifest], found: list[Manifest], ending: bool
+) -> None:
+    pod = made("Pod", "p", owner("Job", TRAINER, uid), role="trainer", attempt="2")
+    assert pods_of(pod, labelled, found, ending=ending) is (counts == ALWAYS or (counts == ENDING and ending))
+
+
+def pods_of(pod: Manifest, labelled: list[Manifest], found: list[Manifest], *, ending: bool) -> bool:
+    """Whether a pod counts, where those labelled objects exist, and the others were found."""
     if ending:
         pod["metadata"]["deletionTimestamp"] = NOW.isoformat()
-    found = sort_out(JOB, [pod, workload], now=NOW).pods
-    assert bool(found) is (counts or (ending and of_job))
+    return bool(sort_out(JOB, [pod, *labelled], found, now=NOW).pods)
+
+
+def test_what_the_operator_made_and_cannot_read_has_no_uid() -> None:
+    secret = made("Secret", "chain-sum-nats-reward-5d4f", BY_JOB)
+    del secret["metadata"]["uid"]
+    assert list(sort_out(JOB, [secret, *OWN], now=NOW).children) == list(map(Ref.of, [secret, *OWN]))
+
+
+class UnlabelledSets(DictionaryServer):
+    """ReplicaSets have no label here: they have to be asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def children(self, job: RLJob) -> Sequence[Manifest]:
+        return [manifest for manifest in await super().children(job) if manifest["kind"] != "ReplicaSet"]
+
+    async def find(self, ref: Ref) -> Manifest | None:
+        self.asked.append(str(ref))
+        sets = {Ref.of(found): found for found in map(replica_set, self.of("Deployment"))}
+        return sets.get(ref) or await super().find(ref)
+
+
+async def test_a_replica_set_is_asked_for_once() -> None:
+    server, role = UnlabelledSets(), {"role": "reward"}
+    deployment = made("Deployment", REWARD, BY_JOB, **role)
+    template = {"metadata": {"labels": deployment["metadata"]["labels"]}}
+    server.objects[Ref.of(deployment)] = {**deployment, "spec": {"replicas": 2, "template": template}}
+    for number in range(2):
+        server.pod(server.of("Deployment")[0], number)
+    stranger = made("Pod", "p", owner("ReplicaSet", f"{REWARD}-other", "s", version=REPLICAS), **role)
+    server.objects[Ref.of(stranger)] = stranger
+    controllers = PodControllers(server)
+    for _ in range(2):
+        manifests, found = await controllers.read(JOB)
+        assert len(sort_out(JOB, manifests, found, now=NOW).pods) == 2
+    assert server.asked == [f"ReplicaSet {REWARD}-5d4f", f"ReplicaSet {REWARD}-other"]

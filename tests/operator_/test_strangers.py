@@ -42,6 +42,17 @@ def deployment(name: str, **labels: str) -> Object:
     }
 
 
+def replica_set(name: str, **labels: str) -> Object:
+    """Somebody's own, without a label; its pods have labels."""
+    own = {"app": name}
+    template = {
+        "metadata": {"labels": {**own, **labels}},
+        "spec": {"containers": [{"name": "own", "image": "own"}]},
+    }
+    spec = {"replicas": 1, "selector": {"matchLabels": own}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
+
+
 def owned(manifest: Object, by: Object) -> Object:
     """The same, with another job as its controller."""
     owner = {"apiVersion": by["apiVersion"], "kind": "RLJob", "name": by["metadata"]["name"]}
@@ -133,6 +144,27 @@ def test_the_label_of_a_job_makes_nothing_the_job_s(operator: Operator, watched:
     until(lambda: not children_of("sums") & watched.children())
     watched("delete", "rljob", "sums", "--timeout=60s")
     assert [content(watched.get(*name)) for name in names] == before
+
+
+@pytest.mark.parametrize(
+    "labels", [{"role": "reward"}, {"role": "rollout", "pool": "cpu"}], ids=["reward", "pool"]
+)
+def test_a_pod_of_somebody_s_replica_set_is_not_the_job_s(
+    operator: Operator, watched: Namespace, labels: dict[str, str]
+) -> None:
+    """Its ReplicaSet is named as the one of the job's own Deployment would be."""
+    marks = {JOB: "sums"} | {f"rljob.dev/{label}": value for label, value in labels.items()}
+    name = "-".join(["sums", *labels.values(), "5d4f"])
+    watched.apply(replica_set(name, **marks))
+    (pod,) = until(lambda: [p for p in watched.names("pod") if p.startswith(name)])
+    before = content(watched.get("pod", pod))
+    watched.apply(manifest("sums"))
+    until(lambda: children_of("sums") <= watched.children())
+    watched.patch("rljob", "sums", {"spec": {"suspend": True}})
+    until(lambda: watched.is_true("sums", "Suspended"))
+    until(lambda: not watched.is_true("sums", "Reconciling"))
+    watched("delete", "rljob", "sums", "--timeout=60s")
+    assert content(watched.get("pod", pod)) == before
 
 
 def test_a_name_that_another_job_s_child_has_says_whose_it_is(operator: Operator, watched: Namespace) -> None:

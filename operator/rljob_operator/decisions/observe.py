@@ -165,14 +165,15 @@ def summarize(
     job: RLJob,
     status: RLJobStatus,
     manifests: Sequence[Manifest],
+    controllers: Sequence[Manifest] = (),
     *,
     now: datetime,
     metrics: JobMetrics | None = None,
     outage: Trouble | None = None,
     keeps_log: bool = False,
 ) -> Observed:
-    """What the manifests of the objects with a job's label say."""
-    owned = sort_out(job, manifests, now=now)
+    """What the manifests of the objects with a job's label say; of `controllers`, whose the pods are."""
+    owned = sort_out(job, manifests, controllers, now=now)
     children = owned.children
     of_kind = {kind: [m for r, m in children.items() if r.kind == kind] for kind in ("Deployment", "Job")}
     return Observed(

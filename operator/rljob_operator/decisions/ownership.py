@@ -5,25 +5,29 @@
 | any child of the job | its controller has the uid of the job |
 | a child of a RolloutPool | its controller has the uid of a RolloutPool whose controller has the uid of the job |
 | a trainer's pod | its controller has the uid of the job's own Job for the attempt |
-| another worker's pod | its controller is a ReplicaSet of the job's own Deployment for the role, by name |
+| another worker's pod | its controller is a ReplicaSet, and that one's the job's own Deployment for the role, by uid |
 
-A pod whose Job or Deployment is gone counts by its controller's name, and so does a trainer's that is being deleted.
-Anybody who may write to the namespace can set a label. Of a ReplicaSet the operator knows the name alone, because it
-does not read any. Pods of an object that does not exist are deleted by Kubernetes; the operator has to know them until
-then. Of a pod it changes nothing but the deletion cost, and it removes only pods that are being deleted on a lost node.
+Anybody who may write to the namespace can set a label, and name a ReplicaSet as they like. So pods are followed by
+uids. Controllers need not have the job's label: `controllers_to_find` says which ones have to be read besides.
+
+Kubernetes deletes pods whose controller, or whose ReplicaSet's controller, does not exist. The operator has to know
+them until then, because it stops one role after the other. They count by the name of what is missing, if they are being
+deleted, or if nothing has the name of the job's own Job or Deployment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from rljob_core.spec import GROUP, RLJob
 from rljob_operator import names
 from rljob_operator.cluster.port import Manifest, Ref, controller
 from rljob_operator.names import Role
+
+_NO_CHILDREN = {"Pod", "ReplicaSet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,18 @@ class Owned:
     strangers: dict[Ref, Manifest]
 
 
-def sort_out(job: RLJob, manifests: Sequence[Manifest], *, now: datetime) -> Owned:
-    """Tell the job's own objects from others that have its label."""
-    others = {Ref.of(manifest): manifest for manifest in manifests if manifest["kind"] != "Pod"}
+def sort_out(
+    job: RLJob, manifests: Sequence[Manifest], controllers: Sequence[Manifest] = (), *, now: datetime
+) -> Owned:
+    """Tell the job's own objects from others that have its label.
+
+    Args:
+        job: the job.
+        manifests: of the objects with its label.
+        controllers: those of `controllers_to_find` that exist.
+        now: the time of observation.
+    """
+    others = {Ref.of(manifest): manifest for manifest in manifests if manifest["kind"] not in _NO_CHILDREN}
     uid = job.metadata.uid or ""
     children = {ref: manifest for ref, manifest in others.items() if _controller_uid(manifest) == uid}
     ours = {m["metadata"]["uid"] for ref, m in children.items() if ref.kind == "RolloutPool"}
@@ -56,17 +69,71 @@ def sort_out(job: RLJob, manifests: Sequence[Manifest], *, now: datetime) -> Own
         elif owner not in pools and _of_pool(job, manifest):
             gone = {"deletionTimestamp": now.isoformat(), **manifest["metadata"]}
             children[ref] = {**manifest, "metadata": gone}
+    by_uid = _by_uid([*manifests, *controllers])
+    own = {
+        manifest["metadata"].get("uid") for manifest in children.values()
+    }  # a Secret that we made has none
+    own |= {found for found, manifest in by_uid.items() if _controller_uid(manifest) in {uid, *ours}}
+
+    def counts(pod: Manifest) -> bool:
+        workload = _workload(job.metadata.name, pod)
+        if workload is None:
+            return False
+        last, missing = _chain(pod, by_uid)
+        if missing is None:
+            return last is not None and Ref.of(last) == workload and last["metadata"]["uid"] in own
+        if not _may_be(workload, last, missing):
+            return False
+        return workload not in others or (workload in children and "deletionTimestamp" in pod["metadata"])
+
     return Owned(
         children=children,
-        pods=tuple(
-            manifest
-            for manifest in manifests
-            if manifest["kind"] == "Pod"
-            and (workload := _workload(job.metadata.name, manifest)) is not None
-            and (workload not in others or _is_of(manifest, children.get(workload)))
-        ),
+        pods=tuple(manifest for manifest in manifests if manifest["kind"] == "Pod" and counts(manifest)),
         strangers={ref: manifest for ref, manifest in others.items() if ref not in children},
     )
+
+
+def controllers_to_find(
+    job: RLJob, manifests: Sequence[Manifest], controllers: Sequence[Manifest] = ()
+) -> dict[str, Ref]:
+    """By uid, the objects that have to be read before it is known which pods are the job's.
+
+    Args:
+        job: the job.
+        manifests: of the objects with its label.
+        controllers: those that were found before.
+    """
+    by_uid, wanted = _by_uid([*manifests, *controllers]), {}
+    for pod in manifests:
+        workload = _workload(job.metadata.name, pod) if pod["kind"] == "Pod" else None
+        if workload is None:
+            continue
+        last, missing = _chain(pod, by_uid)
+        if missing is not None and _may_be(workload, last, missing):
+            wanted[missing["uid"]] = Ref(missing["kind"], workload.namespace, missing["name"])
+    return wanted
+
+
+def _by_uid(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
+    """What may control pods, and what may control that."""
+    kinds = {"ReplicaSet", "Deployment", "Job"}
+    return {manifest["metadata"]["uid"]: manifest for manifest in manifests if manifest["kind"] in kinds}
+
+
+def _chain(pod: Manifest, by_uid: Mapping[str, Manifest]) -> tuple[Manifest | None, Mapping[str, Any] | None]:
+    """The last of a pod's controllers that is known, and the reference that it has to one that is not."""
+    last, reference = None, controller(pod)
+    while reference is not None:
+        found = by_uid.get(reference["uid"])
+        if found is None:
+            break
+        last, reference = found, controller(found) if found["kind"] == "ReplicaSet" else None
+    return last, reference
+
+
+def _may_be(workload: Ref, last: Manifest | None, missing: Mapping[str, Any]) -> bool:
+    """Whether the end of a chain may be that Job or Deployment: of a ReplicaSet, the controller has its name."""
+    return last is None or (missing["kind"], missing["name"]) == (workload.kind, workload.name)
 
 
 def _controller_uid(manifest: Manifest) -> str | None:
@@ -103,14 +170,6 @@ def _workload(job: str, pod: Manifest) -> Ref | None:
     name, _, _hash = owner["name"].rpartition("-")
     named = Ref("Deployment", namespace, names.child(job, Role(role), labels.get(names.LABEL_POOL)))
     return named if name == named.name else None
-
-
-def _is_of(pod: Manifest, workload: Manifest | None) -> bool:
-    """Whether a pod is of that object of the job; None: the object is somebody else's."""
-    if workload is None:
-        return False
-    ending = "deletionTimestamp" in pod["metadata"]  # perhaps of an earlier Job of that name
-    return workload["kind"] != "Job" or ending or _controller_uid(pod) == workload["metadata"]["uid"]
 
 
 def _is_count(label: str | None) -> TypeGuard[str]:

@@ -46,6 +46,7 @@ from rljob_operator.decisions.status import Phase
 from rljob_operator.nats.token_times import TokenTimes, token_times
 from rljob_operator.reconcile.desired_memo import DesiredMemo
 from rljob_operator.reconcile.perform import perform
+from rljob_operator.reconcile.pod_controllers import PodControllers
 from rljob_operator.reconcile.policy_refusals import PolicyRefusals
 from rljob_operator.reconcile.rehearsal import Rehearsal
 from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
@@ -129,7 +130,7 @@ class Reconciler:
         self._metrics_written: datetime | None = None
         self._rejected: tuple[int | None, str] = (0, "")
         """The generation whose children the cluster rejected, and why; nothing is applied until the spec changes."""
-        self._taken = TakenNames(cluster)
+        self._taken, self._above = TakenNames(cluster), PodControllers(cluster)
         self._refusals = PolicyRefusals(cluster)
         self._rehearsal = Rehearsal(cluster)
 
@@ -233,9 +234,12 @@ class Reconciler:
         )
 
     async def _observe(self, job: RLJob, *, now: datetime) -> Observed:
-        status, children = await self._cluster.status(job), await self._cluster.children(job)
-        metrics, outage, shared = self._metrics(), self._outage(job), self._defaults.per_job
-        return summarize(job, status, children, now=now, metrics=metrics, outage=outage, keeps_log=shared)
+        children, above = await self._above.read(job)
+        status, metrics = await self._cluster.status(job), self._metrics()
+        outage, shared = self._outage(job), self._defaults.per_job
+        return summarize(
+            job, status, children, above, now=now, metrics=metrics, outage=outage, keeps_log=shared
+        )
 
     async def tear_down(self, job: RLJob) -> bool:
         """Delete the children of a deleted job, one role per pass; returns whether none is left."""

@@ -16,8 +16,8 @@ from rljob_operator.cluster.kube.kinds import KINDS
 from rljob_operator.cluster.port import Event, Manifest, NameTaken, Ref, Refused, Rejected, same_controller
 from rljob_operator.names import LABEL_JOB
 
-CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret"})
-"""The kinds that are listed and watched. The operator has no right to read Secrets."""
+CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret", "ReplicaSet"})
+"""The kinds that are listed and watched. The operator may not read Secrets, and looks for ReplicaSets one by one."""
 _COMPONENT = "rljob-operator"
 _CONFLICT = 409
 

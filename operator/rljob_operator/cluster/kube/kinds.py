@@ -16,6 +16,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "Pod": ("v1", "pods"),
     "Event": ("v1", "events"),
     "Deployment": ("apps/v1", "deployments"),
+    "ReplicaSet": ("apps/v1", "replicasets"),
     "Job": ("batch/v1", "jobs"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),

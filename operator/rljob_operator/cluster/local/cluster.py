@@ -32,7 +32,7 @@ from rljob_operator.cluster.local.files import LocalFiles
 from rljob_operator.cluster.local.forks import Forks
 from rljob_operator.cluster.local.objects import StoredObjects
 from rljob_operator.cluster.local.pod import Launch, PodPlace, log_file, prepare, write_config_maps
-from rljob_operator.cluster.local.pod_manifest import pod_manifest
+from rljob_operator.cluster.local.pod_manifest import pod_manifest, replica_set
 from rljob_operator.cluster.local.ports import LocalPorts
 from rljob_operator.cluster.local.process_group import PodProcess, Termination
 from rljob_operator.cluster.local.workloads import Deployment, Job, Workload
@@ -117,6 +117,8 @@ class LocalCluster:
                 found.append(manifest)
                 continue
             found.append({**manifest, "status": workload.status()})
+            if ref.kind == "Deployment":
+                found.append(replica_set(manifest))
             found.extend(pod_manifest(slot.pod, slot.template, manifest) for slot in workload.slots)
         return found
 

@@ -61,16 +61,29 @@ def pod_manifest(pod: PodProcess, template: Manifest, workload: Manifest) -> Man
     }
 
 
-def _controller(workload: Manifest) -> Manifest:
-    """The pod's owner reference: of a Deployment, Kubernetes makes a ReplicaSet that owns the pods."""
-    kind, name, uid = workload["kind"], workload["metadata"]["name"], workload["metadata"]["uid"]
-    of_deployment = kind == "Deployment"
-    if of_deployment:
-        kind, name, uid = "ReplicaSet", f"{name}-local", f"{uid}-local"
+def replica_set(deployment: Manifest) -> Manifest:
+    """The ReplicaSet that Kubernetes makes of a Deployment, which owns the pods; as far as the reconciler reads it."""
+    metadata = deployment["metadata"]
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"]}
     return {
-        "apiVersion": "apps/v1" if of_deployment else "batch/v1",
-        "kind": kind,
-        "name": name,
-        "uid": uid,
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {
+            "name": f"{metadata['name']}-local",
+            "namespace": Ref.of(deployment).namespace,
+            "uid": f"{metadata['uid']}-local",
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+    }
+
+
+def _controller(workload: Manifest) -> Manifest:
+    """The pod's owner reference."""
+    owner = replica_set(workload) if workload["kind"] == "Deployment" else workload
+    return {
+        "apiVersion": "apps/v1" if owner is not workload else "batch/v1",
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
         "controller": True,
     }
