@@ -25,6 +25,7 @@ class Role(StrEnum):
     COORDINATOR = "coordinator"
 
 
+LABEL_NAME, LABEL_INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 LABEL_JOB = f"{GROUP}/job"
 LABEL_ROLE = f"{GROUP}/role"
 LABEL_POOL = f"{GROUP}/pool"
@@ -81,7 +82,7 @@ def config_map(owner: str) -> str:
 
 
 def audit(job: str) -> str:
-    """Name of the ConfigMap, and the Pod in it, by which a job is audited."""
+    """Name of the ConfigMap, and the Pod in it, by which a job is audited; and of that Pod's NetworkPolicy."""
     return _fit(f"{job}-audit")
 
 
@@ -91,7 +92,7 @@ def tokens(job: str) -> str:
 
 
 def backup(job: str) -> str:
-    """Name of the Pod that backs a job up."""
+    """Name of the Pod that backs a job up, and of its NetworkPolicy, which is that of a restore, too."""
     return _fit(f"{job}-backup")
 
 
@@ -124,11 +125,16 @@ def identity(job: str, role: Role, pool: str | None = None) -> dict[str, str]:
 def labels(job: str, role: Role | None = None, pool: str | None = None) -> dict[str, str]:
     """All labels of a child."""
     common = {
-        "app.kubernetes.io/name": "rljob",
-        "app.kubernetes.io/instance": job,
+        LABEL_NAME: "rljob",
+        LABEL_INSTANCE: job,
         "app.kubernetes.io/managed-by": "rljob-operator",
         LABEL_JOB: job,
     }
     if role is None:
         return common
     return {**common, "app.kubernetes.io/component": role.value, **identity(job, role, pool)}
+
+
+def command_labels(job: str, command: str) -> dict[str, str]:
+    """Labels of a Pod that runs a command of `rljob` about a job; it has none of a child."""
+    return {LABEL_NAME: f"rljob-{command}", LABEL_INSTANCE: job}

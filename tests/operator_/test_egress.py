@@ -9,7 +9,7 @@ import pytest
 from small_job import MakeJob
 
 from rljob_operator.children.cluster_defaults import ClusterDefaults
-from rljob_operator.children.isolation import network_policy
+from rljob_operator.children.isolation import command_policies, network_policy
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.port import Manifest
 
@@ -138,3 +138,41 @@ def test_nothing_is_allowed_twice(make_job: MakeJob, shared: ClusterDefaults) ->
 def test_no_job_reaches_everything_unless_it_says_so(make_job: MakeJob, shared: ClusterDefaults) -> None:
     assert all(rules != {} for rules in egress(make_job, shared))
     assert rule(address("0.0.0.0/0")) in egress(make_job, shared, networking__egress=[{"cidr": "0.0.0.0/0"}])
+
+
+def of_commands(make_job: MakeJob, defaults: ClusterDefaults, **changes: Any) -> dict[str, list[Manifest]]:
+    """By what a pod runs, all rules but the first."""
+    found = {}
+    for policy in command_policies(resolve_job(make_job(**changes), defaults)):
+        spec = policy["spec"]
+        assert spec["podSelector"]["matchLabels"] == {"app.kubernetes.io/instance": "chain-sum"}
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        assert "ingress" not in spec
+        (which,) = spec["podSelector"]["matchExpressions"]
+        assert (which["key"], which["operator"]) == ("app.kubernetes.io/name", "In")
+        names, *others = spec["egress"]
+        assert names == {"to": [namespace("kube-system"), address("169.254.0.0/16")], "ports": CLUSTER_NAMES}
+        found |= dict.fromkeys(which["values"], others)
+    return found
+
+
+def test_audits_and_backups_reach_nats_and_storage(make_job: MakeJob, shared: ClusterDefaults) -> None:
+    engine = {"name": "HTTP", "options": {"url": "http://vllm:8000", "staging": "/staging"}}
+    server, stores = rule(namespace("rljob-system"), 4222), rule(ANYWHERE, 443)
+    assert of_commands(make_job, shared, rollout__engine=engine) == {
+        "rljob-audit": [server],
+        "rljob-backup": [server, stores],
+        "rljob-restore": [server, stores],
+    }
+    for field in ("weights__uri", "trainer__checkpoint__uri"):
+        rules = of_commands(make_job, shared, **{field: "s3://bucket/folder"})
+        assert list(rules.values()) == [[server, stores]] * 3
+
+
+def test_audits_and_backups_reach_what_the_job_and_the_administrator_name(
+    make_job: MakeJob, shared: ClusterDefaults
+) -> None:
+    proxy = rule(address("10.9.0.1/32"), 3128)
+    places = [{"namespace": "minio", "ports": [9000]}]
+    rules = of_commands(make_job, replace(shared, egress=(proxy,)), networking__egress=places)
+    assert all(found[-2:] == [rule(namespace("minio"), 9000), proxy] for found in rules.values())

@@ -16,7 +16,7 @@ from installation import MANIFESTS, Object, of_kind, rendered
 from small_job import MakeJob
 
 from rljob_operator.children.cluster_defaults import ClusterDefaults
-from rljob_operator.children.isolation import network_policy
+from rljob_operator.children.isolation import command_policies, network_policy
 from rljob_operator.children.resolved_job import resolve_job
 
 SYSTEM, TEAM = "rljob-system", "default"
@@ -26,6 +26,10 @@ CLIENTS, ROUTES, MONITOR, METRICS, API, NAMES = 4222, 6222, 8222, 8080, 443, 53
 
 def named(name: str, namespace: str = SYSTEM) -> tuple[str, dict[str, str]]:
     return namespace, {"app.kubernetes.io/name": name}
+
+
+def of_job(name: str) -> tuple[str, dict[str, str]]:
+    return TEAM, {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": "chain-sum"}
 
 
 def worker(role: str) -> tuple[str, dict[str, str]]:
@@ -42,9 +46,9 @@ PODS: Mapping[str, tuple[str, dict[str, str]]] = {
     "reward": worker("reward"),
     "trainer-0": worker("trainer"),
     "trainer-1": worker("trainer"),
-    "audit": named("rljob-audit", TEAM),
-    "backup": named("rljob-backup", TEAM),
-    "restore": named("rljob-restore", TEAM),
+    "audit": of_job("rljob-audit"),
+    "backup": of_job("rljob-backup"),
+    "restore": of_job("rljob-restore"),
     "stranger": named("nats", TEAM),
     "dns": ("kube-system", {}),
 }
@@ -90,7 +94,8 @@ def installed_filter(
     policies: list[Object] = of_kind(rendered(kubectl, CLUSTER if several else MANIFESTS), "NetworkPolicy")
     ours = replace(defaults, nats_url="tls://nats.rljob-system:4222", weights_uri="pvc://w/w")
     ours = replace(ours, checkpoint_uri="pvc://w/c", trainer_log_uri="")
-    policies.append(network_policy(resolve_job(make_job(), ours)))
+    job = resolve_job(make_job(), ours)
+    policies += [network_policy(job), *command_policies(job)]
     addresses = {name: f"10.0.0.{number}" for number, name in enumerate(PODS, 1)}
     pods = [
         {
@@ -116,9 +121,9 @@ def test_only_who_needs_it_reaches_a_port(installed_filter: tuple[Filter, bool])
     }
     assert reaching == {CLIENTS: clients, ROUTES: {"nats-1"} if several else set(), MONITOR: set()}
     # A Prometheus may be anywhere; nobody else's pod listens to anybody.
-    free = {"audit", "backup", "restore", "stranger", "dns"}
+    free = {"stranger", "dns"}
     assert {name for name in PODS if filtered.passes(name, "operator", METRICS)} >= free
-    for other in ("setup", "neighbour"):
+    for other in ("setup", "neighbour", "audit", "backup", "restore"):
         assert not {name for name in PODS if filtered.passes(name, other, METRICS)}
     assert {name for name in PODS if filtered.passes(name, "rollout", METRICS)} <= {"trainer-0", "trainer-1"}
     assert filtered.passes("trainer-0", "trainer-1", METRICS)
@@ -129,11 +134,15 @@ def test_nobody_of_ours_reaches_more_than_it_needs(installed_filter: tuple[Filte
     ports = (CLIENTS, ROUTES, METRICS, API, NAMES, 80)
     reached = {
         name: {port for port in ports if filtered.passes(name, "elsewhere", port)}
-        for name in ("nats-0", "operator", "setup", "neighbour", "rollout", "reward", "trainer-0")
+        for name in PODS
+        if name not in {"nats-1", "stranger", "dns"}
     }
-    asking = {"operator", "setup"}  # the API server, which has no pods to select
-    assert reached == {name: {API} if name in asking else set() for name in reached}
-    for name in ("operator", "setup", "rollout", "reward", "trainer-0", *(["nats-0"] if several else [])):
+    # The first two ask the API server, which has no pods to select; the others may write to any object store.
+    free = {"operator", "setup", "backup", "restore"}
+    assert reached == {name: {API} if name in free else set() for name in reached}
+    assert not {name for name in ("audit", "backup", "restore") if filtered.passes(name, "rollout", METRICS)}
+    ours = ("operator", "setup", "rollout", "reward", "trainer-0", "audit", "backup", "restore")
+    for name in (*ours, *(["nats-0"] if several else [])):
         assert filtered.passes(name, "dns", NAMES)
     assert not filtered.passes("neighbour", "dns", NAMES)
     assert not filtered.passes("reward", "rollout", METRICS)

@@ -288,7 +288,11 @@ async def test_a_failed_job_keeps_the_means_to_audit_it_though_its_template_does
     run.server.now += timedelta(seconds=10)
     assert (await run.step(job)).phase is Phase.FAILED
     left = set(run.server.objects)
-    assert [ref.name for ref in left] == ["chain-sum-audit"]
+    assert {str(ref) for ref in left} == {
+        "ConfigMap chain-sum-audit",
+        "NetworkPolicy chain-sum-audit",
+        "NetworkPolicy chain-sum-backup",
+    }
     broken = make_job(activeDeadlineSeconds=10, coordinator__template={"spec": {"containers": "x"}})
     assert (await run.step(broken)).phase is Phase.FAILED
     assert set(run.server.objects) == left

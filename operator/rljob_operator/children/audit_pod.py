@@ -56,10 +56,7 @@ def audit_config_map(job: ResolvedJob) -> Manifest:
 def _pod(job: ResolvedJob, name: str, arguments: Sequence[str], holder: Holder = Holder.READER) -> Manifest:
     """The Pod of that name that runs a command of `rljob`, with those credentials."""
     command, config_map = arguments[0], names.audit(job.metadata.name)
-    labels = {
-        "app.kubernetes.io/name": f"rljob-{command}",
-        "app.kubernetes.io/instance": job.metadata.name,
-    }
+    labels = names.command_labels(job.metadata.name, command)
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -8,7 +8,7 @@
 | Secrets with each role's NATS credentials | `<job>-nats-<role>-<hash>` |
 | ConfigMap with the tokens of these credentials, which expire | `<job>-nats-tokens` |
 | ConfigMap with the Pod that audits the job, which stays when the job ends | `<job>-audit` |
-| ServiceAccount, NetworkPolicy, a PodDisruptionBudget per pool | see `isolation.py` |
+| ServiceAccount, NetworkPolicies, a PodDisruptionBudget per pool | see `isolation.py` |
 | headless Service (of several nodes) and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
 """
 
@@ -98,19 +98,20 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
 def permanent_children(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     """The children that do not end with the job's pods, but exist while it is suspended or has ended, too.
 
-    On a cluster these are the audit's ConfigMap, the credentials of the Pods in it, and all tokens; those of the
-    restore only while it is possible. A local run is audited, backed up and restored as a folder and needs none.
+    On a cluster these are the audit's ConfigMap, the policies and credentials of the Pods in it, and all tokens; those
+    of the restore only while it is possible. A local run is audited, backed up and restored as a folder and needs none.
     """
     if not job.defaults.per_job:
         return ()
-    audit = with_digest(audit_config_map(job))
+    made = (audit_config_map(job), *map(kept, isolation.command_policies(job)))
+    audit = tuple(map(with_digest, made))
     if job.issuer is None:
-        return (audit,)
+        return audit
     holders = [Holder.READER, *([Holder.RESTORER] if targets.restorable else [])]
     secrets = [with_digest(kept(credentials_secret(job.job, h, job.issuer))) for h in holders]
     everyone = [*map(Holder, Role), *holders]
     tokens = tokens_config_map(job.job, everyone, job.issuer, expires=targets.tokens_expire)
-    return (audit, *secrets, with_digest(tokens))
+    return (*audit, *secrets, with_digest(tokens))
 
 
 # ---------------------------------------------------------------------------------------------- rollout pools

@@ -1,13 +1,14 @@
-"""What a job's workers may connect to, as rules of a NetworkPolicy: what the job names, and nothing else.
+"""What a job's pods may connect to, as rules of a NetworkPolicy: what the job names, and nothing else.
 
-| destination | from |
-|---|---|
-| name servers of the cluster: port 53 of pods in `kube-system` and of link-local addresses | always |
-| the NATS server: its port, in its namespace or at its address | `spec.nats.url`, or the operator's |
-| HTTPS anywhere, for object stores (`s3://`, `gs://`) | URIs of weights and checkpoints |
-| servers of engines (`http://`, `https://`) | options of `spec.rollout.engine` and of pools |
-| other ranks of the trainer | always |
-| whatever else | `spec.networking.egress`, and the administrator's rules for all jobs |
+| destination | for | from |
+|---|---|---|
+| name servers of the cluster: port 53 of pods in `kube-system` and of link-local addresses | all | always |
+| the NATS server: its port, in its namespace or at its address | all | `spec.nats.url`, or the operator's |
+| HTTPS anywhere, for object stores (`s3://`, `gs://`) | all | URIs of weights and checkpoints |
+| the same, as a backup may be anywhere | backup, restore | always |
+| servers of engines (`http://`, `https://`) | workers | options of `spec.rollout.engine` and of pools |
+| other ranks of the trainer | workers | always |
+| whatever else | all | `spec.networking.egress`, and the administrator's rules for all jobs |
 
 A NetworkPolicy knows addresses and pods, no host names. A host of one or two labels, or one that ends in `.svc` or
 `.svc.cluster.local`, is taken for a Service: its namespace is allowed, by its port. Any other name may have any
@@ -43,14 +44,30 @@ _NAME_SERVERS: Manifest = {
 }
 
 
-def egress_rules(job: ResolvedJob) -> list[Manifest]:
-    """The rules, without duplicates, in an order that depends on the job alone."""
+def worker_egress(job: ResolvedJob) -> list[Manifest]:
+    """The rules for workers, without duplicates, in an order that depends on the job alone."""
+    ranks = {"to": [{"podSelector": {"matchLabels": names.identity(job.metadata.name, Role.TRAINER)}}]}
+    return _rules(job, *(_to_server(url) for url in _servers(job)), ranks, stores=False)
+
+
+def audit_egress(job: ResolvedJob) -> list[Manifest]:
+    """The rules for audits."""
+    return _rules(job, stores=False)
+
+
+def backup_egress(job: ResolvedJob) -> list[Manifest]:
+    """The rules for backups and restores, which reach any object store."""
+    return _rules(job, stores=True)
+
+
+def _rules(job: ResolvedJob, *own: Manifest, stores: bool) -> list[Manifest]:
+    """The rules that all pods have, with some of their own, and HTTPS even if the job names no object store."""
+    stores = stores or any(uri.startswith(_OBJECT_STORES) for uri in _uris(job))
     rules = [
         _NAME_SERVERS,
         *(_to_server(url) for url in job.nats_url.split(",")),
-        *([{"ports": [_tcp(_HTTPS)]}] if any(uri.startswith(_OBJECT_STORES) for uri in _uris(job)) else []),
-        *(_to_server(url) for url in _servers(job)),
-        {"to": [{"podSelector": {"matchLabels": names.identity(job.metadata.name, Role.TRAINER)}}]},
+        *([{"ports": [_tcp(_HTTPS)]}] if stores else []),
+        *own,
         *(_to_place(place) for place in job.spec.networking.egress),
         *job.defaults.egress,
     ]
