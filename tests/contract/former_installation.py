@@ -151,9 +151,11 @@ def names_of(uid: str) -> StreamNames:
 
 
 @asynccontextmanager
-async def former_job(url: str, seeds: Mapping[str, str], uid: str) -> AsyncIterator[NatsStore]:
-    """The streams of the job `j` are created; its store, as someone who may do everything."""
-    names, credentials = names_of(uid), former_user(seeds, "streams")
+async def former_job(
+    url: str, seeds: Mapping[str, str], uid: str, *, names: StreamNames | None = None
+) -> AsyncIterator[NatsStore]:
+    """The streams of the job `j`, or those of these names, are created; its store, as someone who may do everything."""
+    names, credentials = names or names_of(uid), former_user(seeds, "streams")
     async with connected(url, credentials) as connection:
         for stream in _former_streams(names):
             await connection.call(f"STREAM.CREATE.{stream['name']}", stream)
