@@ -612,6 +612,21 @@ async def test_watching_signals_gives_what_is_set_and_then_every_change(connect:
     await signals.aclose()  # type: ignore[attr-defined]
 
 
+async def test_signals_that_are_purged_are_gone_and_can_be_set_again(connect: Connect) -> None:
+    store = await connect()
+    for key in ("engine.a", "engine.b.c", "coordinator"):
+        await store.put_signal(key, b"1")
+    signals = (await connect()).watch_signals()
+    await take(signals, 3)
+    await store.purge_signals("engine.>")
+    await store.put_signal("engine.a", b"2")
+    assert await take(signals, 1) == [("engine.a", b"2")]  # a watcher hears of nothing else
+    await signals.aclose()  # type: ignore[attr-defined]
+    signals = store.watch_signals()
+    assert await take(signals, 2) == [("coordinator", b"1"), ("engine.a", b"2")]
+    await signals.aclose()  # type: ignore[attr-defined]
+
+
 async def test_jobs_do_not_meet(nats_server: EmbeddedServer) -> None:
     one, other = [await open_on(nats_server) for _ in range(2)]
     await one.publish(Channel.LEDGER, "r", b"x")

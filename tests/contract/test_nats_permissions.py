@@ -91,7 +91,7 @@ ALLOWED: dict[Holder, set[str]] = {
     Holder.COORDINATOR: {
         "write ledger", "write work", "write training", "write versions", "write metrics",
         "event of coordinator", "signal coordinator", "signal engine.pod-0.ab12",
-        "read ledger", "read trajectories", "read rewards", "read versions", "read signals",
+        "read ledger", "read trajectories", "read rewards", "read versions", "read signals", "purge signals",
         "get ledger", "get trajectories", "get rewards", "get versions", "delete trajectories", "delete rewards",
         "last ledger", "last trajectories", "last rewards", "last versions", "count trajectories",
         "read progress", "get progress", "last progress", "list progress", "purge progress",
@@ -158,6 +158,7 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
     for name, (channel, _, queue) in _QUEUES.items():
         known[name.replace("take", "count")] = lambda c=channel, q=queue: store.unacknowledged(c, q)
     known["read signals"] = lambda: first(store.watch_signals())
+    known["purge signals"] = lambda: store.purge_signals("engine.none.ab12")
     known["list progress"] = lambda: store.suffixes(Channel.PROGRESS, ">")
     known["list weights"] = lambda: store.suffixes(Channel.WEIGHTS, ">")
     for name, queue in _QUEUES.items():

@@ -272,6 +272,12 @@ class FaultyStore:
     async def delete_signal(self, key: str) -> None:
         await self.line.call(_once(lambda: self._store.delete_signal(key)))
 
+    async def signal_room(self) -> int:
+        return await self._store.signal_room()
+
+    async def purge_signals(self, pattern: str) -> None:
+        await self.line.call(lambda: self._store.purge_signals(pattern))
+
     async def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
         async with aclosing(self._store.watch_signals()) as changes:
             async for change in changes:

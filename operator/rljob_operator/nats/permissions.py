@@ -59,6 +59,10 @@ class Operations:
         """Set and remove these keys."""
         return [self.names.signal_subject + key for key in keys]
 
+    def purge_signals(self) -> list[str]:
+        """Delete the values of keys."""
+        return [f"{_API}.STREAM.PURGE.{self.names.signal_stream}"]
+
     def follow(self, *channels: Channel) -> list[str]:
         """Read all of a channel in order."""
         return [subject for channel in channels for subject in _follow(self.names.stream(channel))]
@@ -155,6 +159,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.delete(Channel.TRAJECTORIES, Channel.REWARDS),
                 *can.purge(Channel.WORK),
                 *can.list_and_get(Channel.WEIGHTS),
+                *can.purge_signals(),
                 *can.follow_signals(),
             ]
             heard = [

@@ -15,6 +15,7 @@ from role_jobs import SECONDS
 from small_config import small_config
 
 from rljob_contract.tiny_models import tiny_model
+from rljob_core.errors import StoreFull
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_SIGNAL,
@@ -118,6 +119,32 @@ async def job(
     await asyncio.gather(running, return_exceptions=True)
     await its.close()
     await mine.close()
+
+
+@pytest.mark.parametrize("decodes", [False, True], ids=["nonsense", "heartbeats"])
+async def test_a_bucket_of_signals_that_was_filled_is_emptied_and_the_job_goes_on(
+    job: tuple[NatsStore, asyncio.Task[None]], caplog: pytest.LogCaptureFixture, decodes: bool
+) -> None:
+    store, coordinator = job
+    stream = store._streams.signal_stream
+    config = (await store._connection.call(f"STREAM.INFO.{stream}", {}))["config"]
+    await store._connection.call(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": 1 << 20})
+    with pytest.raises(StoreFull, match=f"{stream}: maximum bytes"):  # noqa: PT012
+        for number in range(SIGNALS_THAT_FILL):
+            engine = f"made-up-{number}.1"
+            value = altered(SIGNAL, engine=engine) if decodes else b"?"
+            await store.put_signal(f"engine.{engine}", value + b" " * 20_000)
+    async with asyncio.timeout(SECONDS):
+        while "the bucket of signals is full" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        async for key, value in store.watch_signals():  # its own heartbeats go on
+            if key == "coordinator" and value:
+                break
+    await store.put_signal("engine.a-0.1", altered(SIGNAL))
+    await answer(store, coordinator, attempt=1)
+
+
+SIGNALS_THAT_FILL = 1000
 
 
 async def answer(store: NatsStore, coordinator: asyncio.Task[None], attempt: int) -> None:

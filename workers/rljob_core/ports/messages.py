@@ -45,6 +45,10 @@ NEWEST_ONLY = frozenset({Channel.VERSIONS, Channel.PROGRESS})
 QUEUED = WORK_QUEUES | {Channel.TRAJECTORIES}
 
 
+#: What `MessageStore.signal_room` returns if there is no limit.
+UNLIMITED_ROOM = 1 << 62
+
+
 def first_sequence(channel: Channel) -> int:
     """Return the sequence of a channel's first message: 2 for channels with queues, else 1.
 
@@ -208,10 +212,20 @@ class MessageStore(Protocol):
         """Delete all messages of a suffix."""
 
     async def put_signal(self, key: str, value: bytes) -> None:
-        """Set a key of the signal bucket."""
+        """Set a key of the signal bucket.
+
+        Raises:
+            StoreFull: the bucket is at its limit.
+        """
 
     async def delete_signal(self, key: str) -> None:
         """Remove a key of the signal bucket."""
+
+    async def signal_room(self) -> int:
+        """Bytes that the signal bucket can still take; `UNLIMITED_ROOM` if it has no limit."""
+
+    async def purge_signals(self, pattern: str) -> None:
+        """Delete all keys that match a pattern, also from a bucket that is full; watchers are not told."""
 
     def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
         """Yield all keys with their values, then every change as it comes (None: the key was removed), without end.

@@ -10,7 +10,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
-from rljob_core.ports import MESSAGE_ID, NEWEST_ONLY, WORK_QUEUES, Channel, Message, first_sequence
+from rljob_core.ports import (
+    MESSAGE_ID,
+    NEWEST_ONLY,
+    UNLIMITED_ROOM,
+    WORK_QUEUES,
+    Channel,
+    Message,
+    first_sequence,
+)
 from rljob_runtime.messaging.memory.changes import matches
 from rljob_runtime.messaging.memory.queue import MemoryQueue
 from rljob_runtime.messaging.memory.streams import Consumer, StoredStream
@@ -229,6 +237,15 @@ class MemoryStore:
     async def delete_signal(self, key: str) -> None:
         """Remove a key of the signal bucket."""
         self._open_job().signals.add(key, b"", {_REMOVED: "DEL"})
+
+    async def signal_room(self) -> int:
+        """The bucket has no limit."""
+        return UNLIMITED_ROOM
+
+    async def purge_signals(self, pattern: str) -> None:
+        """Delete all keys that match a pattern; watchers are not told."""
+        stream = self._open_job().signals
+        stream.remove([m.sequence for m in stream.since(1) if matches(pattern, m.suffix)])
 
     async def watch_signals(self) -> AsyncGenerator[tuple[str, bytes | None], None]:
         """All keys with their values, then every change as it comes (None: removed), without end."""

@@ -72,8 +72,7 @@ class Publisher:
                     if stored is None:
                         raise Fenced(f"{self._streams.stream(channel)}: {error.description}") from error
                     return stored
-                full = error.err_code == _STORE_FAILED and "maximum" in error.description
-                if full or error.err_code in NO_STORAGE:
+                if is_full(error):
                     raise StoreFull(f"{self._streams.stream(channel)}: {error.description}") from error
                 raise
 
@@ -138,6 +137,12 @@ class Publisher:
     async def _get(self, channel: Channel, **which: object) -> tuple[Received, int] | None:
         """From the leader: another replica may not have the message yet, and a writer would be taken for replaced."""
         return await get_from_leader(self._connection, self._streams.stream(channel), which)
+
+
+def is_full(error: JetStreamError) -> bool:
+    """Whether the server refuses a message because a limit is reached: of the stream, the account, or its disk."""
+    full = error.err_code == _STORE_FAILED and "maximum" in error.description
+    return full or error.err_code in NO_STORAGE
 
 
 def _small(data: bytes) -> bool:

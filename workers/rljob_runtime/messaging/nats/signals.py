@@ -6,10 +6,11 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from uuid import uuid4
 
-from rljob_core.errors import StreamCut
-from rljob_core.ports import MESSAGE_ID
-from rljob_runtime.messaging.nats.answers import parsed
+from rljob_core.errors import StoreFull, StreamCut
+from rljob_core.ports import MESSAGE_ID, UNLIMITED_ROOM
+from rljob_runtime.messaging.nats.answers import JetStreamError, parsed
 from rljob_runtime.messaging.nats.connection import Connection
+from rljob_runtime.messaging.nats.publisher import is_full
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.streams import ConfiguredStreams
 
@@ -38,9 +39,27 @@ class SignalBucket:
         head = {**headers, MESSAGE_ID: uuid4().hex}
 
         async def attempt() -> None:
-            parsed((await self._connection.request(subject, value, head)).data)
+            try:
+                parsed((await self._connection.request(subject, value, head)).data)
+            except JetStreamError as error:
+                if is_full(error):
+                    raise StoreFull(f"{self._streams.signal_stream}: {error.description}") from error
+                raise
 
         await self._connection.retried(attempt)
+
+    async def room(self) -> int:
+        """Bytes that the bucket can still take."""
+        subject = f"STREAM.INFO.{self._streams.signal_stream}"
+        info = await self._connection.retried(lambda: self._connection.call(subject, {}))
+        limit = int(info["config"]["max_bytes"])
+        return limit - int(info["state"]["bytes"]) if limit > 0 else UNLIMITED_ROOM
+
+    async def purge(self, pattern: str) -> None:
+        """Delete the messages of all keys that match a pattern: unlike `delete`, it stores none."""
+        which = {"filter": f"{self._streams.signal_subject}{pattern}"}
+        subject = f"STREAM.PURGE.{self._streams.signal_stream}"
+        await self._connection.retried(lambda: self._connection.call(subject, which))
 
     async def watch(self) -> AsyncIterator[tuple[str, bytes | None]]:
         """All keys with their values, then every change as it comes (None: removed), without end."""

@@ -300,6 +300,14 @@ class NatsStore:
         """Remove a key of the signal bucket."""
         await self._signals.delete(key)
 
+    async def signal_room(self) -> int:
+        """Bytes that the signal bucket can still take."""
+        return await self._signals.room()
+
+    async def purge_signals(self, pattern: str) -> None:
+        """Delete all keys that match a pattern; watchers are not told."""
+        await self._signals.purge(pattern)
+
     def watch_signals(self) -> AsyncIterator[tuple[str, bytes | None]]:
         """All keys with their values, then every change as it comes (None: removed), without end."""
         return self._signals.watch()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +21,7 @@ from rljob_core.actions import (
     Summary,
 )
 from rljob_core.config import JobConfig
+from rljob_core.errors import StoreFull
 from rljob_core.messages import (
     COORDINATOR_SIGNAL,
     ENGINE_SIGNALS,
@@ -33,6 +36,10 @@ from rljob_runtime.messaging.trajectories import Absence, LocatedSummary, Trajec
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
 from rljob_runtime.roles.pipeline_updates import apply_changes
 
+log = logging.getLogger(__name__)
+
+#: Bytes that are to be free for the next signals: an engine's has a few kB.
+_SIGNAL_ROOM = 256 << 10
 #: Observations that are decided on at once, at most.
 _BATCH = 1024
 
@@ -139,7 +146,12 @@ class CoordinatorInputs:
     async def _send_heartbeats(self) -> None:
         # They come back as OwnHeartbeat, by which the planner counts the age of leases without a clock.
         while True:
-            await self._store.put_signal(COORDINATOR_SIGNAL, self._instance.encode())
+            if await self._store.signal_room() < _SIGNAL_ROOM:
+                # Somebody has written what no engine writes. What is deleted, each engine says again within a second.
+                log.warning("the bucket of signals is full: those of all engines are deleted, and sent again")
+                await self._store.purge_signals(f"{ENGINE_SIGNALS}>")
+            with suppress(StoreFull):  # without own heartbeats no lease runs out
+                await self._store.put_signal(COORDINATOR_SIGNAL, self._instance.encode())
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _read_changes(self) -> None:

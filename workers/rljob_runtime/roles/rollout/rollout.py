@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from rljob_core.config import JobConfig
+from rljob_core.errors import StoreFull
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, LONGEST, EngineGone, EngineSignal
 from rljob_core.ports import Engine, MessageStore, WeightStore
 from rljob_core.spec import PipelineSpec
@@ -200,4 +201,7 @@ class Rollout:
             kv_tokens=load.kv_tokens,
             longest=tuple(self._progress.longest(LONGEST)),
         )
-        await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))
+        try:
+            await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))
+        except StoreFull as error:
+            log.warning("%s: a heartbeat is left out, until the coordinator has made room", error)
