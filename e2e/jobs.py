@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
@@ -44,6 +44,21 @@ def emulated_example(name: str) -> dict[str, Any]:
     for section, changes in emulated(step_seconds=0.3).items():
         manifest["spec"][section] |= changes
     return manifest
+
+
+def log_commands(pod: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """By title, the arguments of kubectl for the end of each container's log, and of the one that ran before it.
+
+    Each by itself, as of a pod with a container that waits, such as `scorer`, kubectl shows no log at all.
+    """
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    found: dict[str, tuple[str, ...]] = {}
+    for container in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
+        logs = ("logs", name, f"--container={container['name']}", "--tail=20")
+        found[f"{name} {container['name']}"] = logs
+        if container.get("restartCount"):
+            found[f"{name} {container['name']}, before it was restarted"] = (*logs, "--previous")
+    return found
 
 
 class Job:
@@ -143,9 +158,10 @@ class Job:
         parts = [self.kubectl("get", "rljob,rolloutpool,deployment,job,pods", "--output=wide")]
         parts.append(self.kubectl("describe", "rljob", self.name))
         for pod in self.pods():
-            name = pod["metadata"]["name"]
-            logs = ("logs", name, "--all-containers", "--tail=20")
-            parts.append(f"--- {name}\n" + (self.kubectl(*logs) if self.kubectl.succeeds(*logs) else "none"))
+            for title, logs in log_commands(pod).items():
+                parts.append(
+                    f"--- {title}\n" + (self.kubectl(*logs) if self.kubectl.succeeds(*logs) else "none")
+                )
         parts.append(self.kubectl("get", "events", "--sort-by=.lastTimestamp")[-3000:])
         # Last, as of a long output the end is shown: what is wrong with the job's surroundings.
         system = self.kubectl.within(SYSTEM)

@@ -19,6 +19,7 @@ from e2e.harness.errors import NotAvailableError
 from e2e.harness.find import Choice, Source, choose
 from e2e.harness.kind import KindCluster
 from e2e.harness.node import NodeSpec
+from e2e.jobs import log_commands
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 OWNER = """
@@ -77,6 +78,22 @@ def test_kind_is_asked_for_zones_and_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+def test_of_a_pod_that_fails_each_container_s_log_is_shown_and_the_one_before() -> None:
+    """Also of `scorer`, which runs reward functions beside the container `reward`."""
+    waiting = {"name": "scorer", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    status = {"containerStatuses": [{"name": "reward", "restartCount": 0}, waiting]}
+    commands = log_commands({"metadata": {"name": "p"}, "status": status})
+    assert list(commands) == ["p reward", "p scorer", "p scorer, before it was restarted"]
+    assert commands["p scorer, before it was restarted"] == (
+        "logs",
+        "p",
+        "--container=scorer",
+        "--tail=20",
+        "--previous",
+    )
+    assert log_commands({"metadata": {"name": "p"}}) == {}
+
+
 def test_nothing_of_a_cluster_outlives_a_kill_of_its_owner(tmp_path: Path) -> None:
     with available():
         requirements(tmp_path)
