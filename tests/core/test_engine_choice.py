@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rljob_core.messages import EngineProfile
-from rljob_core.planner.engine_choice import EngineView, choose, mean_tokens
+from rljob_core.planner.engine_choice import EngineView, choose
 
 FAST, SLOW = EngineProfile(0.010, 1e-4, 0.0, steps=9), EngineProfile(0.030, 3e-4, 0.0, steps=9)
 
@@ -84,5 +84,3 @@ def test_contexts_count() -> None:
     long = view("a", profile, assigned=10, running=10, context=100_000)
     short = view("b", profile, assigned=10, running=10, context=1_000)
     assert assign([long, short], 5, tokens=100)["b"] == 15
-    assert mean_tokens([long, short]) == 101_000 / 20
-    assert mean_tokens([view("c")]) == 0.0

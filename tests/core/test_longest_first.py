@@ -8,9 +8,6 @@ import pytest
 from test_migration import RecordedPlanner
 
 from rljob_core.actions import LengthsPredicted, PredictLengths
-from rljob_core.planner import longest_first
-from rljob_core.planner.engine_choice import EngineView
-from rljob_core.planner.longest_first import cache_share
 from rljob_core.records import Dispatched
 
 
@@ -46,10 +43,3 @@ def test_the_longest_go_first() -> None:
 )
 def test_by_number_where_that_does_not_help(correlation: float, changes: dict[str, Any]) -> None:
     assert dispatched(correlation, **changes) == ["g0.0", "g1.0"]
-
-
-def test_the_share_of_caches_is_of_engines_that_say_how_large_theirs_is() -> None:
-    engines = [EngineView("a", "p", 1, 0, context=50, kv_tokens=100), EngineView("b", "p", 1, 0, context=9)]
-    assert cache_share(engines) == 0.5
-    assert cache_share([]) == 0.0
-    assert longest_first.FULL_CACHE > 0.5

@@ -38,17 +38,25 @@ _CONSIDERED = 64
 
 def release_stragglers(context: PlannerContext) -> None:
     """Have engines release what an engine with a free slot would end much sooner."""
-    moves, engines = context.moves, context.liveness.engines
-    moves.settle(context.state, context.liveness)
+    moves, liveness = context.moves, context.liveness
+    moves.settle(context.state, liveness)
     # What may be what kills engines is tried by rules of its own.
-    if len(engines) < 2 or not migration.carries(context) or context.state.survivors:
+    if len(liveness.engines) < 2 or not migration.carries(context) or context.state.survivors:
         return
     if context.evaluation is not None and context.evaluation.waiting:
         return
-    free = [view for view in engines.values() if view.free_slots > 0 and view.profile and not view.stuck]
+    is_due = context.now >= moves.looked + _EVERY_SECONDS
+    # What waits would take a slot that has just become free; what is free besides can wait for the next look.
+    if not is_due and context.state.waiting.first is None:
+        return
+    free = [
+        view
+        for view in liveness.with_room(context.prefetch)
+        if view.free_slots > 0 and view.profile is not None and not view.stuck
+    ]
     if not free:
         return
-    if context.now >= moves.looked + _EVERY_SECONDS:
+    if is_due:
         moves.looked = context.now
         moves.forget_ended(context.state)
         moves.stragglers = sorted(_stragglers(context), key=lambda s: (-s.seconds, s.sibling.id))[
@@ -57,8 +65,10 @@ def release_stragglers(context: PlannerContext) -> None:
     released: dict[str, list[Straggler]] = {}
     for target in sorted(free, key=lambda view: (view.step_seconds(0.0), view.engine)):
         while target.free_slots > 0 and (straggler := _best(context, target)) is not None:
-            moves.begin(straggler, target, context.liveness.heartbeats)
+            moves.begin(straggler, target, liveness.heartbeats)
             released.setdefault(straggler.source.engine, []).append(straggler)
+        if target.free_slots > 0 and not _gains_anything(context, target):
+            break  # the others are slower
     for engine, stragglers in released.items():
         ids, attempts = tuple(s.sibling.id for s in stragglers), tuple(s.attempt for s in stragglers)
         context.act(SendToEngine(engine, (Release(ids, attempts),)))
@@ -66,12 +76,14 @@ def release_stragglers(context: PlannerContext) -> None:
 
 def _stragglers(context: PlannerContext) -> Iterator[Straggler]:
     """What engines could release."""
-    state, lengths = context.state, context.lengths.known
+    state, lengths, moves = context.state, context.lengths.known, context.moves
     most = context.spec.rollout.sampling.max_tokens
     for source in context.liveness.engines.values():
         if source.profile is None:
             continue
         for trajectory, attempt, tokens in source.longest:
+            if trajectory in moves.under_way or moves.counts.get(trajectory, 0) >= MOST_MOVES:
+                continue
             sibling = state.sibling(trajectory)
             if sibling is None or sibling.state is not State.GENERATING or sibling.attempt != attempt:
                 continue
@@ -89,6 +101,11 @@ def _stragglers(context: PlannerContext) -> Iterator[Straggler]:
                 remaining,
                 remaining * source.step_seconds(0.0),
             )
+
+
+def _gains_anything(context: PlannerContext, target: EngineView) -> bool:
+    """Whether this engine would end anything much sooner, if that may move or not."""
+    return any(_saved(s, target) > LEAST_SAVED * s.seconds for s in context.moves.stragglers)
 
 
 def _best(context: PlannerContext, target: EngineView) -> Straggler | None:
@@ -111,12 +128,9 @@ def _saved(straggler: Straggler, target: EngineView) -> float:
 
 
 def _may_move(context: PlannerContext, straggler: Straggler, target: EngineView) -> bool:
-    moves, trajectory = context.moves, straggler.sibling.id
     return (
         straggler.source is not target
         and straggler.is_valid
-        and trajectory not in moves.under_way
-        and moves.counts.get(trajectory, 0) < MOST_MOVES
         and _continues(context, straggler.source, target)
         and not _yields(context, straggler)
     )

@@ -114,9 +114,9 @@ def _fill(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
 
 
 def _open_engines(context: PlannerContext, trial: Trial) -> Collection[EngineView]:
-    """Those that may take work that is not suspected."""
-    engines = context.liveness.engines
-    return [e for name, e in engines.items() if name not in trial.apart] if trial.apart else engines.values()
+    """Those with room for work that is not suspected."""
+    engines = context.liveness.with_room(context.prefetch)
+    return [e for e in engines if e.engine not in trial.apart] if trial.apart else engines
 
 
 def _choose(context: PlannerContext, trial: Trial, min_version: int) -> EngineView | None:
@@ -187,7 +187,10 @@ def _dispatch_moved(context: PlannerContext, outbox: Outbox, trial: Trial) -> No
 
 
 def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
-    queue, placement = context.state.waiting, Placement(context, _open_engines(context, trial))
+    queue, placement = (
+        context.state.waiting,
+        Placement(context, _open_engines(context, trial), apart=trial.apart),
+    )
     postponed: list[Waiting] = []
     while queue:
         waiting = queue.pop()

@@ -133,12 +133,3 @@ def choose(
     if all(e.profile is not None for e in able):
         return min(able, key=lambda e: (-e.gain(tokens), e.taken / e.slots, e.engine), default=None)
     return min(able, key=lambda e: (e.taken / e.slots, e.engine))
-
-
-def mean_tokens(engines: Iterable[EngineView]) -> float:
-    """Tokens that a running trajectory has on average, prompt included, by the engines' last signals."""
-    running = context = 0
-    for engine in engines:
-        running += engine.running
-        context += engine.context
-    return context / running if running else 0.0

@@ -59,6 +59,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
         view = _register(context, signal)
     liveness.renew(signal.engine)
     context.check_epoch(signal.epoch)
+    liveness.load.remove(view)
     view.version = signal.version
     view.held = signal.held
     view.draining = signal.draining or signal.engine in liveness.leaving
@@ -66,6 +67,8 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     view.profile = signal.profile
     view.running, view.context, view.kv_tokens = signal.running, signal.context, signal.kv_tokens
     view.longest = signal.longest[:LONGEST]
+    liveness.load.add(view)
+    liveness.has_changed(view)
     context.metrics.tokens(signal.engine, signal.tokens)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_core.planner.engine_choice import EngineView
+from rljob_core.planner.fleet_load import FleetLoad
 from rljob_core.planner.message_refcounts import AttemptKey
 
 LEASE_HEARTBEATS = 10
@@ -33,6 +34,7 @@ class Liveness:
             signals again, these are cancelled there.
         dead: engines whose process is known to have ended: a signal of theirs was sent before that.
         retired: engines whose keys this coordinator has removed, and has not read of the removal.
+        load: what all engines together generate and hold.
     """
 
     engines: dict[str, EngineView] = field(default_factory=dict)
@@ -43,6 +45,9 @@ class Liveness:
     removed: dict[str, list[AttemptKey]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    load: FleetLoad = field(default_factory=FleetLoad)
+    _roomy: dict[str, None] = field(default_factory=dict)
+    """Engines that may have room: those that had when they were last asked, and whose load has changed since."""
 
     def renew(self, engine: str) -> None:
         """Restart the engine's lease, because the engine has sent a heartbeat."""
@@ -72,7 +77,21 @@ class Liveness:
         """Remove an engine and its lease; True if it had signalled."""
         self.leases.pop(engine, None)
         self.leaving.pop(engine, None)
-        return self.engines.pop(engine, None) is not None
+        view = self.engines.pop(engine, None)
+        if view is not None:
+            self.load.remove(view)
+        return view is not None
+
+    def with_room(self, prefetch: float) -> list[EngineView]:
+        """Engines that can be given something; see `EngineView.room`."""
+        found = [self.engines[name] for name in self._roomy if name in self.engines]
+        found = [view for view in found if view.room(prefetch) > 0]
+        self._roomy = dict.fromkeys(view.engine for view in found)
+        return found
+
+    def has_changed(self, view: EngineView) -> None:
+        """An engine may have room that had none."""
+        self._roomy[view.engine] = None
 
     def of_pod(self, engine: str) -> list[EngineView]:
         """Instances of the engine's pod that have signalled."""
@@ -83,6 +102,7 @@ class Liveness:
         view = self.engines.get(engine)
         if view is not None:
             view.assigned = max(0, view.assigned - 1)
+            self.has_changed(view)
 
 
 def _pod(engine: str) -> str:

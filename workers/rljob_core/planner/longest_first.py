@@ -13,13 +13,10 @@ The order is by number of the prompt where longest first would not help:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rljob_core.actions import LengthsPredicted, PredictLengths
 from rljob_core.job_state import GroupState
 from rljob_core.lengths.quality import LEAST_CORRELATION
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.engine_choice import EngineView
 from rljob_core.spec import Mode
 
 FULL_CACHE = 0.8
@@ -61,16 +58,7 @@ def _order(context: PlannerContext) -> None:
 
 
 def _longest_first(context: PlannerContext) -> bool:
-    if (
-        context.lengths.correlation < LEAST_CORRELATION
-        or cache_share(context.liveness.engines.values()) > FULL_CACHE
-    ):
+    if context.lengths.correlation < LEAST_CORRELATION or context.liveness.load.cache_share > FULL_CACHE:
         return False
     pipeline = context.spec.pipeline
     return pipeline.bound > 0 or pipeline.mode == Mode.SYNCHRONOUS or context.admission.waits >= FED_LATE
-
-
-def cache_share(engines: Iterable[EngineView]) -> float:
-    """Share of the KV caches that is in use, of all engines that say how large theirs are."""
-    told = [(engine.context, engine.kv_tokens) for engine in engines if engine.kv_tokens]
-    return sum(used for used, _ in told) / sum(size for _, size in told) if told else 0.0

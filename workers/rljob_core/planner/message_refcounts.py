@@ -22,6 +22,7 @@ class MessageRefcounts:
         self._holders: dict[int, dict[AttemptKey, int]] = {}
         self._idle: dict[int, int] = {}
         self._messages: dict[AttemptKey, int] = {}
+        self._unneeded: list[int] = []
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -36,6 +37,8 @@ class MessageRefcounts:
         """
         self.newest = max(self.newest, sequence)
         self._holders[sequence] = dict(zip(keys, sizes or [0] * len(keys), strict=True))
+        if not keys:
+            self._unneeded.append(sequence)
         for key in keys:
             # An attempt may be stored twice, if a publish was repeated after the duplicate window. The first message
             # counts; the second is not needed for it.
@@ -51,16 +54,21 @@ class MessageRefcounts:
 
     def _end(self, sequence: int, key: AttemptKey) -> None:
         holders = self._holders[sequence]
-        size = holders.pop(key, 0)
+        size = holders.pop(key, None)
+        if size is None:
+            return
         if holders:
             self._idle[sequence] = self._idle.get(sequence, 0) + size
             self.idle_bytes += size
         else:  # it is about to be deleted
             self.idle_bytes -= self._idle.pop(sequence, 0)
+            self._unneeded.append(sequence)
 
     def collect(self) -> list[int]:
         """Sequences of messages that no attempt needs; each is returned once."""
-        done = [sequence for sequence, holders in self._holders.items() if not holders]
+        # One that was read again meanwhile may be needed again.
+        done = sorted({s for s in self._unneeded if s in self._holders and not self._holders[s]})
+        self._unneeded = []
         for sequence in done:
             del self._holders[sequence]
         return done

@@ -81,6 +81,7 @@ class Moves:
             straggler.attempt, straggler.source.engine, target.engine, heartbeats
         )
         target.expected += 1
+        self.stragglers = [s for s in self.stragglers if s is not straggler]
 
     def end(self, trajectory: str, liveness: Liveness) -> EngineView | None:
         """Free the slot that is kept for a trajectory; returns the engine, None if nothing was kept or it is lost."""
@@ -88,6 +89,7 @@ class Moves:
         target = None if move is None else liveness.engines.get(move.target)
         if target is not None:
             target.expected = max(0, target.expected - 1)
+            liveness.has_changed(target)
         return target
 
     def settle(self, state: JobState, liveness: Liveness) -> None:

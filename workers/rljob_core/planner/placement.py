@@ -15,7 +15,8 @@ from collections.abc import Collection
 
 from rljob_core.job_state import GroupState
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.engine_choice import EngineView, choose, mean_tokens
+from rljob_core.planner.engine_choice import EngineView, choose
+from rljob_core.planner.engine_queue import EngineQueue
 from rljob_core.trajectory import State, group_of
 
 
@@ -23,7 +24,8 @@ class Placement:
     """Chooses engines in one round of dispatch, for one group after the other.
 
     Args:
-        engines: those that may take work.
+        engines: those that may take work, and have room for it.
+        apart: names of those that may not.
 
     Attributes:
         able: those that may take the siblings of the group.
@@ -31,11 +33,14 @@ class Placement:
             this one does not.
     """
 
-    def __init__(self, context: PlannerContext, engines: Collection[EngineView]) -> None:
+    def __init__(
+        self, context: PlannerContext, engines: Collection[EngineView], *, apart: Collection[str] = ()
+    ) -> None:
         self.able = self._engines = engines
         self.is_survivor = False
-        self._context = context
-        self._tokens = mean_tokens(context.liveness.engines.values())
+        self._context, self._apart = context, apart
+        self._tokens = context.liveness.load.mean_tokens
+        self._queue: EngineQueue | None = None
         self._group: GroupState | None = None
         self._together = False
         self._engine: EngineView | None = None
@@ -62,13 +67,17 @@ class Placement:
     def choose(self, min_version: int) -> EngineView | None:
         """The engine for the group's next sibling; None if none has room."""
         context, engine = self._context, self._engine
-        if not self._together or engine is None or engine.room(context.prefetch) <= 0:
+        if not self._together:
+            if self._queue is None:
+                self._queue = EngineQueue(self._engines, prefetch=context.prefetch, tokens=self._tokens)
+            engine = self._queue.choose(min_version=min_version, waits=context.swaps_on_its_own)
+        elif engine is None or engine.room(context.prefetch) <= 0:
             engine = choose(
                 self.able,
                 min_version=min_version,
                 waits=context.swaps_on_its_own,
                 prefetch=context.prefetch,
-                together=self._waiting() if self._together else 1,
+                together=self._waiting(),
                 tokens=self._tokens,
             )
         if engine is not None:
@@ -110,6 +119,7 @@ class Placement:
     def _crowded(self, deaths: int) -> set[str]:
         """Engines that have their share of the groups that outlived as many engines, or more."""
         homes = [home for outlived, home in self._all_survivors().values() if outlived >= deaths]
-        able = [e.engine for e in self._engines if not e.draining and not e.stuck]
+        everyone = self._context.liveness.engines.values()
+        able = [e.engine for e in everyone if e.engine not in self._apart and not e.draining and not e.stuck]
         share = -(-len(homes) // max(1, len(able)))
         return {engine for engine, number in Counter(homes).items() if engine and number >= share}

@@ -203,21 +203,23 @@ def assign_micro_batches(context: PlannerContext) -> None:
     state, buffer = context.state, context.state.buffers.current
     if not context.trainer_link.accepted or buffer is None:
         return
-    ready = buffer.groups(EntryState.OCCUPIED)
-    whole = len(ready) + len(state.in_training()) == buffer.capacity
-    if buffer.mode == Mode.SYNCHRONOUS and not whole:
+    occupied = buffer.count(EntryState.OCCUPIED)
+    whole = occupied + len(state.in_training()) == buffer.capacity
+    if not occupied or (buffer.mode == Mode.SYNCHRONOUS and not whole):
         return
+    ready = buffer.groups(EntryState.OCCUPIED)
     limit = context.spec.trainer.micro_batch_tokens
     batch: list[str] = []
-    tokens = 0
+    tokens = items = 0
     for group in ready:
-        size = sum(s.payload.tokens for s in state.groups[group].siblings if s.payload is not None)
-        items = sum(len(state.groups[g].siblings) for g in (*batch, group))
-        if batch and (tokens + size > limit or items > MICRO_BATCH_ITEMS):
+        siblings = state.groups[group].siblings
+        size = sum(s.payload.tokens for s in siblings if s.payload is not None)
+        if batch and (tokens + size > limit or items + len(siblings) > MICRO_BATCH_ITEMS):
             _assign(context, batch, last=False)
-            batch, tokens = [], 0
+            batch, tokens, items = [], 0, 0
         batch.append(group)
         tokens += size
+        items += len(siblings)
     if batch and (whole or tokens >= limit):
         _assign(context, batch, last=whole)
 

@@ -1,0 +1,53 @@
+"""The engines of one round of dispatch in the order of `choose`, kept while trajectories are given to them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from heapq import heapify, heappop, heappush
+
+from rljob_core.planner.engine_choice import EngineView
+
+_Key = tuple[float, float, str]
+
+
+class EngineQueue:
+    """Answers as `choose` does for one trajectory at a time, without looking at every engine each time.
+
+    It is a heap whose keys may be out of date: an engine that has been given something since is put back with its new
+    key when it comes first. Signals do not change engines within a round.
+
+    Args:
+        engines: those that may take work.
+        prefetch: see `PlannerContext`.
+        tokens: see `EngineView.gain`.
+    """
+
+    def __init__(self, engines: Collection[EngineView], *, prefetch: float, tokens: float) -> None:
+        self._prefetch, self._tokens = prefetch, tokens
+        self._by_profile = all(engine.profile is not None for engine in engines)
+        self._engines = {engine.engine: engine for engine in engines}
+        self._heap = [self._key(engine) for engine in engines]
+        heapify(self._heap)
+
+    def choose(self, *, min_version: int, waits: bool) -> EngineView | None:
+        """The engine whose throughput one trajectory raises the most; None if none has room. See `choose`."""
+        passed: list[_Key] = []
+        found = None
+        while self._heap and found is None:
+            key = heappop(self._heap)
+            engine = self._engines[key[2]]
+            if engine.room(self._prefetch) <= 0:
+                continue
+            if (now := self._key(engine)) != key:
+                heappush(self._heap, now)
+                continue
+            passed.append(key)
+            if engine.admits(min_version, waits=waits):
+                found = engine
+        for key in passed:
+            heappush(self._heap, key)
+        return found
+
+    def _key(self, engine: EngineView) -> _Key:
+        gain = -engine.gain(self._tokens) if self._by_profile else 0.0
+        return gain, engine.taken / engine.slots, engine.engine
