@@ -40,6 +40,7 @@ def release_stragglers(context: PlannerContext) -> None:
     """Have engines release what an engine with a free slot would end much sooner."""
     moves, liveness = context.moves, context.liveness
     moves.settle(context.state, liveness)
+    freed = liveness.pop_freed()
     # What may be what kills engines is tried by rules of its own.
     if len(liveness.engines) < 2 or not migration.carries(context) or context.state.survivors:
         return
@@ -47,13 +48,8 @@ def release_stragglers(context: PlannerContext) -> None:
         return
     is_due = context.now >= moves.looked + _EVERY_SECONDS
     # What waits would take a slot that has just become free; what is free besides can wait for the next look.
-    if not is_due and context.state.waiting.first is None:
-        return
-    free = [
-        view
-        for view in liveness.with_room(context.prefetch)
-        if view.free_slots > 0 and view.profile is not None and not view.stuck
-    ]
+    candidates = liveness.with_room(context.prefetch) if is_due else freed
+    free = [v for v in candidates if v.free_slots > 0 and v.profile is not None and not v.stuck]
     if not free:
         return
     if is_due:

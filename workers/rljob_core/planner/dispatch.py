@@ -189,7 +189,7 @@ def _dispatch_moved(context: PlannerContext, outbox: Outbox, trial: Trial) -> No
 def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     queue, placement = (
         context.state.waiting,
-        Placement(context, _open_engines(context, trial), apart=trial.apart),
+        Placement(context, apart=trial.apart),
     )
     postponed: list[Waiting] = []
     while queue:

@@ -48,6 +48,8 @@ class Liveness:
     load: FleetLoad = field(default_factory=FleetLoad)
     _roomy: dict[str, None] = field(default_factory=dict)
     """Engines that may have room: those that had when they were last asked, and whose load has changed since."""
+    _freed: dict[str, None] = field(default_factory=dict)
+    """Engines of which a slot has become free since `pop_freed`."""
 
     def renew(self, engine: str) -> None:
         """Restart the engine's lease, because the engine has sent a heartbeat."""
@@ -89,6 +91,12 @@ class Liveness:
         self._roomy = dict.fromkeys(view.engine for view in found)
         return found
 
+    def pop_freed(self) -> list[EngineView]:
+        """Engines of which a slot has become free since the last call."""
+        found = [self.engines[name] for name in self._freed if name in self.engines]
+        self._freed = {}
+        return found
+
     def has_changed(self, view: EngineView) -> None:
         """An engine may have room that had none."""
         self._roomy[view.engine] = None
@@ -103,6 +111,7 @@ class Liveness:
         if view is not None:
             view.assigned = max(0, view.assigned - 1)
             self.has_changed(view)
+            self._freed[engine] = None
 
 
 def _pod(engine: str) -> str:

@@ -24,8 +24,7 @@ class Placement:
     """Chooses engines in one round of dispatch, for one group after the other.
 
     Args:
-        engines: those that may take work, and have room for it.
-        apart: names of those that may not.
+        apart: names of engines that may take none of it.
 
     Attributes:
         able: those that may take the siblings of the group.
@@ -33,10 +32,9 @@ class Placement:
             this one does not.
     """
 
-    def __init__(
-        self, context: PlannerContext, engines: Collection[EngineView], *, apart: Collection[str] = ()
-    ) -> None:
-        self.able = self._engines = engines
+    def __init__(self, context: PlannerContext, *, apart: Collection[str] = ()) -> None:
+        self.able: Collection[EngineView] = ()
+        self._open: list[EngineView] | None = None
         self.is_survivor = False
         self._context, self._apart = context, apart
         self._tokens = context.liveness.load.mean_tokens
@@ -45,6 +43,14 @@ class Placement:
         self._together = False
         self._engine: EngineView | None = None
         self._survivors: dict[str, tuple[int, str]] | None = None
+
+    @property
+    def _engines(self) -> list[EngineView]:
+        """Those with room when they were first asked for: mostly, nothing is dispatched."""
+        if self._open is None:
+            with_room = self._context.liveness.with_room(self._context.prefetch)
+            self._open = [e for e in with_room if e.engine not in self._apart]
+        return self._open
 
     @property
     def is_over(self) -> bool:

@@ -204,7 +204,7 @@ def assign_micro_batches(context: PlannerContext) -> None:
     if not context.trainer_link.accepted or buffer is None:
         return
     occupied = buffer.count(EntryState.OCCUPIED)
-    whole = occupied + len(state.in_training()) == buffer.capacity
+    whole = occupied + buffer.count(EntryState.TRAINING) == buffer.capacity
     if not occupied or (buffer.mode == Mode.SYNCHRONOUS and not whole):
         return
     ready = buffer.groups(EntryState.OCCUPIED)
