@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
+from rljob_core.autoscale import TrainingLoad, load_after
 from rljob_core.messages import EngineSignal, StepMetrics
 
 _RATE_SECONDS = 10.0
@@ -66,6 +67,7 @@ class RunProgress:
         optimizer_resets: why the optimizer continued with an older or a fresh state, each time that it did.
         engines: the newest heartbeat of each engine.
         rollout: rate of generated tokens, from the engines' own counters.
+        load: how fast the trainer and the engines are; None before the first line.
     """
 
     def __init__(self) -> None:
@@ -74,6 +76,7 @@ class RunProgress:
         self.optimizer_resets: list[str] = []
         self.engines: dict[str, EngineSignal] = {}
         self.rollout = Rate()
+        self.load: TrainingLoad | None = None
         self._seen: set[tuple[LineKind, int]] = set()
         self._generated: dict[int, int] = {}
 
@@ -82,6 +85,7 @@ class RunProgress:
 
         A coordinator that takes over may publish a commit again that its predecessor has published.
         """
+        self.load = load_after(self.load, line)
         self._generated[line.epoch] = max(self._generated.get(line.epoch, 0), line.tokens_generated)
         if self.latest is None or line.epoch >= self.latest.epoch:
             self.latest = line

@@ -33,6 +33,7 @@ from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
 from rljob_operator.decisions import failure_advice, trainer_attempts
 from rljob_operator.decisions import status as job_status
+from rljob_operator.decisions.autoscaling import autoscaled
 from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
@@ -41,9 +42,11 @@ from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
+from rljob_operator.decisions.scaling_status import with_scaling
 from rljob_operator.decisions.status import Phase
 from rljob_operator.nats.token_times import TokenTimes, token_times
 from rljob_operator.reconcile.desired_memo import DesiredMemo
+from rljob_operator.reconcile.outcome import ReconcileOutcome
 from rljob_operator.reconcile.perform import perform
 from rljob_operator.reconcile.policy_refusals import PolicyRefusals
 from rljob_operator.reconcile.rehearsal import Rehearsal
@@ -75,16 +78,6 @@ class Pass:
     at_rest: bool
     retry_at: datetime | None
     expire_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReconcileOutcome:
-    """How a job ended: `phase` is any but RUNNING; `reason` and `message` are its condition's."""
-
-    phase: Phase
-    reason: str
-    message: str
-    status: RLJobStatus
 
 
 class Reconciler:
@@ -139,6 +132,7 @@ class Reconciler:
         due = self._metrics_written is None or (now - self._metrics_written).total_seconds() >= RESYNC_SECONDS
         observed = await self._observe(job, now=now)
         tokens = token_times(job.metadata.uid or "", lifetime=self._defaults.token_seconds, now=now)
+        scaling = autoscaled(observed, due=due)
         try:
             if self._defaults.per_job:
                 check_name(observed)
@@ -152,6 +146,7 @@ class Reconciler:
                 observed.pools,
                 restorable=may_be_restored(job, observed.status.trainer_attempt),
                 tokens_expire=None if resolved.issuer is None else tokens.expires,
+                scaled=scaling.replicas,
             )
             wanted = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
@@ -168,12 +163,9 @@ class Reconciler:
             if assessment.phase is Phase.RUNNING:
                 await self._refusals.check(wanted, job.metadata.generation, now)
                 await self._rehearsal.check(observed, wanted)
-        except SpecError as error:
+        except (SpecError, NotAllowed) as error:
             wanted = observed.kept
             assessment = job_status.rejected(observed, _reason(error), str(error))
-        except NotAllowed as error:
-            wanted = observed.kept
-            assessment = job_status.rejected(observed, "NotAllowed", str(error))
         except Refused as error:
             self._refusals.add(error, job.metadata.generation, now)
             wanted = observed.kept
@@ -187,6 +179,7 @@ class Reconciler:
             wanted = observed.kept
             assessment = job_status.rejected(observed, "NameTaken", str(error))
         assessment = failure_advice.added(assessment, job, self._defaults)
+        assessment = with_scaling(assessment, observed, scaling, metrics_due=due)
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:
@@ -290,8 +283,10 @@ class Reconciler:
             await self._cluster.event(job, event)
 
 
-def _reason(error: SpecError) -> str:
+def _reason(error: SpecError | NotAllowed) -> str:
     """The reason of the condition of a job that cannot be made."""
+    if isinstance(error, NotAllowed):
+        return "NotAllowed"
     return "InvalidName" if error.path == NAME else "InvalidTemplate"
 
 

@@ -29,7 +29,7 @@ from rljob_core.messages.coordinator_events import (
     TrainerReady,
 )
 from rljob_core.messages.engine_work import ENGINE_WORK, Cancel, EngineWork, EngineWorkBatch, Generate, Sample
-from rljob_core.messages.metrics import STEP_METRICS, StepMetrics, StepStats
+from rljob_core.messages.metrics import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
 from rljob_core.messages.rewards import (
     MARK,
     MARK_HEADER,
@@ -88,6 +88,7 @@ __all__ = [
     "MicroBatch",
     "OptimizerReset",
     "PayloadMissing",
+    "PoolSpeed",
     "Resume",
     "RewardBatch",
     "RewardResult",

@@ -66,6 +66,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     view.profile = signal.profile
     view.running, view.context, view.kv_tokens = signal.running, signal.context, signal.kv_tokens
     context.metrics.tokens(signal.engine, signal.tokens)
+    context.pool_speeds.heard(signal, context.now)
 
 
 def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
@@ -228,6 +229,7 @@ def _retire(context: PlannerContext, engine: str, had: list[AttemptKey]) -> None
     if context.liveness.forget(engine) or had:
         context.liveness.removed[engine] = had
         context.metrics.engine_gone(engine)
+        context.pool_speeds.forget(engine)
         _remove_signal(context, engine)
 
 
