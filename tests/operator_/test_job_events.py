@@ -106,13 +106,13 @@ def test_a_scaling_says_what_became_of_which_pool() -> None:
 
 
 def test_fields_without_effect_are_warned_of_once_per_generation(make_job: MakeJob) -> None:
-    pools = [{"name": "a", "datacenter": "east"}, {"name": "b", "costPerHour": "2.10"}]
+    pools = [{"name": "a", "datacenter": "east"}, {"name": "b", "datacenter": "west"}]
     job = make_job(rollout__pools=pools)
     found = field_warnings(job, RLJobStatus())
     assert {(event.type, event.reason) for event in found} == {("Warning", "FieldHasNoEffect")}
     assert [event.message for event in found] == [
         "spec.rollout.pools[0].datacenter has no effect until pools can run in other datacenters",
-        "spec.rollout.pools[1].costPerHour has no effect until pools are scaled by price",
+        "spec.rollout.pools[1].datacenter has no effect until pools can run in other datacenters",
     ]
     assert field_warnings(job, RLJobStatus(observed_generation=1)) == ()
     assert field_warnings(make_job(), RLJobStatus()) == ()
