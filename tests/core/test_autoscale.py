@@ -143,7 +143,8 @@ def test_a_budget_and_bounds_that_are_changed_hold_at_once() -> None:
 
 
 def test_idle_engines_get_no_others_beside_them() -> None:
-    _, scaling = decide(ScalerState(), ScalingGoal(), [FAST], load(waiting=0.6, idle=0.7), now=0.0)
+    idle = replace(load(waiting=0.6), pools={"fast": PoolSpeed(1, 90.0, 300.0)})
+    _, scaling = decide(ScalerState(), ScalingGoal(), [FAST], idle, now=0.0)
     assert scaling.replicas == {"fast": 1}
     assert scaling.limit == "EnginesIdle"
     assert "maxStaleness" in scaling.message
@@ -299,7 +300,7 @@ def test_whatever_is_said_the_bounds_hold_and_nothing_is_raised(
 def line(step: int, *, waiting: float = 1.0, tokens: int = 1000, **changes: Any) -> StepMetrics:
     """A step of 10 s of training, and one of publishing."""
     stats = StepStats(tokens=tokens, seconds_waiting=waiting, seconds_training=10.0, seconds_publishing=1.0)
-    fields = {"seconds": 12.0 * step, "tokens_generated": 1200 * step, "slots": 10, "assigned": 8} | changes
+    fields = {"seconds": 12.0 * step, "tokens_generated": 1200 * step} | changes
     return StepMetrics(step=step, version=step, reward_mean=0.0, stats=stats, **fields)
 
 
@@ -313,7 +314,9 @@ def test_the_load_is_that_of_the_last_steps() -> None:
     assert seen.overhead == pytest.approx(1.2)
     assert seen.supply == pytest.approx(100)
     assert seen.waiting_share == pytest.approx(1 / 12)
-    assert seen.idle == pytest.approx(0.2)
+    assert seen.idle == 0
+    seen = load_after(seen, line(60, pools={"a": PoolSpeed(2, 90.0, 60.0), "b": PoolSpeed(1, 30.0, 0.0)}))
+    assert seen.idle == pytest.approx(0.25)
 
 
 def test_one_slow_step_moves_the_load_little() -> None:

@@ -47,8 +47,8 @@ def autoscaled(observed: Observed, *, due: bool) -> Autoscaled:
     internal = [pool for pool in observed.job.spec.rollout.pools if pool.scaled_internally]
     before = observed.status.autoscaling
     if not internal:
-        held = any(c.type == SCALING_LIMITED and c.status == "True" for c in observed.status.conditions)
-        return Autoscaled({}, limited=(False, "NotScaledInternally", "") if held else None)
+        known = any(c.type == SCALING_LIMITED for c in observed.status.conditions)
+        return Autoscaled({}, limited=(False, "NotScaledInternally", "") if known else None)
     decided = {} if before is None else {pool.name: pool.replicas for pool in before.pools}
     if not due and before is not None and all(pool.name in decided for pool in internal):
         return Autoscaled({pool.name: pool.within_bounds(decided[pool.name]) for pool in internal}, before)

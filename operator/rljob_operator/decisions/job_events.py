@@ -107,7 +107,8 @@ def _pools(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
         return
     known = {pool.name: pool.replicas for pool in before.pools}
     decided = after.autoscaling
-    why = {} if decided is None else {pool.name: f": {decided.message}" for pool in decided.pools}
+    reason = f": {decided.message}" if decided is not None and decided.message else ""
+    why = {} if decided is None else {pool.name: reason for pool in decided.pools}
     for pool in after.pools:
         if known.get(pool.name, pool.replicas) != pool.replicas:
             yield Event(

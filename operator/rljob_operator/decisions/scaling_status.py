@@ -26,8 +26,14 @@ def with_scaling(
     update: dict[str, object] = {}
     if metrics_due or not running:
         update["cost"] = cost(observed)
-    if running and scaling.status is not None:
+    if running:
         update["autoscaling"] = scaling.status
+        update["pools"] = [
+            pool.model_copy(update={"replicas": scaling.replicas[pool.name]})
+            if pool.name in scaling.replicas and pool.name not in observed.pools
+            else pool
+            for pool in status.pools
+        ]
     limited = scaling.limited if running else (False, "NotTraining", "")
     if limited is not None and (running or condition(status, SCALING_LIMITED) is not None):
         update["conditions"] = conditions(observed, status, {SCALING_LIMITED: limited})

@@ -26,7 +26,6 @@ class TrainingLoad:
         busy: seconds in which the trainer computed or published.
         waiting: seconds in which it waited for trajectories.
         seconds: from one step to the next.
-        idle: share of the engines' slots that had nothing to do when the step was committed.
         pools: newest speeds of the engines, by pool.
     """
 
@@ -37,7 +36,6 @@ class TrainingLoad:
     busy: float = 0.0
     waiting: float = 0.0
     seconds: float = 0.0
-    idle: float = 0.0
     pools: Mapping[str, PoolSpeed] = field(default_factory=lambda: MappingProxyType({}))
     mark: tuple[float, int] = (0.0, 0)
     """Seconds and generated tokens at the newest step, since its coordinator started."""
@@ -65,6 +63,14 @@ class TrainingLoad:
         whole = self.waiting + self.busy
         return self.waiting / whole if whole > 0 else 0.0
 
+    @property
+    def idle(self) -> float:
+        """Share of what engines would generate with all slots taken that they do not generate; 0 while unknown."""
+        speeds = [speed for speed in self.pools.values() if speed.engine_tokens_per_second > 0]
+        full = sum(speed.engines * speed.engine_tokens_per_second for speed in speeds)
+        made = sum(speed.tokens_per_second for speed in speeds)
+        return max(1 - made / full, 0.0) if full > 0 else 0.0
+
 
 _MOST_OVERHEAD = 4.0
 """More than this is the beginning, when the pipeline fills, and not what each step costs."""
@@ -76,14 +82,18 @@ def load_after(before: TrainingLoad | None, line: StepMetrics) -> TrainingLoad:
     A line that cannot be true is passed over: a job says of itself what it likes.
     """
     before = before or TrainingLoad()
-    speeds = {name: speed for name, speed in line.pools.items() if _plausible(speed.engine_tokens_per_second)}
+    speeds = {
+        name: speed
+        for name, speed in line.pools.items()
+        if all(map(_plausible, (speed.engines, speed.tokens_per_second, speed.engine_tokens_per_second)))
+    }
     if speeds:
         before = replace(before, pools=MappingProxyType(speeds))
     stats = line.stats
     if line.reward_mean is None or stats is None or stats.tokens <= 0:
         return before
     figures = (stats.seconds_waiting, stats.seconds_training, stats.seconds_publishing, line.seconds)
-    if not all(map(_plausible, (*figures, stats.tokens, line.tokens_generated, line.slots, line.assigned))):
+    if not all(map(_plausible, (*figures, stats.tokens, line.tokens_generated))):
         return before
     seconds, tokens = before.mark
     continued = before.steps > 0 and line.seconds > seconds and line.tokens_generated >= tokens
@@ -95,12 +105,11 @@ def load_after(before: TrainingLoad | None, line: StepMetrics) -> TrainingLoad:
         seconds=line.seconds - seconds
         if continued
         else stats.seconds_training + stats.seconds_publishing + stats.seconds_waiting,
-        idle=(line.slots - line.assigned) / line.slots if line.slots > 0 else before.idle,
     )
     share = 1.0 if before.steps == 0 else max(_SHARE, 1 / (before.steps + 1))
     means = {
         name: getattr(before, name) + share * (getattr(new, name) - getattr(before, name))
-        for name in ("trained", "busy", "waiting", "generated", "seconds", "idle")
+        for name in ("trained", "busy", "waiting", "generated", "seconds")
     }
     return replace(
         before,

@@ -6,7 +6,8 @@ raises this if the job would otherwise end too late. `allocation` turns it into 
 
 A change costs something: engines start, and those that go hand their work over. So engines are taken away only if that
 saves 6 % of the cost, and no change follows another within the stabilization window, unless the trainer waits for more
-than 12 % of its time. Bounds and budgets that the user changes hold at once.
+than 12 % of its time. Bounds and budgets that the user changes hold at once, and what engines of one pool did that may
+not be, or do not start, those of others do at once.
 
 A speed is what an engine would make with all slots taken, which bounded staleness may not allow, and which a wrong
 profile overstates. So where the trainer waits although engines should suffice, what they really make is compared with
@@ -62,13 +63,18 @@ def decide(
     due = _due(present, wanted, required, goal, load)
     if due is not None and due.adds and load.idle > _IDLE:
         shortfall, due = _IDLE_ENGINES, None
+    before = {pool.name: pool.wanted for pool in pools if pool.wanted is not None}
+    taken_away = any(present.replicas[name] < replicas for name, replicas in before.items())
     retry_at = None
-    if due is not None and not _may_change(due, state, goal, pools=pools, load=load, now=now):
+    if (
+        due is not None
+        and not (taken_away and due.adds)
+        and not _may_change(due, state, goal, pools=pools, load=load, now=now)
+    ):
         retry_at, due = (None if state.changed is None else state.changed + goal.window), None
     chosen = present if due is None else wanted
     if due is not None:
         state = replace(state, changed=now, changed_step=load.step)
-    before = {pool.name: pool.wanted for pool in pools if pool.wanted is not None}
     moved = any(chosen.replicas[name] != replicas for name, replicas in before.items())
     shortfall = shortfall or _unavailable(state)
     why = due.text if due is not None else _outside(pools, state)

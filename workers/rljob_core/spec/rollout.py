@@ -73,7 +73,7 @@ class ScalingSpec(ApiModel):
     """External: an HPA, KEDA or a person scales the RolloutPool. Internal: the operator does, by what the trainer needs
     and what engines cost (spec.rollout.autoscaling)."""
     min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Engines at least; the pool starts with so many."""
+    """Engines at least; the pool starts with so many, with policy Internal with one at least."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Engines at most."""
 
@@ -158,7 +158,8 @@ class PoolSpec(ApiModel):
     def initial_replicas(self) -> int:
         """Replicas that the pool starts with."""
         if self.scaling is not None:
-            return self.scaling.min_replicas
+            least = 1 if self.scaled_internally else 0  # which shows how fast it is
+            return max(self.scaling.min_replicas, least)
         return 1 if self.replicas is None else self.replicas
 
     @property
