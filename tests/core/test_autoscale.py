@@ -16,6 +16,7 @@ from rljob_core.autoscale import (
     ScalerState,
     Scaling,
     ScalingGoal,
+    StepLoad,
     TrainingLoad,
     decide,
     load_after,
@@ -28,22 +29,27 @@ SPEEDS = {"cheap": 100.0, "fast": 300.0}
 
 
 def load(
-    *, demand: float = 1000.0, waiting: float = 0.0, supply: float = 0.0, step: int = 50, **changes: Any
+    *,
+    demand: float = 1000.0,
+    waiting: float = 0.0,
+    supply: float = 0.0,
+    step: int = 50,
+    steps: int | None = None,
+    **changes: Any,
 ) -> TrainingLoad:
-    """Of a job whose steps have 1,000 tokens, of which as many are generated."""
+    """Of a job whose steps have 1,000 tokens, and as many are generated for them."""
     speeds = changes.pop("speeds", SPEEDS)
     busy = 1000.0 / demand
-    return TrainingLoad(
-        step=step,
-        steps=changes.pop("steps", step),
+    each = StepLoad(
         trained=1000.0,
-        generated=1000.0,
+        generated=changes.pop("generated", 1000.0),
         busy=busy,
         waiting=busy * waiting / (1 - waiting),
         seconds=1000.0 / supply if supply else busy / (1 - waiting),
-        pools={name: PoolSpeed(1, speed, speed) for name, speed in speeds.items()},
         **changes,
     )
+    pools = {name: PoolSpeed(1, speed, speed) for name, speed in speeds.items()}
+    return TrainingLoad(step=step, steps=step if steps is None else steps, recent=(each,) * 10, pools=pools)
 
 
 def serving(pools: list[ScaledPool], scaling: Scaling) -> list[ScaledPool]:
@@ -66,7 +72,7 @@ def test_a_trainer_that_may_wait_gets_fewer() -> None:
 
 
 def test_what_is_generated_and_not_trained_counts() -> None:
-    _, scaling = decide(ScalerState(), ScalingGoal(), [FAST], replace(load(), generated=1500.0), now=0.0)
+    _, scaling = decide(ScalerState(), ScalingGoal(), [FAST], load(generated=1500.0), now=0.0)
     assert scaling.required == pytest.approx(1620)
 
 
@@ -272,8 +278,8 @@ NUMBERS = st.one_of(st.just(0.0), st.floats(0, 1e9), st.just(1e12))
         lambda steps, speeds, **figures: TrainingLoad(
             step=steps,
             steps=steps,
+            recent=(StepLoad(**figures),) * min(steps, 10),
             pools={name: PoolSpeed(1, 0.0, speed) for name, speed in speeds.items()},
-            **figures,
         ),
         st.integers(0, 50),
         st.dictionaries(st.sampled_from(["p0", "p1", "p2", "p9"]), NUMBERS),
@@ -313,7 +319,7 @@ def test_the_load_is_that_of_the_last_steps() -> None:
     assert seen.demand == pytest.approx(1000 / 11)
     assert seen.overhead == pytest.approx(1.2)
     assert seen.supply == pytest.approx(100)
-    assert seen.waiting_share == pytest.approx(1 / 12)
+    assert seen.waiting == pytest.approx(1 / 12)
     assert seen.idle == 0
     seen = load_after(seen, line(60, pools={"a": PoolSpeed(2, 90.0, 60.0), "b": PoolSpeed(1, 30.0, 0.0)}))
     assert seen.idle == pytest.approx(0.25)
@@ -325,7 +331,18 @@ def test_one_slow_step_moves_the_load_little() -> None:
         seen = load_after(seen, line(step))
     assert seen is not None
     after = load_after(seen, line(60, tokens=3000))
-    assert after.demand / seen.demand == pytest.approx(1 + 2 * 2 / 11)
+    assert after.demand / seen.demand == pytest.approx(1.2)
+
+
+def test_after_engines_have_come_only_the_steps_with_them_count() -> None:
+    seen = None
+    for step in range(1, 21):
+        seen = load_after(seen, line(step, waiting=30.0, engines=2))
+    for step in range(21, 24):
+        seen = load_after(seen, line(step, waiting=0.0, engines=5))
+    assert seen is not None
+    assert seen.waiting > 0.5
+    assert (seen.settled.waiting, len(seen.settled.recent)) == (0.0, 3)
 
 
 def test_lines_that_are_no_steps_or_cannot_be_true_change_nothing_but_speeds() -> None:
@@ -334,7 +351,7 @@ def test_lines_that_are_no_steps_or_cannot_be_true_change_nothing_but_speeds() -
     assert load_after(seen, StepMetrics(step=1, version=1, seconds=3.0, pools=speeds)) == replace(
         seen, pools={"a": PoolSpeed(1, 5.0, 7.0)}
     )
-    for bad in (float("nan"), float("inf"), -1.0, 1e300):
+    for bad in (float("nan"), float("inf"), -1e3, 1e300):
         assert load_after(seen, line(2, waiting=bad)) == seen
     assert load_after(seen, line(2, tokens_generated=10**400)) == seen
 

@@ -10,7 +10,7 @@ import pytest
 from dictionary_server import NOW, DictionaryServer
 from small_job import MakeJob
 
-from rljob_core.autoscale import START_SECONDS, TrainingLoad
+from rljob_core.autoscale import START_SECONDS, StepLoad, TrainingLoad
 from rljob_core.messages import PoolSpeed
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
@@ -34,11 +34,7 @@ POOLS = [
 LOAD = TrainingLoad(
     step=20,
     steps=20,
-    trained=1000.0,
-    generated=1000.0,
-    busy=1.0,
-    waiting=0.5,
-    seconds=1.5,
+    recent=(StepLoad(trained=1000.0, generated=1000.0, busy=1.0, waiting=0.5, seconds=1.5),) * 10,
     pools={"cheap": PoolSpeed(1, 100.0, 100.0), "fast": PoolSpeed(1, 300.0, 300.0)},
 )
 
@@ -125,7 +121,7 @@ async def test_what_one_operator_knows_the_next_one_knows(scaled: Scaled) -> Non
     assert scaled.engines == {"cheap": 2, "fast": 3}
     assert scaled.server.stored.autoscaling == before
     # A demand that has fallen meanwhile waits for the window, which began before the restart.
-    slower = replace(LOAD, step=40, busy=2.0, waiting=0.0)
+    slower = replace(LOAD, step=40, recent=(replace(LOAD.recent[0], busy=2.0, waiting=0.0),) * 10)
     await scaled.train(slower)
     assert scaled.engines == {"cheap": 2, "fast": 3}
     await scaled.settle(600)

@@ -323,7 +323,9 @@ MANIFESTS = [
     case(
         f"{POOL_0}.scaling",
         {"policy": "Internal", "maxReplicas": 4},
-        said('scaling policy Internal chooses by price: add costPerHour, such as "2.10", or "1" if all cost the'),
+        said(
+            'scaling policy Internal chooses by price: add costPerHour, such as "2.10", or "1" if all cost the'
+        ),
         at=f"{POOL_0}.costPerHour",
         **{f"{POOL_0}.replicas": ABSENT},
     ),

@@ -39,7 +39,7 @@ def cost(observed: Observed) -> CostStatus | None:
     if per_hour == before.per_hour == 0 and step == before.step and before.as_of is not None:
         return before
     load = None if observed.metrics is None else observed.metrics.load
-    each = 0.0 if load is None else load.trained
+    each = 0.0 if load is None else load.tokens
     tokens = before.trained_tokens + max(step - before.step, 0) * each
     spent = round(before.spent + before.per_hour * _elapsed(before, observed.now) / _SECONDS_OF_HOUR, _DIGITS)
     return CostStatus(

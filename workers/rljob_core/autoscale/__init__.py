@@ -6,7 +6,7 @@ it is pure, so that the operator and tests run the same.
 
 from rljob_core.autoscale.allocation import Allocation, PoolOffer, allocation_of, cheapest, fastest
 from rljob_core.autoscale.learning import START_SECONDS, UNAVAILABLE_SECONDS
-from rljob_core.autoscale.load import SMOOTHED_STEPS, TrainingLoad, load_after
+from rljob_core.autoscale.load import SMOOTHED_STEPS, StepLoad, TrainingLoad, load_after
 from rljob_core.autoscale.policy import HEADROOM, LEAST_SAVED, decide
 from rljob_core.autoscale.scaling import USUAL_WAITING, ScaledPool, ScalerState, Scaling, ScalingGoal
 
@@ -23,6 +23,7 @@ __all__ = [
     "ScalerState",
     "Scaling",
     "ScalingGoal",
+    "StepLoad",
     "TrainingLoad",
     "allocation_of",
     "cheapest",

@@ -51,11 +51,12 @@ def _efficiency(
 
     It shows where the trainer waits for them. Where it does not, they make less because they may not run further ahead.
     """
-    settled = load.steps >= SMOOTHED_STEPS and load.step >= state.changed_step + SMOOTHED_STEPS
-    if not settled or any(pool.wanted is not None and pool.ready < pool.wanted for pool in pools):
+    seen = load.settled
+    enough = len(seen.recent) >= SMOOTHED_STEPS and load.step >= state.changed_step + SMOOTHED_STEPS
+    if not enough or any(pool.wanted is not None and pool.ready < pool.wanted for pool in pools):
         return state.efficiency
     promised = sum(pool.ready * state.speeds.get(pool.name, 0.0) for pool in pools)
-    if promised <= 0 or load.supply <= 0:
+    if promised <= 0 or seen.supply <= 0:
         return state.efficiency
-    share = min(max(load.supply / promised, _LEAST_EFFICIENCY), 1.0)
-    return share if load.waiting_share > goal.waiting else max(share, state.efficiency)
+    share = min(max(seen.supply / promised, _LEAST_EFFICIENCY), 1.0)
+    return share if seen.waiting > goal.waiting else max(share, state.efficiency)

@@ -162,7 +162,7 @@ def _required(state: ScalerState, goal: ScalingGoal, load: TrainingLoad) -> tupl
     required = never_waiting * (1 - goal.waiting) / (1 - USUAL_WAITING)
     if goal.seconds_left is None or load.demand <= 0:
         return required, None
-    tokens = goal.steps_left * load.trained
+    tokens = goal.steps_left * load.tokens
     least = tokens / load.demand
     if least <= max(goal.seconds_left, 0.0):
         return max(required, tokens * load.overhead / max(goal.seconds_left, 1.0) * HEADROOM), None
@@ -208,7 +208,8 @@ def _due(
     if goal.budget is not None and present.cost > goal.budget * (1 + 1e-9):
         return _DueChange(f"{present.cost:.2f} an hour is more than budgetPerHour", at_once=True)
     if present.speed < required * _SHORT / HEADROOM and wanted.speed > present.speed:
-        waits = f", and the trainer waits {load.waiting_share:.0%} of its time" if load.waiting > 0 else ""
+        waiting = load.settled.waiting
+        waits = f", and the trainer waits {waiting:.0%} of its time" if waiting > 0 else ""
         return _DueChange(f"{present.speed:.0f} tokens/s are made, {required:.0f} wanted{waits}", adds=True)
     fewer = sum(wanted.replicas.values()) <= (1 - LEAST_SAVED) * sum(present.replicas.values())
     if wanted.cost <= (1 - LEAST_SAVED) * present.cost and (present.cost > 0 or fewer):
@@ -233,7 +234,8 @@ def _may_change(
         return False
     if state.changed is None or now >= state.changed + goal.window:
         return True
-    if not due.adds or load.waiting_share <= goal.waiting + URGENT:
+    seen = load.settled
+    if not due.adds or seen.waiting <= goal.waiting + URGENT or len(seen.recent) < _LEAST_STEPS:
         return False
     starting = any(pool.wanted is not None and pool.ready < pool.wanted for pool in pools)
     return not starting and load.step >= state.changed_step + _LEAST_STEPS
