@@ -31,7 +31,7 @@ SPEEDS = {"cheap": 100.0, "fast": 300.0}
 def load(
     *,
     demand: float = 1000.0,
-    waiting: float = 0.0,
+    waiting: float = 0.3,
     supply: float = 0.0,
     step: int = 50,
     steps: int | None = None,
@@ -61,7 +61,7 @@ def test_engines_suffice_for_the_trainer_at_the_least_cost() -> None:
     _, scaling = decide(ScalerState(), ScalingGoal(), [CHEAP, FAST], load(), now=0.0)
     assert scaling.required == pytest.approx(1080)
     assert (scaling.replicas, scaling.cost) == ({"cheap": 2, "fast": 3}, 9.5)
-    assert scaling.changed == "400 tokens/s are made, 1080 wanted"
+    assert scaling.changed == "400 tokens/s are made, 1080 wanted, and the trainer waits 30% of its time"
     assert not scaling.limit
 
 
@@ -78,7 +78,7 @@ def test_what_is_generated_and_not_trained_counts() -> None:
 
 def test_pools_that_others_scale_contribute() -> None:
     fixed = ScaledPool("fast", price=2.5, least=3, most=3, wanted=3, ready=3)
-    _, scaling = decide(ScalerState(), ScalingGoal(), [CHEAP, fixed], load(), now=0.0)
+    _, scaling = decide(ScalerState(), ScalingGoal(), [CHEAP, fixed], load(supply=1000.0), now=0.0)
     assert scaling.replicas == {"cheap": 2, "fast": 3}
 
 
@@ -105,14 +105,20 @@ def test_a_speed_is_remembered_when_the_pool_has_no_engine() -> None:
 
 def test_changes_wait_for_the_window_and_for_a_saving_worth_it() -> None:
     goal, pools = ScalingGoal(), [replace(FAST, wanted=4, ready=4)]
-    state, scaling = decide(ScalerState(changed=0.0), goal, pools, load(), now=100.0)
+    state, scaling = decide(ScalerState(changed=0.0), goal, pools, load(waiting=0.0), now=100.0)
     assert (scaling.replicas, scaling.retry_at) == (
         {"fast": 4},
         None,
-    )  # 1,200 of 1,080 tokens/s: three are too few
-    _, scaling = decide(state, goal, pools, load(demand=700.0), now=100.0)
-    assert (scaling.replicas, scaling.retry_at) == ({"fast": 4}, 600.0)
-    _, scaling = decide(state, goal, pools, load(demand=700.0), now=600.0)
+    )  # three would make 900 of 1,080 tokens/s
+    slower = load(demand=700.0, waiting=0.0)
+    state, scaling = decide(state, goal, pools, slower, now=200.0)
+    assert (scaling.replicas, scaling.retry_at) == ({"fast": 4}, 800.0)
+    state, scaling = decide(state, goal, pools, slower, now=700.0)
+    assert (scaling.replicas, scaling.retry_at) == ({"fast": 4}, 800.0)
+    # Had it been needed meanwhile, the window would begin again.
+    needed, _ = decide(state, goal, pools, load(waiting=0.0), now=750.0)
+    assert decide(needed, goal, pools, slower, now=800.0)[1].replicas == {"fast": 4}
+    _, scaling = decide(state, goal, pools, slower, now=800.0)
     assert scaling.replicas == {"fast": 3}
     assert scaling.changed == "7.50 instead of 10.00 an hour suffice for 756 tokens/s"
 
@@ -120,7 +126,8 @@ def test_changes_wait_for_the_window_and_for_a_saving_worth_it() -> None:
 def test_less_than_six_percent_is_not_worth_a_change() -> None:
     pools = [replace(CHEAP, most=40, wanted=20, ready=20)]
     for demand, expected in ((1700.0, 20), (1660.0, 18)):  # 19 would suffice for the first
-        _, scaling = decide(ScalerState(), ScalingGoal(), pools, load(demand=demand), now=0.0)
+        state = ScalerState(saving_since=0.0)
+        _, scaling = decide(state, ScalingGoal(), pools, load(demand=demand, waiting=0.0), now=600.0)
         assert scaling.replicas == {"cheap": expected}
 
 
@@ -137,19 +144,21 @@ def test_a_trainer_that_starves_cuts_the_window_short(waiting: float, changes: b
 
 def test_a_budget_and_bounds_that_are_changed_hold_at_once() -> None:
     state, pools = ScalerState(changed=0.0), [replace(FAST, wanted=4, ready=4)]
-    _, scaling = decide(state, ScalingGoal(budget=6.0), pools, load(), now=1.0)
+    _, scaling = decide(state, ScalingGoal(budget=6.0), pools, load(supply=1200.0), now=1.0)
     assert scaling.replicas == {"fast": 2}
     assert (scaling.limit, scaling.message) == (
         "BudgetTooSmall",
         "engines make 600 of the 1080 tokens per second that the trainer can take: budgetPerHour, 6.00, allows no more",
     )
-    _, scaling = decide(state, ScalingGoal(), [replace(FAST, most=2, wanted=4, ready=4)], load(), now=1.0)
+    _, scaling = decide(
+        state, ScalingGoal(), [replace(FAST, most=2, wanted=4, ready=4)], load(supply=1200.0), now=1.0
+    )
     assert scaling.replicas == {"fast": 2}
     assert (scaling.limit, scaling.changed) == ("MaxReplicas", "the pools' bounds have changed")
 
 
 def test_idle_engines_get_no_others_beside_them() -> None:
-    idle = replace(load(waiting=0.6), pools={"fast": PoolSpeed(1, 90.0, 300.0)})
+    idle = replace(load(waiting=0.6), pools={"fast": PoolSpeed(1, 90.0, 300.0, busy=0.3)})
     _, scaling = decide(ScalerState(), ScalingGoal(), [FAST], idle, now=0.0)
     assert scaling.replicas == {"fast": 1}
     assert scaling.limit == "EnginesIdle"
@@ -159,7 +168,7 @@ def test_idle_engines_get_no_others_beside_them() -> None:
 def test_a_new_operator_continues_with_what_the_one_before_knew() -> None:
     state = ScalerState(demand=1000.0, changed=0.0, speeds=SPEEDS)
     pools = [replace(FAST, wanted=4, ready=4)]
-    after, scaling = decide(state, ScalingGoal(), pools, load(demand=300.0, steps=2), now=9e9)
+    after, scaling = decide(state, ScalingGoal(), pools, load(demand=300.0, steps=2, waiting=0.0), now=9e9)
     assert (after.demand, scaling.replicas) == (1000.0, {"fast": 4})
     after, scaling = decide(state, ScalingGoal(), pools, None, now=9e9)
     assert (after.demand, scaling.replicas) == (1000.0, {"fast": 4})
@@ -169,9 +178,10 @@ def test_a_new_operator_continues_with_what_the_one_before_knew() -> None:
 
 
 def test_a_deadline_adds_engines_only_where_the_job_would_end_late() -> None:
-    patient = ScalingGoal(waiting=0.8, seconds_left=1000.0, steps_left=800)  # 800,000 tokens in 1,000 s
+    patient = ScalingGoal(waiting=0.8, seconds_left=1000.0, steps_left=800)  # of which it needs 800 s
     _, scaling = decide(ScalerState(), patient, [FAST], load(), now=0.0)
-    assert scaling.required == pytest.approx(800 * 1.08)
+    assert scaling.required == pytest.approx(1080 * 0.8 / 0.97)
+    assert scaling.replicas == {"fast": 3}
     _, scaling = decide(ScalerState(), replace(patient, seconds_left=1e6), [FAST], load(), now=0.0)
     assert scaling.required == pytest.approx(1080 * 0.2 / 0.97)
 
@@ -201,7 +211,11 @@ def test_prices_of_zero() -> None:
     _, scaling = decide(ScalerState(), ScalingGoal(budget=0.0), pools, load(), now=0.0)
     assert (scaling.replicas, scaling.limit) == ({"cheap": 0, "fast": 4}, "")
     _, scaling = decide(
-        ScalerState(), ScalingGoal(), [replace(FAST, price=0.0, wanted=9, ready=9)], load(), now=0.0
+        ScalerState(saving_since=0.0),
+        ScalingGoal(),
+        [replace(FAST, price=0.0, wanted=9, ready=9)],
+        load(waiting=0.0),
+        now=600.0,
     )
     assert scaling.replicas == {"fast": 4}
 
@@ -321,8 +335,10 @@ def test_the_load_is_that_of_the_last_steps() -> None:
     assert seen.supply == pytest.approx(100)
     assert seen.waiting == pytest.approx(1 / 12)
     assert seen.idle == 0
-    seen = load_after(seen, line(60, pools={"a": PoolSpeed(2, 90.0, 60.0), "b": PoolSpeed(1, 30.0, 0.0)}))
-    assert seen.idle == pytest.approx(0.25)
+    seen = load_after(
+        seen, line(60, pools={"a": PoolSpeed(2, 90.0, 60.0, busy=0.7), "b": PoolSpeed(2, 30.0, 30.0)})
+    )
+    assert seen.idle == pytest.approx(0.15)
 
 
 def test_one_slow_step_moves_the_load_little() -> None:

@@ -124,6 +124,7 @@ def _state(before: AutoscalingStatus | None) -> ScalerState:
         efficiency=before.efficiency,
         changed=None if before.last_change is None else _seconds(before.last_change),
         changed_step=before.last_change_step,
+        saving_since=None if before.saving_since is None else _seconds(before.saving_since),
         speeds=MappingProxyType({p.name: p.tokens_per_second for p in before.pools if p.tokens_per_second}),
         unavailable=MappingProxyType(
             {p.name: _seconds(p.unavailable_until) for p in before.pools if p.unavailable_until is not None}
@@ -142,6 +143,7 @@ def _status(
         efficiency=round(state.efficiency, _DIGITS),
         last_change=None if state.changed is None else _text(state.changed),
         last_change_step=state.changed_step,
+        saving_since=None if state.saving_since is None else _text(state.saving_since),
         message=scaling.changed or ("" if before is None else before.message),
         pools=[
             AutoscaledPoolStatus(

@@ -92,10 +92,10 @@ class TrainingLoad:
 
     @property
     def idle(self) -> float:
-        """Share of what engines would generate with all slots taken that they do not generate; 0 while unknown."""
-        speeds = [speed for speed in self.pools.values() if speed.engine_tokens_per_second > 0]
-        full = sum(speed.engines * speed.engine_tokens_per_second for speed in speeds)
-        return max(1 - sum(speed.tokens_per_second for speed in speeds) / full, 0.0) if full > 0 else 0.0
+        """Share of the engines' slots that had nothing to do lately; 0 while unknown."""
+        engines = sum(speed.engines for speed in self.pools.values())
+        busy = sum(speed.engines * min(speed.busy, 1.0) for speed in self.pools.values())
+        return 1 - _ratio(busy, engines) if engines else 0.0
 
 
 def load_after(before: TrainingLoad | None, line: StepMetrics) -> TrainingLoad:
@@ -107,7 +107,7 @@ def load_after(before: TrainingLoad | None, line: StepMetrics) -> TrainingLoad:
     speeds = {
         name: speed
         for name, speed in line.pools.items()
-        if _plausible(speed.engines, speed.tokens_per_second, speed.engine_tokens_per_second)
+        if _plausible(speed.engines, speed.tokens_per_second, speed.engine_tokens_per_second, speed.busy)
     }
     if speeds:
         before = replace(before, pools=MappingProxyType(speeds))

@@ -4,9 +4,10 @@ Demand is what the trainer would train if it never waited, times what is generat
 more of it than that if the trainer may wait for 3 % of its time, proportionally less if it may wait longer. A deadline
 raises this if the job would otherwise end too late. `allocation` turns it into engines.
 
-A change costs something: engines start, and those that go hand their work over. So engines are taken away only if that
-saves 6 % of the cost, and no change follows another within the stabilization window, unless the trainer waits for more
-than 12 % of its time. Bounds and budgets that the user changes hold at once, and what engines of one pool did that may
+A change costs something: engines start, and those that go hand their work over. So engines are added only if the
+trainer really waits for longer than it may, and taken away only if that saves 6 % of the cost and has done so for a
+whole stabilization window. No change follows another within the window, unless the trainer waits for more than 12 % of
+its time. Bounds and budgets that the user changes hold at once, and what engines of one pool did that may
 not be, or do not start, those of others do at once.
 
 A speed is what an engine would make with all slots taken, which bounded staleness may not allow, and which a wrong
@@ -56,8 +57,15 @@ def decide(
     state = learned(state, goal, pools, load, now)
     offers = _offers(pools, state, goal)
     present = allocation_of(offers, {o.name: _present(p, o) for p, o in zip(pools, offers, strict=True)})
-    required, late = _required(state, goal, load)
+    goal, late = _hurried(goal, load)
+    required = state.demand * HEADROOM * (1 - goal.waiting) / (1 - USUAL_WAITING)
     wanted, shortfall = _wanted(offers, present, required, goal.budget)
+    if (
+        shortfall is not None
+        and shortfall.reason != "MinReplicasExceedBudget"
+        and load.settled.waiting <= goal.waiting
+    ):
+        shortfall = None  # whatever the figures say
     if late and (shortfall is None or shortfall.reason == "MaxReplicas"):
         shortfall = late
     due = _due(present, wanted, required, goal, load)
@@ -65,16 +73,20 @@ def decide(
         shortfall, due = _IDLE_ENGINES, None
     before = {pool.name: pool.wanted for pool in pools if pool.wanted is not None}
     taken_away = any(present.replicas[name] < replicas for name, replicas in before.items())
+    saves = due is not None and due.saves
+    state = replace(
+        state, saving_since=(now if state.saving_since is None else state.saving_since) if saves else None
+    )
     retry_at = None
     if (
         due is not None
         and not (taken_away and due.adds)
         and not _may_change(due, state, goal, pools=pools, load=load, now=now)
     ):
-        retry_at, due = (None if state.changed is None else state.changed + goal.window), None
+        retry_at, due = _until(state, goal), None
     chosen = present if due is None else wanted
     if due is not None:
-        state = replace(state, changed=now, changed_step=load.step)
+        state = replace(state, changed=now, changed_step=load.step, saving_since=None)
     moved = any(chosen.replicas[name] != replicas for name, replicas in before.items())
     shortfall = shortfall or _unavailable(state)
     why = due.text if due is not None else _outside(pools, state)
@@ -104,7 +116,7 @@ class _DueChange:
 
     text: str
     adds: bool = False
-    at_once: bool = False
+    saves: bool = False
 
 
 _IDLE_ENGINES = _Shortfall(
@@ -156,21 +168,19 @@ def _present(pool: ScaledPool, offer: PoolOffer) -> int:
 # ---------------------------------------------------------------------------------------------- what is wanted
 
 
-def _required(state: ScalerState, goal: ScalingGoal, load: TrainingLoad) -> tuple[float, _Shortfall | None]:
-    """Tokens per second that engines are to make, and why even that is too late for the deadline."""
-    never_waiting = state.demand * HEADROOM
-    required = never_waiting * (1 - goal.waiting) / (1 - USUAL_WAITING)
+def _hurried(goal: ScalingGoal, load: TrainingLoad) -> tuple[ScalingGoal, _Shortfall | None]:
+    """The goal with no more waiting than the deadline allows, and why even none would be too much."""
     if goal.seconds_left is None or load.demand <= 0:
-        return required, None
-    tokens = goal.steps_left * load.tokens
-    least = tokens / load.demand
-    if least <= max(goal.seconds_left, 0.0):
-        return max(required, tokens * load.overhead / max(goal.seconds_left, 1.0) * HEADROOM), None
+        return goal, None
+    left, least = max(goal.seconds_left, 0.0), goal.steps_left * load.tokens / load.demand
+    if least <= left:
+        waiting = 1 - least / left if left > 0 else 1.0
+        return replace(goal, waiting=min(goal.waiting, max(waiting, USUAL_WAITING))), None
     text = (
-        f"the trainer alone needs {least / 60:.0f} min for what is left, and {max(goal.seconds_left, 0.0) / 60:.0f} "
-        "min are left until spec.rollout.autoscaling.deadlineSeconds: speed the trainer up, or move the deadline"
+        f"the trainer alone needs {least / 60:.0f} min for what is left, and {left / 60:.0f} min are left until "
+        "spec.rollout.autoscaling.deadlineSeconds: speed the trainer up, or move the deadline"
     )
-    return max(required, never_waiting), _Shortfall("DeadlineTooEarly", text)
+    return replace(goal, waiting=min(goal.waiting, USUAL_WAITING)), _Shortfall("DeadlineTooEarly", text)
 
 
 def _wanted(
@@ -206,7 +216,7 @@ def _due(
     if wanted.replicas == present.replicas:
         return None
     if goal.budget is not None and present.cost > goal.budget * (1 + 1e-9):
-        return _DueChange(f"{present.cost:.2f} an hour is more than budgetPerHour", at_once=True)
+        return _DueChange(f"{present.cost:.2f} an hour is more than budgetPerHour")
     if present.speed < required * _SHORT / HEADROOM and wanted.speed > present.speed:
         waiting = load.settled.waiting
         waits = f", and the trainer waits {waiting:.0%} of its time" if waiting > 0 else ""
@@ -214,7 +224,7 @@ def _due(
     fewer = sum(wanted.replicas.values()) <= (1 - LEAST_SAVED) * sum(present.replicas.values())
     if wanted.cost <= (1 - LEAST_SAVED) * present.cost and (present.cost > 0 or fewer):
         text = f"{wanted.cost:.2f} instead of {present.cost:.2f} an hour suffice for {required:.0f} tokens/s"
-        return _DueChange(text)
+        return _DueChange(text, saves=True)
     return None
 
 
@@ -228,17 +238,25 @@ def _may_change(
     now: float,
 ) -> bool:
     """Whether the change may be made now, or has to wait for the window or for more steps."""
-    if due.at_once:
-        return True
-    if load.steps < _LEAST_STEPS:
-        return False
-    if state.changed is None or now >= state.changed + goal.window:
-        return True
     seen = load.settled
-    if not due.adds or seen.waiting <= goal.waiting + URGENT or len(seen.recent) < _LEAST_STEPS:
+    if due.saves:
+        return now >= _until(state, goal)
+    if not due.adds:
+        return True
+    if len(seen.recent) < _LEAST_STEPS or seen.waiting <= goal.waiting:
+        return False
+    if now >= _until(state, goal):
+        return True
+    if seen.waiting <= goal.waiting + URGENT:
         return False
     starting = any(pool.wanted is not None and pool.ready < pool.wanted for pool in pools)
     return not starting and load.step >= state.changed_step + _LEAST_STEPS
+
+
+def _until(state: ScalerState, goal: ScalingGoal) -> float:
+    """When the window ends: after the last change, and for a saving after it has been possible for so long."""
+    begun = [since for since in (state.changed, state.saving_since) if since is not None]
+    return max(begun) + goal.window if begun else 0.0
 
 
 # ---------------------------------------------------------------------------------------------- in words

@@ -67,6 +67,7 @@ class ScalerState:
         efficiency: what engines make, of what they would make with all slots taken.
         changed: when engines were last added or taken away, in seconds; None if never.
         changed_step: the step that was trained then.
+        saving_since: since when fewer or cheaper engines would have sufficed, without a break; None if they would not.
         speeds: tokens per second of an engine, by pool, as last known.
         unavailable: until when a pool counts as unable to start engines, by pool.
     """
@@ -75,6 +76,7 @@ class ScalerState:
     efficiency: float = 1.0
     changed: float | None = None
     changed_step: int = 0
+    saving_since: float | None = None
     speeds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     unavailable: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 

@@ -37,11 +37,13 @@ class PoolSpeed:
         engines: that are alive.
         tokens_per_second: that they have generated together, over the last minute.
         engine_tokens_per_second: that one of them would generate with all its slots taken; 0 while unknown.
+        busy: share of their slots, or of those for which there is cache, that were taken over the last minute.
     """
 
     engines: int
     tokens_per_second: float
     engine_tokens_per_second: float
+    busy: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

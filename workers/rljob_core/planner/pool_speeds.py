@@ -17,6 +17,8 @@ from rljob_core.planner.engine_choice import EngineView
 
 _MEMORY_SECONDS = 60.0
 """Seconds after which a measurement counts 1/e."""
+_LEAST_SECONDS = 0.05
+"""Between two signals of an engine that are compared."""
 _LEAST_TOKENS = 100.0
 """Generated tokens from which on a speed means something."""
 _MOST_RATIO = 4.0
@@ -58,10 +60,12 @@ class PoolSpeeds:
 
     def heard(self, signal: EngineSignal, now: float) -> None:
         """Take an engine's signal."""
-        before, tokens = self._last.get(signal.engine, (now, signal.tokens))
-        self._last[signal.engine] = now, signal.tokens
+        before, tokens = self._last.setdefault(signal.engine, (now, signal.tokens))
         elapsed = now - before
-        if elapsed <= 0 or signal.tokens < tokens:
+        if 0 <= elapsed < _LEAST_SECONDS:
+            return
+        self._last[signal.engine] = now, signal.tokens
+        if elapsed < 0 or signal.tokens < tokens:
             return
         if signal.pool not in self._sums and len(self._sums) >= 2 * _MOST_POOLS:
             return
@@ -96,21 +100,28 @@ class PoolSpeeds:
             return PoolSpeed(len(views), 0.0, 0.0)
         sums.decay(now)
         measured = sums.tokens / sums.seconds * len(views) if sums.seconds > 0 else 0.0
-        full = 0.0
-        if sums.tokens >= _LEAST_TOKENS and sums.sequence_seconds > 0:
-            full = sum(_full_speed(view, sums) for view in views) / len(views)
-        return PoolSpeed(len(views), round(measured, 1), round(full, 1))
+        if sums.tokens < _LEAST_TOKENS or sums.sequence_seconds <= 0:
+            return PoolSpeed(len(views), round(measured, 1), 0.0)
+        full = sum(_full_speed(view, sums) for view in views) / len(views)
+        room = sum(_batch(view, sums) for view in views) / len(views)
+        busy = min(sums.sequence_seconds / sums.seconds / room, 1.0) if room > 0 else 1.0
+        return PoolSpeed(len(views), round(measured, 1), round(full, 1), round(busy, 3))
 
 
 def _full_speed(view: EngineView, sums: _Sums) -> float:
     """Tokens per second of one engine with all its slots taken, or as many as its cache holds."""
-    context = sums.context_seconds / sums.sequence_seconds
-    batch = float(view.slots)
-    if view.kv_tokens is not None and context > 0:
-        batch = max(min(batch, view.kv_tokens / context), 1.0)
+    context, batch = sums.context_seconds / sums.sequence_seconds, _batch(view, sums)
     if view.profile is None or sums.promised <= 0:
         return sums.tokens / sums.sequence_seconds * batch
     step = view.profile.step(batch=round(batch), context=batch * context)
     if not _STEP_SECONDS[0] <= step <= _STEP_SECONDS[1]:
         return 0.0
     return min(sums.profiled / sums.promised, _MOST_RATIO) * batch / step
+
+
+def _batch(view: EngineView, sums: _Sums) -> float:
+    """Sequences that an engine runs at once at most: as many as it has slots, and cache for contexts of this length."""
+    context = sums.context_seconds / sums.sequence_seconds
+    if view.kv_tokens is None or context <= 0:
+        return float(view.slots)
+    return max(min(float(view.slots), view.kv_tokens / context), 1.0)

@@ -68,6 +68,8 @@ class AutoscalingStatus(ApiModel):
     """When engines were last added or taken away."""
     last_change_step: int = 0
     """Committed steps then."""
+    saving_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """Since when fewer or cheaper engines would have sufficed; they go if that lasts."""
     message: str = ""
     """Why they were."""
     pools: Annotated[list[AutoscaledPoolStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(
