@@ -101,8 +101,8 @@ def test_a_constant_load_is_met_by_few_changes() -> None:
     for seed in range(5):
         job = Fluid(pools(), SPEEDS, seed=seed)
         job.run(10)
-        assert job.changes <= 6
-        assert job.waiting < 0.05
+        assert job.changes <= 2
+        assert job.waiting < 0.01
 
 
 def test_engines_follow_a_trainer_that_becomes_slower() -> None:
@@ -111,14 +111,15 @@ def test_engines_follow_a_trainer_that_becomes_slower() -> None:
     job.run(10)
     static = Fluid(pools(), SPEEDS)
     static.run(10)
-    assert job.cost < 0.85 * static.cost
-    assert job.waiting < 0.05
+    assert job.cost < 0.8 * static.cost
+    assert job.waiting < 0.01
+    assert job.changes <= 8
 
 
 def test_a_profile_that_lies_by_ten_is_met_by_what_is_needed() -> None:
     job = Fluid(pools(), SPEEDS, says={name: 10 * speed for name, speed in SPEEDS.items()})
     job.run(10)
-    assert job.waiting < 0.1
+    assert job.waiting < 0.05
     honest = Fluid(pools(), SPEEDS)
     honest.run(10)
     assert job.cost < 1.15 * honest.cost
@@ -129,5 +130,5 @@ def test_evictions_are_replaced_and_counted_in() -> None:
     spot = [replace(pools()[0], interruptions=1.0, start_seconds=START), pools()[1]]
     job = Fluid(spot, SPEEDS)
     job.run(10, evict=lambda hour, pool: pool == "l40s" and random.random() < 0.01)
-    assert job.waiting < 0.08
-    assert job.changes <= 12
+    assert job.waiting < 0.03
+    assert job.changes <= 6

@@ -205,6 +205,28 @@ async def test_a_suspended_job_continues_with_the_engines_that_it_had(
     assert scaled.engines == {"cheap": 2, "fast": 3}
 
 
+async def test_interruptions_count_by_the_time_in_which_engines_start(
+    scaled: Scaled, make_job: MakeJob
+) -> None:
+    """Two in an hour, of half an hour each: an engine is there for half of its time."""
+    await scaled.settle()
+    for pod in scaled.server.of("Pod"):
+        pod["metadata"]["creationTimestamp"] = NOW.isoformat()
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "lastTransitionTime": (NOW + timedelta(minutes=30)).isoformat(),
+        }
+        pod["status"]["conditions"] = [ready]
+    scaled.job = make_job(steps=1000, rollout__pools=[{**POOLS[0], "interruptionsPerHour": 2.0}])
+    scaled.metrics = JobMetrics(
+        step=LOAD.step, load=replace(LOAD, recent=(replace(LOAD.recent[0], busy=4.0),) * 10)
+    )
+    await scaled.settle(ready=False)
+    assert scaled.server.stored.autoscaling is not None
+    assert scaled.engines["cheap"] == 6  # of 50 tokens/s each, for 270
+
+
 # ------------------------------------------------------------------------------------------- cost
 
 

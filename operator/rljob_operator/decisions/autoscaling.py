@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from rljob_core import autoscale
-from rljob_core.autoscale import ScaledPool, ScalerState, Scaling, ScalingGoal
+from rljob_core.autoscale import USUAL_START_SECONDS, ScaledPool, ScalerState, Scaling, ScalingGoal
 from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, PoolSpec
 from rljob_operator.children.desired import engines
 from rljob_operator.decisions.observe import Observed
@@ -71,6 +71,8 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int]) -> Sca
         least, most = pool.scaling.min_replicas, pool.scaling.max_replicas
     else:
         least = most = pool.within_bounds(pool.initial_replicas if wanted is None else wanted)
+    # The quickest: the others may have been ready, and not ready, in between.
+    started = [p.start_seconds for p in observed.pods if p.pool == pool.name and p.start_seconds is not None]
     return ScaledPool(
         name=pool.name,
         price=float(pool.cost_per_hour or 0),
@@ -79,6 +81,7 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int]) -> Sca
         wanted=wanted,
         ready=sum(deployed.ready for deployed in observed.deployed if deployed.pool == pool.name),
         interruptions=pool.interruptions_per_hour,
+        start_seconds=min(started, default=USUAL_START_SECONDS),
         late_seconds=_late_seconds(observed, pool.name),
     )
 

@@ -8,7 +8,14 @@ from rljob_core.autoscale.allocation import Allocation, PoolOffer, allocation_of
 from rljob_core.autoscale.learning import START_SECONDS, UNAVAILABLE_SECONDS
 from rljob_core.autoscale.load import SMOOTHED_STEPS, StepLoad, TrainingLoad, load_after
 from rljob_core.autoscale.policy import HEADROOM, LEAST_SAVED, decide
-from rljob_core.autoscale.scaling import USUAL_WAITING, ScaledPool, ScalerState, Scaling, ScalingGoal
+from rljob_core.autoscale.scaling import (
+    USUAL_START_SECONDS,
+    USUAL_WAITING,
+    ScaledPool,
+    ScalerState,
+    Scaling,
+    ScalingGoal,
+)
 
 __all__ = [
     "HEADROOM",
@@ -16,6 +23,7 @@ __all__ = [
     "SMOOTHED_STEPS",
     "START_SECONDS",
     "UNAVAILABLE_SECONDS",
+    "USUAL_START_SECONDS",
     "USUAL_WAITING",
     "Allocation",
     "PoolOffer",

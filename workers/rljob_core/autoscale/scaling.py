@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 USUAL_WAITING = 0.03
 """Share of its time for which a trainer may wait if nobody says otherwise."""
+USUAL_START_SECONDS = 120.0
+"""Seconds that an engine takes until it serves, if nobody has seen one start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class ScaledPool:
     wanted: int | None = None
     ready: int = 0
     interruptions: float = 0.0
-    start_seconds: float = 120.0
+    start_seconds: float = USUAL_START_SECONDS
     late_seconds: float = 0.0
 
     def within(self, replicas: int) -> int:
