@@ -163,6 +163,12 @@ def test_idle_engines_get_no_others_beside_them() -> None:
     assert scaling.replicas == {"fast": 1}
     assert scaling.limit == "EnginesIdle"
     assert "maxStaleness" in scaling.message
+    idle = replace(load(waiting=0.0), pools=idle.pools)
+    _, scaling = decide(ScalerState(), ScalingGoal(), [FAST], idle, now=0.0)
+    assert (scaling.replicas, scaling.limit) == (
+        {"fast": 1},
+        "",
+    )  # which is fine, as the trainer does not wait
 
 
 def test_a_new_operator_continues_with_what_the_one_before_knew() -> None:
@@ -170,8 +176,18 @@ def test_a_new_operator_continues_with_what_the_one_before_knew() -> None:
     pools = [replace(FAST, wanted=4, ready=4)]
     after, scaling = decide(state, ScalingGoal(), pools, load(demand=300.0, steps=2, waiting=0.0), now=9e9)
     assert (after.demand, scaling.replicas) == (1000.0, {"fast": 4})
+    after, _ = decide(
+        state, ScalingGoal(), pools, load(demand=900.0, step=12, steps=11, waiting=0.0), now=9e9
+    )
+    assert after.demand == pytest.approx(900)
     after, scaling = decide(state, ScalingGoal(), pools, None, now=9e9)
     assert (after.demand, scaling.replicas) == (1000.0, {"fast": 4})
+
+
+def test_of_a_new_job_the_first_steps_are_all_that_is_known() -> None:
+    state = ScalerState(demand=2000.0)  # by its first step
+    after, _ = decide(state, ScalingGoal(), [FAST], load(step=3), now=0.0)
+    assert after.demand == pytest.approx(1000)
 
 
 # ------------------------------------------------------------------------------------------- deadlines

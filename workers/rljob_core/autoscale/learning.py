@@ -38,8 +38,9 @@ def learned(
         speeds=MappingProxyType({name: speed for name, speed in speeds.items() if name in names}),
         unavailable=MappingProxyType({name: until for name, until in unavailable.items() if name in names}),
     )
-    # A new observer of a running job has seen few steps: what its predecessor knew is better.
-    if load.demand > 0 and (load.steps >= SMOOTHED_STEPS or state.demand <= 0):
+    # Who begins to observe a running job has seen few of its steps: what was known before is better.
+    enough = load.steps >= min(SMOOTHED_STEPS, load.step)
+    if load.demand > 0 and (enough or state.demand <= 0):
         state = replace(state, demand=load.demand * load.overhead)
     return replace(state, efficiency=_efficiency(state, goal, pools, load))
 

@@ -60,16 +60,13 @@ def decide(
     goal, late = _hurried(goal, load)
     required = state.demand * HEADROOM * (1 - goal.waiting) / (1 - USUAL_WAITING)
     wanted, shortfall = _wanted(offers, present, required, goal.budget)
-    if (
-        shortfall is not None
-        and shortfall.reason != "MinReplicasExceedBudget"
-        and load.settled.waiting <= goal.waiting
-    ):
+    starving = load.settled.waiting > goal.waiting
+    if shortfall is not None and shortfall.reason != "MinReplicasExceedBudget" and not starving:
         shortfall = None  # whatever the figures say
     if late and (shortfall is None or shortfall.reason == "MaxReplicas"):
         shortfall = late
     due = _due(present, wanted, required, goal, load)
-    if due is not None and due.adds and load.idle > _IDLE:
+    if due is not None and due.adds and starving and load.idle > _IDLE:
         shortfall, due = _IDLE_ENGINES, None
     before = {pool.name: pool.wanted for pool in pools if pool.wanted is not None}
     taken_away = any(present.replicas[name] < replicas for name, replicas in before.items())
