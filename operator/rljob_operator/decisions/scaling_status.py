@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rljob_core.spec import CostStatus
 from rljob_operator.decisions.autoscaling import SCALING_LIMITED, Autoscaled
 from rljob_operator.decisions.conditions import conditions
 from rljob_operator.decisions.cost import cost
@@ -20,12 +21,13 @@ def with_scaling(
         assessment: of the job.
         observed: what it was made from.
         scaling: the decision about the sizes of pools.
-        metrics_due: count the cost; it is always counted when the job ends.
+        metrics_due: count the cost; it is also counted when the engines of a job go that ends.
     """
     running, status = assessment.phase is Phase.RUNNING, assessment.status
     update: dict[str, object] = {}
-    if metrics_due or not running:
-        update["cost"] = cost(observed)
+    counted = cost(observed)
+    if metrics_due or (not running and _per_hour(counted) != _per_hour(observed.status.cost)):
+        update["cost"] = counted
     if running:
         update["autoscaling"] = scaling.status
         update["pools"] = [
@@ -38,3 +40,7 @@ def with_scaling(
     if limited is not None and (running or condition(status, SCALING_LIMITED) is not None):
         update["conditions"] = conditions(observed, status, {SCALING_LIMITED: limited})
     return replace(assessment, status=status.model_copy(update=update))
+
+
+def _per_hour(counted: CostStatus | None) -> float:
+    return 0.0 if counted is None else counted.per_hour
