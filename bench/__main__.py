@@ -1,10 +1,10 @@
 """`python -m bench [--full | --smoke | --gpu] [NAME …]`: run benchmarks, print tables, write JSON to bench/out.
 
 Names: store, replicas, tls, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap,
-simulator, learning; all of them by default. Without a flag the long ones (trainer, recovery, bound, overlap,
-simulator, learning) measure fewer cases. The documented figures are those of `--full`, which takes more than an hour
-for all. `--smoke` takes seconds each and only shows that a benchmark works; its figures mean nothing. `--gpu` runs swap
-and trainer on a GPU. The operator has a command of its own, `make bench-operator`.
+dispatch, simulator, learning, peer; all of them by default. Without a flag the long ones (trainer, recovery, bound,
+overlap, dispatch, simulator, learning, peer) measure fewer cases. The documented figures are those of `--full`, which
+takes more than an hour for all. `--smoke` takes seconds each and only shows that a benchmark works; its figures mean
+nothing. `--gpu` runs swap and trainer on a GPU. The operator has a command of its own, `make bench-operator`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ NAMES = (
     "recovery",
     "bound",
     "overlap",
+    "dispatch",
     "simulator",
     "learning",
+    "peer",
 )
 ON_GPU = ("swap", "trainer")
 

@@ -19,12 +19,17 @@ class JobFailed(Exception):
 
 
 def run_job(
-    manifest: Path, folder: Path, changes: Sequence[str] = (), *, audit: bool = True
+    manifest: Path, folder: Path, changes: Sequence[str] = (), *, audit: bool = True, source: Path = ROOT
 ) -> dict[str, Any]:
-    """Run a job to its end and audit it; returns its summary.json."""
+    """Run a job to its end and audit it; returns its summary.json.
+
+    Args:
+        source: the checkout whose sources run it.
+    """
     sets = [argument for change in changes for argument in ("--set", change)]
     # The job's processes import the reward functions of this package.
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    own = [str(source / name) for name in ("operator", "workers")]
+    path = os.pathsep.join(filter(None, [*own, str(ROOT), os.environ.get("PYTHONPATH", "")]))
     program = str(Path(sys.executable).parent / "rljob")
     log = folder.with_suffix(".log")
     with log.open("wb") as output:

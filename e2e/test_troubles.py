@@ -1,12 +1,14 @@
 """What only the operator can see becomes a condition that says so, and heals by itself once it is mended.
 
-The tests run in their order, on the same job. How long each took, from the change until the condition, is logged.
+The tests run in their order, all but the last on the same job. How long each took, from the change until the
+condition, is logged.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import pytest
 
 from e2e.conftest import AnyCluster
 from e2e.installation import EXAMPLES, SYSTEM, job_namespace
-from e2e.jobs import Job, long_example
+from e2e.jobs import Job, emulated_example, long_example
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -151,3 +153,31 @@ def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Pat
         system("scale", "statefulset/nats", "--replicas=1")
     heals(job, since)
     job.advances()
+
+
+@pytest.mark.drawn("troubles", 2)
+def test_a_trainer_that_fails_leaves_its_log(place: tuple[Job, Path]) -> None:
+    """The command in the condition shows it although the job has ended, while the job exists."""
+    kubectl = place[0].kubectl
+    manifest = emulated_example("failing")
+    manifest["spec"]["trainer"]["options"] = {"stepSeconds": "soon"}
+    kubectl.apply(manifest)
+    job = Job(kubectl, "failing")
+
+    def end() -> str:
+        over = job.condition("Failed"), job.condition("Reconciling")
+        return over[0]["message"] if [c.get("status") for c in over] == ["True", "False"] else ""
+
+    deadline = time.monotonic() + 240
+    while not (message := end()):
+        assert time.monotonic() < deadline, job.seen()
+        time.sleep(1)
+    assert {pod["metadata"]["labels"]["rljob.dev/role"] for pod in job.pods()} == {"trainer"}
+    command = re.search(r"log: kubectl (.* --tail=-1), the trainer's while the job exists", message)
+    assert command is not None, message
+    assert "spec.trainer.options" in kubectl(*command[1].split())
+    kubectl("delete", "rljob", job.name, "--timeout=120s")
+    gone = time.monotonic() + 60
+    while job.pods():
+        assert time.monotonic() < gone, job.seen()
+        time.sleep(1)

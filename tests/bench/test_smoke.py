@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bench.__main__ import NAMES
 
-from bench import engine, learning, overlap, replicas, simulator, store, tls
+from bench import dispatch, engine, learning, overlap, peer, replicas, simulator, store, tls
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +61,13 @@ def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "speed-up" in capsys.readouterr().out
 
 
+@pytest.mark.drawn("long benchmarks", 3)
+def test_dispatch_on_unequal_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = dispatch.main(dispatch.SMOKE)["rows"]
+    assert row["seconds_per_step"] > 0
+    assert "speed-up" in capsys.readouterr().out
+
+
 def test_a_simulated_job_beside_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = simulator.main(simulator.SMOKE)["rows"]
     assert row["seconds"] > 0
@@ -74,6 +81,13 @@ def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str])
     assert [row["run"] for row in rows] == ["BoundedAsync", "shuffled rewards"]
     assert all(0 <= row["plain_after"] <= 1 and row["steps"] == 2 for row in rows)
     assert "staleness" in capsys.readouterr().out
+
+
+@pytest.mark.drawn("long benchmarks", 3)
+def test_the_demo_beside_trl(capsys: pytest.CaptureFixture[str]) -> None:
+    found = peer.main(peer.SMOKE)
+    assert found["ratio"] > 0
+    assert "TRL takes" in capsys.readouterr().out
 
 
 def test_command_keeps_the_results_of_each_size_apart(tmp_path: Path) -> None:

@@ -778,9 +778,34 @@ def a_spec_that_changed_with_the_coordinator(evidence_builder: EvidenceBuilder) 
     evidence_builder.coordinator(2, "two", {**SPEC, "algorithm": {"scaleByStd": False}})
 
 
-@planted(with_spec, specs={f"message {len(job().ledger) + 1}"})
+NEXT = f"message {len(job().ledger) + 1}"
+
+
+@planted(with_spec)
+def a_change_that_restarts_no_coordinator(evidence_builder: EvidenceBuilder) -> None:
+    for replicas in (2, 3):
+        evidence_builder.write(SpecInForce({**SPEC, "reward": {**SPEC["reward"], "replicas": replicas}}))
+
+
+@planted(specs={NEXT}, sources={"message 1"})
 def a_spec_of_no_coordinator(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.write(SpecInForce(SPEC))
+
+
+@planted(with_spec, specs={NEXT})
+def a_coordinator_that_read_another_spec_than_it_began_with(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.write(SpecInForce({**SPEC, "algorithm": {"scaleByStd": False}}))
+
+
+@planted(with_spec, specs={NEXT, "spec.data.seed"})
+def a_coordinator_that_read_other_prompts_than_it_began_with(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.write(SpecInForce({**SPEC, "data": {**SPEC["data"], "seed": 2}}))
+
+
+@planted(with_spec, specs={NEXT})
+def a_spec_with_a_pipeline_that_was_not_in_force(evidence_builder: EvidenceBuilder) -> None:
+    pipeline = {"mode": "BoundedAsync", "maxStaleness": BOUND + 1}
+    evidence_builder.write(SpecInForce({**SPEC, "pipeline": pipeline}))
 
 
 @planted(with_spec, specs={"message 1"})

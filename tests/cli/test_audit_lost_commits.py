@@ -194,7 +194,9 @@ def user(bound: int, *, reward: dict[str, object] = REWARD, **algorithm: object)
         ({"user_spec": user(2), "pipeline_refused": "no room"}, Verdict.HOLDS),
         # On a cluster nothing tells whether the coordinator has had the time to take a change over.
         ({"user_spec": user(2), "spec_may_be_ahead": True}, Verdict.UNFINISHED),
-        ({"user_spec": user(1, clip=0.1), "spec_may_be_ahead": True}, Verdict.HOLDS),
+        ({"user_spec": user(1, clip=0.1), "spec_may_be_ahead": True}, Verdict.UNFINISHED),
+        # A job without a coordinator takes no change over.
+        ({"user_spec": user(1, clip=0.1) | {"suspend": True}, "spec_may_be_ahead": True}, Verdict.HOLDS),
         ({"user_spec": user(1, clip=0.1)}, Verdict.VIOLATED),
         # Nobody can have changed a field that is immutable.
         (
@@ -207,7 +209,7 @@ def user(bound: int, *, reward: dict[str, object] = REWARD, **algorithm: object)
         ({"user_spec": user(1, name="dapo"), "spec_may_be_ahead": True}, Verdict.VIOLATED),
         (
             {"user_spec": user(1, reward={**REWARD, "timeoutSeconds": 1.0}), "spec_may_be_ahead": True},
-            Verdict.HOLDS,
+            Verdict.UNFINISHED,
         ),
         ({"worker_specs": (("pod", user(2)),)}, Verdict.VIOLATED),
         ({"worker_specs": (("pod", user(2)),), "patched": ("pipeline.maxStaleness",)}, Verdict.HOLDS),

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
 from rljob_cli.run.memory_use import PeakMemory
-from rljob_cli.run.result_files import MetricsFile, draw, plot, summarize, write_summary
+from rljob_cli.run.result_files import MetricsFile, draw, plot, summarize, write_engines, write_summary
 from rljob_cli.run.run_progress import Rate, RunProgress
 from rljob_cli.run.view import LiveView, PlainView, open_view
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
-from rljob_core.messages import STEP_METRICS, EngineSignal, StepMetrics, StepStats
+from rljob_core.messages import STEP_METRICS, EngineProfile, EngineSignal, StepMetrics, StepStats
 from rljob_core.records import EpochClaimed, Evaluated
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Event
@@ -183,6 +183,28 @@ def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
     assert not (tmp_path / "reward.png").exists()
     plot(tmp_path / "reward.png", job, progress_of_a_run())
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_engines_measured_outlives_them(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    progress = RunProgress()
+    young = EngineSignal("e-0.1", "cpu", 1, 0, 0, 4, 0, 0, 0)
+    measured = replace(young, profile=EngineProfile(0.01, 0.0, 0.0, steps=32))
+    progress.heard("engine.e-0.1", young)
+    folder.engines.write_text("of the run before")
+    write_engines(folder, progress)
+    assert folder.engines.read_text() == "of the run before"
+    progress.heard("engine.e-0.1", measured)
+    progress.heard("engine.e-1.1", replace(measured, engine="e-1.1"))
+    progress.heard("engine.e-0.1", None)
+    progress.heard("engine.e-0.2", replace(measured, engine="e-0.2", tokens=9))
+    progress.heard("engine.e-0.2", replace(young, engine="e-0.2"))
+    write_engines(folder, progress)
+    found = json.loads(folder.engines.read_text())
+    assert [(signal["engine"], signal["profile"]["steps"]) for signal in found] == [
+        ("e-0.2", 32),
+        ("e-1.1", 32),
+    ]
 
 
 def test_lost_checkpoints_are_listed_once_each(job: RLJob) -> None:

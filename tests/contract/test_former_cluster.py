@@ -120,7 +120,7 @@ async def said(streams: JobStreams, upgraded: UpgradedCluster, beginning: str) -
     try:
         async with asyncio.timeout(SECONDS):
             # A move says it only for as long as it copies one stream: it is looked at between all that is done.
-            while not _said(streams.trouble(job_of(upgraded.uid)), beginning):
+            while not _said(streams.trouble(job_of(upgraded.uid)), beginning):  # noqa: ASYNC110
                 await asyncio.sleep(0)
     finally:
         preparing.cancel()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rljob_core.actions import Announce, Observation, StoredProgress, Summary
 from rljob_core.messages import (
+    RELEASED,
     Cancel,
     CheckpointWritten,
     EngineSignal,
@@ -18,6 +19,7 @@ from rljob_core.messages import (
     Hello,
     MicroBatch,
     PayloadMissing,
+    Release,
     Resume,
     StepProposed,
     StepStats,
@@ -88,6 +90,12 @@ class ModelEngine:
             self.made = {k: m for k, m in self.made.items() if k not in named}
             self.running = {k: r for k, r in self.running.items() if k not in named}
             self.taken |= named
+            return None
+        if isinstance(work, Release):
+            for key in zip(work.trajectories, work.attempts, strict=True):
+                if (run := self.running.pop(key, None)) is not None:
+                    progress[key[0]] = progress_of(*key, run)
+                    say(GenerationEnded(name, *key, RELEASED, failure=False))
             return None
         key = (work.trajectory, work.attempt)
         if key in self.taken:

@@ -115,6 +115,27 @@ MUTANTS: dict[str, Mutant] = {
         "if last is None:",
         by=("model", "simulation"),
     ),
+    "a change of the spec is not written down": Mutant(
+        "rljob_core.planner.spec_change",
+        "    context.emit(spec_in_force(new))\n",
+        "",
+        by=("simulation", "tests"),
+        tests="tests/core/test_spec_change.py",
+    ),
+    "a coordinator records fields of which it has other values": Mutant(
+        "rljob_core.planner.spec_change",
+        "before == after or read_by_coordinator(before) != read_by_coordinator(after)",
+        "before == after",
+        by=("tests",),
+        tests="tests/core/test_spec_change.py",
+    ),
+    "a recorded spec has a pipeline that is not in force": Mutant(
+        "rljob_core.planner.spec_change",
+        ', "pipeline": context.spec.pipeline}',
+        "}",
+        by=("tests",),
+        tests="tests/core/test_spec_change.py",
+    ),
     "a buffer opens before its weights can exist": Mutant(
         "rljob_core.staleness",
         "return range(self.next_step, min(steps, self.version + max_staleness + 1))",

@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -21,12 +21,18 @@ from evidence_builder import job
 from evidence_files import write_run
 from example_job import write_model
 from invocation import started
+from scenarios import job_config
+from simulated_run import write_simulated_run
 from typer.testing import CliRunner
 
 from rljob_cli.audit import audit
 from rljob_cli.main import app
+from rljob_cli.manifest.load import load_job
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.coordinator_reads import COORDINATOR_READS
 from rljob_core.records import Record
+from rljob_sim import EngineKind, Scenario, TrainerProfile
+from rljob_sim.scenario import STREAMRL_LENGTHS
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
@@ -85,14 +91,23 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ensure_run(command: str) -> None:
-    """The run that a command reads: for the audit one that has trained, for a patch one that has only begun."""
+def ensure_run(arguments: list[str]) -> None:
+    """The run that a command reads: one that has trained; for a patch, one that has only begun."""
     if Path("runs/sums").exists():
         return
-    if command == "audit":
-        write_run(job(), RunFolder(Path("runs/sums")))
-    elif command == "patch":
-        started(Path("job.yaml").absolute(), Path("runs/sums"))
+    match arguments:
+        case ["audit", *_]:
+            write_run(job(), RunFolder(Path("runs/sums")))
+        case ["patch", *_]:
+            started(Path("job.yaml").absolute(), Path("runs/sums"))
+        case ["simulate", "--from", *_]:
+            spec = load_job(Path("job.yaml"), ["spec.steps=12"]).spec
+            engines = replace(EngineKind.of("H100", 2, 64), name="gpus")
+            config = job_config().model_copy(update={"spec": spec})
+            lengths = replace(STREAMRL_LENGTHS, max=spec.rollout.sampling.max_tokens)
+            trainer = TrainerProfile(1e-4, publish_seconds=2.0)
+            scenario = Scenario(config, (engines,), trainer, lengths)
+            write_simulated_run(RunFolder(Path("runs/sums")), scenario)
 
 
 @pytest.mark.parametrize("page", RUN_HERE, ids=name)
@@ -105,7 +120,7 @@ def test_a_page_shows_what_the_command_does(page: Path, reader: Path) -> None:
             continue
         for command, shown in block.examples:
             _, *arguments = shlex.split(command)
-            ensure_run(arguments[0])
+            ensure_run(arguments)
             result = CliRunner().invoke(app, arguments)
             assert result.exit_code == (2 if shown.startswith("error") else 0), (command, result.output)
             if shown:
@@ -163,6 +178,12 @@ def test_streams_page_has_the_names_of_the_schema(kind: str, begin: str, end: st
     said = re.findall(quoted, page.split(begin)[1].split(end)[0])
     schema = json.loads((DOCS / "design" / "records.schema.json").read_text())
     assert set(said) - {"payload"} == set(schema["$defs"][kind]["properties"])
+
+
+def test_streams_page_has_the_fields_that_coordinators_read() -> None:
+    page = (DOCS / "design" / "streams.md").read_text()
+    said = page.split("all that coordinators read:")[1].split(". Its `pipeline`")[0]
+    assert tuple(re.findall(r"`([\w.]+)`", said)) == COORDINATOR_READS
 
 
 def test_the_schema_of_what_a_job_stores_is_up_to_date(tmp_path: Path) -> None:

@@ -110,6 +110,76 @@ async def test_it_names_fault_remedy_log_and_next_step(
     assert ready.message == f"coordinator: {message}"
 
 
+OTHERS = ", the trainer's while the job exists, the others' until"
+NOT_FINITE = "step 3: the loss (nan) is not finite, so that version 4 is not committed"
+
+
+@pytest.mark.parametrize(
+    ("message", "log"),
+    [
+        (
+            NOT_FINITE,
+            f"{LOGS},rljob.dev/role=trainer --all-containers --prefix --tail=-1, while the job exists",
+        ),
+        (
+            "what nobody has thought of",
+            f"{LOGS} {AFTERWARDS.replace(', until', OTHERS)}",
+        ),
+        (RAISED, f"{LOGS},rljob.dev/role=reward {AFTERWARDS}"),
+    ],
+)
+async def test_the_pods_of_a_trainer_that_failed_stay_with_their_log(
+    server: Any, shared: ClusterDefaults, make_job: MakeJob, message: str, log: str
+) -> None:
+    job = make_job(ttlSecondsAfterFinished=60)
+    reconciler = Reconciler(server, shared, clock=lambda: server.now)
+    while (await reconciler.reconcile(job)).actions:
+        pass
+    server.pods_ready()
+    server.gang_ends(code=2, message=f"UserError: {message}")
+    while (result := await reconciler.reconcile(job)).actions:
+        pass
+    for role in ("coordinator", "reward", "rollout"):
+        server.pods_gone(role)
+    while (result := await reconciler.reconcile(job)).actions:
+        pass
+    assert (result.phase, result.actions, result.settled) == (Phase.FAILED, 0, True)
+    assert result.expire_at is not None
+    (gang,), (pod,) = server.of("Job"), server.of("Pod")
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == gang["metadata"]["uid"]
+    assert not server.of("Deployment")
+    found, moving = (condition(result.status, kind) for kind in ("Failed", "Reconciling"))
+    assert found is not None
+    assert f"; log: {log}; to continue: " in found.message
+    assert moving is not None
+    assert moving.status == "False"
+    assert await reconciler.tear_down(job) is False
+    assert not server.of("Job")
+
+
+@pytest.mark.parametrize("evidence", ["running", "deleted", "replaced"])
+async def test_a_trainer_that_did_not_fail_ends_with_the_job(
+    server: Any, shared: ClusterDefaults, make_job: MakeJob, evidence: str
+) -> None:
+    job = make_job()
+    reconciler = Reconciler(server, shared, clock=lambda: server.now)
+    while (await reconciler.reconcile(job)).actions:
+        pass
+    server.pods_ready()
+    if evidence != "running":
+        server.gang_ends(code=1 if evidence == "replaced" else 2, message="UserError: no")
+    if evidence == "deleted":
+        (gang,) = server.of("Job")
+        gang["metadata"]["deletionTimestamp"] = server.now.isoformat()
+    if evidence != "deleted":
+        owner = next(m for m in server.of("Deployment") if m["metadata"]["name"].endswith("-coordinator"))
+        server.pod(owner, 0, end={"exitCode": 2, "message": f"UserError: {RAISED}"})
+    while (result := await reconciler.reconcile(job)).actions:
+        pass
+    assert result.phase is Phase.FAILED
+    assert bool(server.of("Job")) == (evidence != "running")
+
+
 async def test_another_job_begins_with_its_checkpoint_once_it_may_have_one(
     server: Any, shared: ClusterDefaults, make_job: MakeJob
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +109,35 @@ def test_a_suspended_job_has_no_children_and_continues_with_the_next_attempt(
     watched("patch", "rljob", "sums", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
     watched.existing("job", "sums-trainer-2")
     assert watched.get("rljob", "sums")["status"]["trainerAttempt"] == 2
+
+
+def test_a_failed_job_keeps_the_trainers_pods_and_their_log_until_it_is_deleted(
+    operator: Operator, watched: Namespace
+) -> None:
+    watched.apply(manifest())
+    until(lambda: settled(watched))
+    selector = "--selector=rljob.dev/job=sums,rljob.dev/role=trainer"
+    until(lambda: watched("get", "pods", selector, "--output=name"))
+    pod = watched("get", "pods", selector, "--output=name").strip()
+    message = "UserError: step 3: the loss (nan) is not finite, so that version 4 is not committed"
+    ended = {"exitCode": 2, "message": message, "reason": "Error"}
+    container = {
+        "name": "trainer", "image": "i", "imageID": "i", "ready": False, "restartCount": 0,
+        "state": {"terminated": ended},
+    }  # fmt: skip
+    status = {"status": {"phase": "Failed", "containerStatuses": [container]}}
+    watched("patch", pod, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
+    until(lambda: watched.is_true("sums", "Failed"))
+    until(lambda: not watched("get", "deployments", "--output=name"))
+    until(lambda: not watched.is_true("sums", "Reconciling"))
+    words = watched.condition("sums", "Failed")["message"]
+    command = re.search(r"log: kubectl (logs .*), while the job exists; to continue", words)
+    assert command is not None, words
+    found = next(word for word in command[1].split() if word.startswith("--selector="))
+    assert watched("get", "pods", found, "--output=name").strip() == pod
+    assert watched.get("job", "sums-trainer-1")
+    watched("delete", "rljob", "sums", "--timeout=60s")
+    until(lambda: not watched("get", "jobs,pods", "--selector=rljob.dev/job=sums", "--output=name"))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import xxhash
 from independent_rules import Rules
+from independent_specs import changed_without_a_claim
 
 Json = dict[str, Any]
 OF_ROLLBACKS = {"epoch", "restored", "revoked"}
@@ -79,7 +80,7 @@ def read_ledger(messages: Iterator[tuple[int, str, dict[str, str], bytes]]) -> L
     found = Ledger()
     before, chain, broken, writer, following = "", "", False, (0, ""), 1
     digests: frozenset[str] = frozenset()
-    has_spec = True
+    has_spec, spec, pipeline = True, None, {}
     for sequence, subject, headers, data in messages:
         suffix, identity = subject.rsplit(".", 1)[1], headers.get("Nats-Msg-Id", "")
         if sequence != following:
@@ -104,10 +105,15 @@ def read_ledger(messages: Iterator[tuple[int, str, dict[str, str], bytes]]) -> L
                 kinds = [record["kind"] for record in batch["records"]]
                 if "epoch" in kinds:
                     has_spec = "spec" in kinds or bool(batch["records"][0].get("former"))
-                if kinds.count("spec") > kinds.count("epoch") or not (has_spec or set(kinds) <= OF_ROLLBACKS):
-                    found.wrong.append(
-                        f"message {sequence} of the ledger has no spec, or one without a claim"
-                    )
+                if ("epoch" in kinds and kinds.count("spec") > 1) or not (
+                    has_spec or set(kinds) <= OF_ROLLBACKS
+                ):
+                    found.wrong.append(f"message {sequence} of the ledger has no spec, or several in a claim")
+                for record in batch["records"]:
+                    if record["kind"] == "spec" and "epoch" not in kinds:
+                        found.wrong += changed_without_a_claim(spec, record["spec"], pipeline)
+                    spec = record["spec"] if record["kind"] == "spec" else spec
+                    pipeline = record if record["kind"] == "pipeline" else pipeline
                 found.records += [(record, digests) for record in batch["records"]]
                 if any(record["kind"] == "training" for record in batch["records"]):
                     digests = frozenset()

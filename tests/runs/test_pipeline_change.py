@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doctored_run import read_streams
 
+from rljob_cli.run_folder.embedded_nats import running_url
 from rljob_contract.tiny_models import tiny_model
-from runs import LiveRun, audit, write_job
+from rljob_core.ports import Channel
+from rljob_core.records import SpecInForce, decode_batch
+from runs import LiveRun, audit, audited_independently, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -35,7 +40,7 @@ def run(tmp_path: Path) -> Iterator[LiveRun]:
         rollout={"engine": engine},
         trainer={"backend": "Emulated", "options": {}},
     )
-    run = LiveRun(manifest, tmp_path / "run")
+    run = LiveRun(manifest, tmp_path / "run", "--record")
     yield run
     run.stop()
 
@@ -57,6 +62,32 @@ def history(run: LiveRun) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stdout + done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)["counts"]["pipelines"]
     return found
+
+
+def specs_in_the_ledger(run: LiveRun) -> list[dict[str, Any]]:
+    """Each spec that a coordinator has recorded, in order."""
+    identity = json.loads((run.output / "job.json").read_text())
+    url = running_url(run.output / "nats")
+    assert url is not None
+    streams = asyncio.run(read_streams(url, job=identity["name"], uid=identity["uid"]))
+    messages = [m for m in streams[Channel.LEDGER] if m.suffix in {"claim", "records"}]
+    return [r.spec for m in messages for r in decode_batch(m.data).records if isinstance(r, SpecInForce)]
+
+
+def test_a_change_that_restarts_no_coordinator_is_in_the_ledger_without_another_claim(run: LiveRun) -> None:
+    run.until("step 2", lambda: run.steps() >= 2)
+    coordinator = run.pids()["job-coordinator-0"]
+    assert "restarts" not in run.patch("backoffLimit=7", "reward.replicas=2")
+    run.until("the record", lambda: len(specs_in_the_ledger(run)) > 1)
+    began, now = specs_in_the_ledger(run)
+    assert (now["backoffLimit"], now["reward"]["replicas"]) == (7, 2)
+    assert now == {**began, "backoffLimit": 7, "reward": {**began["reward"], "replicas": 2}}
+    assert run.pids()["job-coordinator-0"] == coordinator
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130, run.said
+    run.check_audit()
+    run.check_replay()
+    assert audited_independently(run.output) == []
 
 
 def test_a_running_job_takes_a_narrower_and_a_wider_bound_and_restarts_nothing(run: LiveRun) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import WORK_QUEUES, Channel, Engine, Message, TrainerBackend, WeightStore
-from rljob_core.spec import PipelineSpec
+from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_runtime.data.prompts import open_prompts
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
@@ -131,9 +131,13 @@ class Roles:
                 lambda prompt, evaluation: (held_out if evaluation else training).text(prompt)
             ),
             instance=instance,
-            changes=self._changes(),
+            changes=self._specs(),
         )
         self.tasks["coordinator"] = asyncio.create_task(role.run())
+
+    async def _specs(self) -> AsyncIterator[RLJobSpec]:
+        async for pipeline in self._changes():
+            yield self.config.spec.model_copy(update={"pipeline": pipeline})
 
     def change(self, pipeline: PipelineSpec) -> None:
         """Change `spec.pipeline` in the configuration of all running roles."""

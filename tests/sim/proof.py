@@ -101,11 +101,16 @@ def _check_outputs(job: Job) -> None:
 
 
 def _check_given_up(job: Job) -> None:
-    """Poison, and nothing beside it, is given up."""
+    """Poison, and nothing beside it, is given up; unless engines were lost so often that chance may accuse a group."""
     poison = job.mishaps.poison
+    losses = sum(times for what, times in job.happened.items() if "rollout" in what)
+    may_accuse = losses >= job.config.spec.pipeline.max_attempts
     for _, record in _records(job):
         if isinstance(record, GroupAborted) and record.reason == "PromptExhausted":
             guilty = poison is not None and record.group == poison.group
+            if not guilty and may_accuse and ENGINE_LOST in record.detail:
+                job.happened["given up by chance"] += 1
+                continue
             require(guilty, f"[poison] {record.group} was given up: {record.detail}")
             reason = REASONS[poison.kind] if poison is not None else ""
             # Engines that are lost for other reasons, while they have nothing but it, count as attempts at it, too.

@@ -30,13 +30,23 @@ from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
 
 from rljob_cli.audit import audit
+from rljob_cli.audit.evidence import Evidence
 from rljob_cli.audit.read import collect
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, JobFailed, StoreUnavailable
-from rljob_core.messages import REWARD_QUEUE, EngineDied, RewardResult, RoleFailed
+from rljob_core.messages import (
+    ENGINE_WORK,
+    REWARD_QUEUE,
+    EngineDied,
+    EngineWorkBatch,
+    Release,
+    RewardResult,
+    RoleFailed,
+)
+from rljob_core.planner.pipeline_change import pipeline_set
 from rljob_core.ports import Channel, first_sequence
-from rljob_core.records import JobFinished
-from rljob_core.spec import PipelineSpec
+from rljob_core.records import JobFinished, PipelineSet, SpecInForce
+from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_core.trajectory import group_id
 from rljob_core.worker_protocol import EXIT_HUNG
@@ -58,6 +68,8 @@ from rljob_runtime.weights.store import StoredWeights
 LIMIT_SECONDS = 4 * 3600.0
 """Virtual time within which every job must have ended."""
 HANG_SECONDS = 20
+
+NEW_TIMEOUT_SECONDS = 7.5
 """Seconds without a new token after which an engine is ended."""
 HEALTHY = (Fenced, StoreUnavailable, asyncio.CancelledError)
 """Exceptions with which a role may end and be started again."""
@@ -111,6 +123,7 @@ class Mishaps:
         twins: how often a coordinator or trainer is replaced although it is alive and continues to run.
         freezes: how often a role is stopped for longer than every timeout, and then continues.
         drains: how often an engine is asked to stop and hands over its work.
+        releases: how often an engine is asked to release everything that it generates.
         cuts: how often the server's machine dies and loses the ends of its streams.
         power_cuts: how often the machine dies that everything runs on, and the trainer's log loses its end, too.
         change: new pipeline settings that the user sets once; None for no change.
@@ -128,6 +141,7 @@ class Mishaps:
     twins: int = 0
     freezes: int = 0
     drains: int = 0
+    releases: int = 0
     cuts: int = 0
     power_cuts: int = 0
     change: PipelineSpec | None = None
@@ -172,6 +186,8 @@ class Job:
         self.instances: Counter[str] = Counter()
         self.stop = asyncio.Event()
         self.drains: dict[str, asyncio.Event] = {}
+        self.rollouts: dict[str, Rollout] = {}
+        self.sent: list[asyncio.Task[int]] = []
         self.begins: dict[str, Begins] = {}
         """What each engine says to the process that watches it."""
         self.changed = asyncio.Event()
@@ -234,7 +250,7 @@ class Job:
                 self.weights(),
                 self._text,
                 instance=f"c{number}",
-                changes=self._changes(),
+                changes=self._specs(),
                 lengths=partial(AnyLengths, self.mishaps.correlation),
             )
             await coordinator.run()
@@ -272,6 +288,7 @@ class Job:
             changes=self._changes(),
         )
         stop = self.drains[role] = asyncio.Event()
+        self.rollouts[role] = rollout
         watch = asyncio.create_task(self._end_if_it_hangs(role, number, begins))
         try:
             await rollout.run(stop)
@@ -349,6 +366,10 @@ class Job:
             yield self.mishaps.change
         await asyncio.Event().wait()
 
+    async def _specs(self) -> AsyncIterator[RLJobSpec]:
+        async for _ in self._changes():
+            yield self.config.spec
+
     def _ended(self, role: str, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else _leaf(task.exception())
         if self.done.is_set() or self.stop.is_set():
@@ -369,6 +390,7 @@ class Job:
             self._twin: self.mishaps.twins,
             self._freeze: self.mishaps.freezes,
             self._drain: self.mishaps.drains,
+            self._release: self.mishaps.releases,
             self._cut: self.mishaps.cuts,
             self._change: int(self.mishaps.change is not None),
             self.replicas.elect: self.mishaps.servers.elections,
@@ -437,6 +459,19 @@ class Job:
             self._suspect(role)  # whether it is heard of that in time is chance
             self.drains[role].set()
 
+    def _release(self) -> None:
+        """As the coordinator asks for what would end sooner elsewhere; here that is chance."""
+        if running := sorted(role for role in self.rollouts if role in self.tasks):
+            rollout = self.rollouts[self.chance.choice(running)]
+            held = [(r.work.trajectory, r.work.attempt) for r in rollout._assignments.running.values()]
+            if held:
+                self.happened["release"] += 1
+                work = EngineWorkBatch(0, (Release(*map(tuple, zip(*held, strict=True))),))
+                sending = self.store.publish(
+                    Channel.WORK, f"engine.{rollout.instance}", ENGINE_WORK.dump_json(work)
+                )
+                self.sent.append(asyncio.create_task(sending))
+
     def _cut(self) -> None:
         """The machine of the server dies; of each stream some of the newest messages are lost."""
         self.happened["cut"] += 1
@@ -465,7 +500,8 @@ class Job:
 
     def _change(self) -> None:
         self.happened["change"] += 1
-        spec = self.config.spec.model_copy(update={"pipeline": self.mishaps.change})
+        reward = self.config.spec.reward.model_copy(update={"timeout_seconds": NEW_TIMEOUT_SECONDS})
+        spec = self.config.spec.model_copy(update={"pipeline": self.mishaps.change, "reward": reward})
         self.config = self.config.model_copy(update={"spec": spec})
         self.changed.set()
 
@@ -585,6 +621,7 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
         servers=any_server_faults(rare),
         limited=(poison is not None and poison.kind == "unsendable") or rare.random() > 0.5,
         correlation=rare.choice([0.0, 1.0]),
+        releases=rare.choice([0, 0, 2, 6]),
     )
     return config, mishaps, chance.randint(1, 3)
 
@@ -613,6 +650,7 @@ def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | Non
             if not prove(job):
                 return job
             evidence = await collect(job.store, job.stored, job=config.uid, trainer=job.folder / "trainer")
+            _prove_spec_recorded(evidence, mishaps.change)
             findings = audit(evidence)
             for check in findings.checks:
                 require(check.holds, f"[audit] {check.claim}: {check.violations[:3]}")
@@ -621,6 +659,16 @@ def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | Non
             return job
 
         return virtual_time.run(whole(), limit=LIMIT_SECONDS)
+
+
+def _prove_spec_recorded(evidence: Evidence, change: PipelineSpec | None) -> None:
+    """A coordinator that has recorded the user's new pipeline has recorded the rest of the new spec, too."""
+    records = [r for m in evidence.ledger if m.counts and m.batch is not None for r in m.batch.records]
+    pipelines = [replace(r, step=0) for r in records if isinstance(r, PipelineSet)]
+    if change is not None and pipeline_set(change) in pipelines[1:]:
+        specs = [r.spec for r in records if isinstance(r, SpecInForce)]
+        found = any(spec["reward"]["timeoutSeconds"] == NEW_TIMEOUT_SECONDS for spec in specs)
+        require(found, "[specs] a spec in force is not in the ledger")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,14 +13,16 @@ from rljob_sim import EngineKind, Scenario, TrainerProfile
 SHORT = ResponseLengths(median=60, sigma=0.8, prompt_sigma=0.5, min=4, max=400)
 
 
-def job_config(*, steps: int = 6, prompts: int = 8, siblings: int = 4, **pipeline: Any) -> JobConfig:
+def job_config(
+    *, steps: int = 6, prompts: int = 8, siblings: int = 4, max_tokens: int = 1024, **pipeline: Any
+) -> JobConfig:
     """A job whose batches fill the engines of `engine` about once."""
     spec = {
         "steps": steps,
         "model": {"uri": "/model"},
         "data": {"dataset": "chain_sum", "promptsPerStep": prompts, "groupSize": siblings},
         "pipeline": pipeline or {"mode": "BoundedAsync"},
-        "rollout": {"pools": [{"name": "a"}]},
+        "rollout": {"sampling": {"maxTokens": max_tokens}, "pools": [{"name": "a"}]},
         "trainer": {"microBatchTokens": 4000},
     }
     return JobConfig(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from scenarios import engine, job_config, scenario
 
 from rljob_core.emulation import ResponseLengths
+from rljob_core.messages import EngineSignal
+from rljob_core.planner import balancing
 from rljob_sim import EngineKind, Scenario, SimulationReport, TrainerProfile, simulate
+from rljob_sim.engine import SimulatedEngine
 from rljob_sim.scenario import STREAMRL_LENGTHS
 
 LENGTHS = ResponseLengths(median=120, sigma=0.6, prompt_sigma=0.4, min=4, max=800)
@@ -43,9 +47,11 @@ def test_fast_engines_take_more_than_their_share_of_slots() -> None:
     assert found.engine_full["fast"] > found.engine_full["slow"] / 2
 
 
-def unequal(correlation: float, *, trainer: float = 8e-6, **pipeline: Any) -> SimulationReport:
+def unequal(
+    correlation: float, *, trainer: float = 8e-6, max_tokens: int = 1024, **pipeline: Any
+) -> SimulationReport:
     """2 fast and 4 slow engines whose slots a batch fills once; lengths as StreamRL measured them."""
-    config = job_config(steps=30, prompts=12, siblings=8, **pipeline)
+    config = job_config(steps=30, prompts=12, siblings=8, max_tokens=max_tokens, **pipeline)
     kinds = (EngineKind.of("H100", 2, 16), EngineKind.of("L40S", 4, 16))
     return simulate(
         Scenario(
@@ -64,3 +70,32 @@ def test_the_longest_first_are_done_sooner_on_unequal_engines() -> None:
 def test_reversed_predictions_cost_nothing(pipeline: dict[str, Any]) -> None:
     reversed_, unranked = unequal(-0.9, **pipeline), unequal(0.0, **pipeline)
     assert reversed_.tokens_per_second(skip=10) >= 0.95 * unranked.tokens_per_second(skip=10)
+
+
+def moving(monkeypatch: pytest.MonkeyPatch, most: int, **pipeline: Any) -> SimulationReport:
+    """The same with a ranker, where each trajectory may move so often."""
+    monkeypatch.setattr(balancing, "MOST_MOVES", most)
+    return unequal(0.7, max_tokens=16_384, **pipeline)
+
+
+@pytest.mark.parametrize("pipeline", [{"mode": "Streaming"}, {"mode": "BoundedAsync", "maxStaleness": 1}])
+def test_stragglers_move_to_fast_engines(monkeypatch: pytest.MonkeyPatch, pipeline: dict[str, Any]) -> None:
+    usual, stays = (moving(monkeypatch, most, **pipeline) for most in (balancing.MOST_MOVES, 0))
+    assert usual.tokens_per_second(skip=10) > 1.5 * stays.tokens_per_second(skip=10)
+    assert usual.max_staleness <= pipeline.get("maxStaleness", 0)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_profile_that_lies_stops_no_job(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """The slow engines say that their steps take a tenth of their time, or ten times as long."""
+    truth = SimulatedEngine.signal
+
+    def lie(engine: SimulatedEngine) -> EngineSignal:
+        signal = truth(engine)
+        if engine.kind.name != "l40s" or signal.profile is None:
+            return signal
+        seconds = factor * signal.profile.seconds
+        return replace(signal, profile=replace(signal.profile, seconds=seconds))
+
+    monkeypatch.setattr(SimulatedEngine, "signal", lie)
+    assert unequal(0.7, max_tokens=16_384, mode="BoundedAsync", maxStaleness=1).outcome == "Succeeded"

@@ -50,6 +50,7 @@ def simulated(
         inflight=Inflight.UPDATE,
         lengths=ResponseLengths(60.0, 0.9, 0.6, 1, 500, seed=5),
         prompt_tokens=1,
+        progress_tokens=0,
         generated=ended,
         restarted=lambda _, __: None,
         swapped=lambda _: None,

@@ -16,7 +16,7 @@ from rljob_core.messages import (
     TrainerWork,
 )
 from rljob_core.records import Inherited, StepCommitted
-from rljob_core.spec import PipelineSpec
+from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.trajectory import VersionSpan
 
 # ---- observations
@@ -27,6 +27,13 @@ class PipelineChanged:
     """The user changed `spec.pipeline` of the running job."""
 
     pipeline: PipelineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SpecChanged:
+    """The user changed the spec of the running job; of its `pipeline`, `PipelineChanged` tells."""
+
+    spec: RLJobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +213,7 @@ Observation = (
     | OwnHeartbeat
     | PipelineChanged
     | PipelineRefused
+    | SpecChanged
     | StreamLimit
     | PromptsMeasured
     | LengthsPredicted

@@ -88,7 +88,7 @@ _BY_WORDS = [
     (re.compile(r"prompts of step \d+ were given up"), ENGINE),
     (re.compile(r"^(?:\w+: )?the trajectory stream holds .* MB and step \d+ needs"), STORAGE),
     (re.compile(r"Versions that do verify"), WEIGHTS),
-    (re.compile(r"is not finite|out of memory \("), TRAINING),
+    (re.compile(r"is not finite|\bstep \d+: out of memory\b"), TRAINING),
     # Earlier releases wrote "not there".
     (re.compile(r"payloads of \d+ groups were (missing|not there)"), SERVER),
     (re.compile(r"trainer attempts failed, spec\.backoffLimit"), TRAINER),

@@ -34,7 +34,7 @@ from rljob_core.errors import (
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.queue_definitions import SHARED_QUEUES
-from rljob_core.spec import PipelineSpec
+from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.words import error_in_words, innermost
 from rljob_runtime.locations import local_path, model_folder
 
@@ -98,7 +98,7 @@ async def _coordinator(
             render,
             instance=instance,
             count_tokens=count_tokens,
-            changes=_pipeline_changes(config),
+            changes=_spec_changes(config),
             decisions=decisions,
         )
         await _until(stop, role.run(ready))
@@ -175,6 +175,12 @@ ROLES: dict[str, RoleFunction] = {
     "reward": _reward,
     "trainer": _trainer,
 }
+
+
+def _spec_changes(config: JobConfig) -> AsyncIterator[RLJobSpec]:
+    from rljob_runtime.process.config_watch import spec_changes
+
+    return spec_changes(Path(os.environ[worker_protocol.CONFIG]), config.spec)
 
 
 def _pipeline_changes(config: JobConfig) -> AsyncIterator[PipelineSpec]:

@@ -6,13 +6,16 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
-from rljob_core.emulation import EngineBatch, EngineSequence, ResponseLengths
-from rljob_core.messages import EngineSignal, Generate
+from rljob_core.emulation import EngineBatch, EngineSequence
+from rljob_core.messages import LONGEST, EngineSignal, Generate
 from rljob_core.spec import Inflight
-from rljob_core.trajectory import VersionSpan
+from rljob_core.trajectory import VersionSpan, sibling_of
 from rljob_sim.clock import VirtualClock
+from rljob_sim.measured_lengths import AnswerLengths, MeasuredLengths
 from rljob_sim.scenario import EngineKind
+from rljob_sim.timeline import GENERATING, SWAPPING, WAITING, Timeline
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -37,15 +40,26 @@ class EndedResponse:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReleasedResponse:
+    """A response that has not ended, for another engine to continue: its versions and its tokens so far."""
+
+    work: Generate
+    span: VersionSpan
+    tokens: int
+
+
 class SimulatedEngine:
     """An engine of a kind.
 
     Args:
         inflight: what becomes of running sequences when weights are swapped.
         prompt_tokens: of each prompt.
+        progress_tokens: `spec.rollout.progressTokens`.
         generated: called with the responses that have ended, at the time at which they ended.
         restarted: called with work that starts over, as new weights came.
         swapped: called when it has new weights.
+        timeline: which its phases are written to.
 
     Attributes:
         busy: seconds in which it made steps.
@@ -59,11 +73,13 @@ class SimulatedEngine:
         kind: EngineKind,
         *,
         inflight: Inflight,
-        lengths: ResponseLengths,
+        lengths: AnswerLengths,
         prompt_tokens: int,
+        progress_tokens: int,
         generated: Callable[[list[EndedResponse]], None],
         restarted: Callable[[SimulatedEngine, list[Generate]], None],
         swapped: Callable[[SimulatedEngine], None],
+        timeline: Timeline | None = None,
     ) -> None:
         self.name, self.kind = name, kind
         self.version = -1
@@ -71,7 +87,9 @@ class SimulatedEngine:
         self._clock = clock
         self._inflight = inflight
         self._lengths, self._prompt_tokens = lengths, prompt_tokens
+        self._progress_tokens = progress_tokens
         self._generated, self._restarted, self._swapped = generated, restarted, swapped
+        self._timeline = timeline
         self._batch: EngineBatch[SimulatedResponse] = EngineBatch(
             slots=kind.slots,
             profile=kind.profile,
@@ -95,6 +113,7 @@ class SimulatedEngine:
                 self._add(work)
         if self._batch.waiting and len(self._batch.running) < self.kind.slots:
             self._change()
+        self._note_phase()
 
     def cancel(self, keys: Sequence[tuple[str, int]]) -> None:
         """Forget this work: trajectories with their attempts."""
@@ -102,6 +121,19 @@ class SimulatedEngine:
         self._parked = [w for w in self._parked if _id(w.trajectory, w.attempt) not in ids]
         if self._batch.cancel(ids):
             self._change()
+
+    def release(self, keys: Sequence[tuple[str, int]]) -> list[ReleasedResponse]:
+        """Give back what runs of these: trajectories with their attempts."""
+        ids, step = {_id(*key) for key in keys}, self._batch.step + self._begun()
+        released = [
+            ReleasedResponse(
+                r.work, VersionSpan(self._oldest(r), self._batch.versions[-1][1]), r.tokens(step)
+            )
+            for r in self._batch.running
+            if r.id in ids and not r.cancelled and r.before < r.tokens(step) < r.length
+        ]
+        self.cancel([(r.work.trajectory, r.work.attempt) for r in released])
+        return released
 
     def load(self, version: int) -> None:
         """Use the weights of a version, if it is newer."""
@@ -126,7 +158,18 @@ class SimulatedEngine:
             profile=self.kind.profile,
             context=batch.context + begun * len(batch.running),
             kv_tokens=self.kind.kv_tokens,
+            longest=self._longest(batch.step + begun),
         )
+
+    def _longest(self, step: int) -> tuple[tuple[str, int, int], ...]:
+        """As the rollout worker names them: by the progress that it has stored."""
+        every = self._progress_tokens
+        if not every:
+            return ()
+        stored = [
+            (r.work.trajectory, r.work.attempt, r.tokens(step) // every * every) for r in self._batch.running
+        ]
+        return tuple(nlargest(LONGEST, (s for s in stored if s[2]), key=lambda s: s[2]))
 
     # ------------------------------------------------------------------------------------------ the steps
 
@@ -179,6 +222,7 @@ class SimulatedEngine:
         if self._swaps and (self._inflight != Inflight.KEEP or not batch.has_begun):
             if self.kind.swap_seconds:
                 self._standing = True
+                self._note_phase()
                 self._since += self.kind.swap_seconds
                 self._planned += 1
                 self._clock.at(self._since, self._stood)
@@ -189,6 +233,21 @@ class SimulatedEngine:
         batch.admit(preempted_only=bool(self._swaps))
         if batch.running:
             self._plan(batch.remaining())
+        self._note_phase()
+
+    def _note_phase(self) -> None:
+        """Write what it does from now on."""
+        if self._timeline is None:
+            return
+        running = len(self._batch.running)
+        if self._standing:
+            what = SWAPPING
+        elif running:
+            what = GENERATING
+        else:
+            what = WAITING if self._parked else ""
+        self._timeline.enter(self.name, self._clock.now, what, version=self.version)
+        self._timeline.count(self.name, self._clock.now, 0 if self._standing else running)
 
     def _stood(self) -> None:
         self._standing = False
@@ -211,13 +270,18 @@ class SimulatedEngine:
 
     def _add(self, work: Generate) -> None:
         key = str(work.prompt)
-        self._batch.add(
-            SimulatedResponse(_id(work.trajectory, work.attempt), key, self._prompt_tokens, work=work)
-        )
+        response = SimulatedResponse(_id(work.trajectory, work.attempt), key, self._prompt_tokens, work=work)
+        if work.inherited is not None:
+            response.before, response.oldest = work.inherited.tokens, work.inherited.span.min
+        self._batch.add(response)
 
     def _begin(self, response: SimulatedResponse, version: int) -> None:
         work = response.work
-        response.length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
+        if isinstance(self._lengths, MeasuredLengths):
+            length = self._lengths.of_sibling(work.prompt, sibling_of(work.trajectory))
+        else:
+            length = self._lengths.length(str(work.prompt).encode(), work.seed, version)
+        response.length = max(length, response.before + 1)
 
     def _note_version(self, response: SimulatedResponse) -> None:
         response.oldest = self._oldest(response)

@@ -8,38 +8,49 @@ from itertools import count
 
 from rljob_core.actions import (
     Announce,
+    FindProgress,
     ListProgress,
     MeasurePrompts,
     Observation,
     PayloadSeen,
     PredictLengths,
+    ProgressFound,
     ProgressListed,
     PromptsMeasured,
     RewardsSeen,
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    StoredProgress,
     StoresRead,
     StreamLimit,
     Summary,
 )
-from rljob_core.messages import Cancel, Generate, GenerationEnded, RewardResult
+from rljob_core.messages import RELEASED, Cancel, Generate, GenerationEnded, Release, RewardResult
 from rljob_core.planner import Decision, Planner
-from rljob_core.records import StepCommitted
+from rljob_core.records import Inherited, StepCommitted
 from rljob_core.stable_hash import stable_hash
 from rljob_sim.clock import VirtualClock
 from rljob_sim.engine import EndedResponse, SimulatedEngine
 from rljob_sim.ranker import SimulatedPredictor
 from rljob_sim.report import SimulationReport, Step
 from rljob_sim.scenario import Scenario
+from rljob_sim.timeline import Timeline
 from rljob_sim.trainer import SimulatedTrainer
 
 HEARTBEAT_SECONDS = 2.0
+RELEASE_SECONDS = 0.2
+"""From the decision that an engine releases a trajectory until its progress is stored, and that is known."""
 
 
-def simulate(scenario: Scenario) -> SimulationReport:
-    """Simulate a job from its start to its end."""
-    return SimulatedJob(scenario).run()
+def simulate(scenario: Scenario, timeline: Timeline | None = None) -> SimulationReport:
+    """Simulate a job from its start to its end.
+
+    Args:
+        scenario: what is simulated.
+        timeline: which the phases of engines and trainer are written to.
+    """
+    return SimulatedJob(scenario, timeline).run()
 
 
 class SimulatedJob:
@@ -47,23 +58,27 @@ class SimulatedJob:
 
     Attributes:
         planner: that decides.
+        moves: trajectories that engines have released.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, timeline: Timeline | None = None) -> None:
         self.planner = Planner(scenario.config, prefetch=scenario.prefetch)
         self._scenario = scenario
+        self._timeline = timeline
         self._clock = VirtualClock()
         self._sequences = count(1)
         self._steps: list[Step] = []
         self._tokens: dict[str, tuple[int, int]] = {}
         """Of each trajectory that is generated and not trained, its tokens and the version of the oldest."""
+        self._progress: dict[str, StoredProgress] = {}
+        self.moves = 0
         self._observed: deque[Observation] = deque()
         self._deciding = False
         limit = scenario.config.spec.rollout.sampling.max_tokens
         self._predictor = SimulatedPredictor(
             scenario.lengths, correlation=scenario.length_correlation, limit=limit
         )
-        self._trainer = SimulatedTrainer(self._clock, scenario.trainer, self._observe)
+        self._trainer = SimulatedTrainer(self._clock, scenario.trainer, self._observe, timeline)
         pipeline = scenario.config.spec.pipeline
         self._engines = {
             f"{kind.name}-{number}.x": SimulatedEngine(
@@ -73,9 +88,11 @@ class SimulatedJob:
                 inflight=pipeline.inflight,
                 lengths=scenario.lengths,
                 prompt_tokens=scenario.prompt_tokens,
+                progress_tokens=scenario.config.spec.rollout.progress_tokens,
                 generated=self._on_generated,
                 restarted=self._on_restarted,
                 swapped=self._on_swapped,
+                timeline=timeline,
             )
             for kind in scenario.engines
             for number in range(kind.count)
@@ -99,6 +116,8 @@ class SimulatedJob:
                 steps, last = len(self._steps), self._clock.now
             if not self._clock.advance() or self._clock.now > last + 1e7:
                 raise RuntimeError(f"the job stands still after step {steps}, at {last:.0f} s")
+        if self._timeline is not None:
+            self._timeline.end(self._clock.now)
         return self._report()
 
     def _report(self) -> SimulationReport:
@@ -141,6 +160,8 @@ class SimulatedJob:
                     for item in action.items:
                         if isinstance(item, Cancel):
                             engine.cancel(list(zip(item.trajectories, item.attempts, strict=True)))
+                        elif isinstance(item, Release):
+                            self._release(engine, item)
                 case SendToTrainer():
                     self._clock.after(0.0, partial(self._trainer.receive, action.message))
                 case Announce():
@@ -150,6 +171,9 @@ class SimulatedJob:
                     self._measure(action)
                 case PredictLengths():
                     self._observed.append(self._predictor.answer(action))
+                case FindProgress():
+                    for key in zip(action.trajectories, action.attempts, strict=True):
+                        self._observed.append(ProgressFound(*key, self._progress.get(key[0])))
                 case ListProgress():
                     self._observed.append(ProgressListed(()))
                 case _:
@@ -160,9 +184,29 @@ class SimulatedJob:
         tokens = (scenario.prompt_tokens,) * len(prompts)
         self._observed.append(PromptsMeasured(prompts, tokens, wanted.evaluation))
 
+    def _release(self, engine: SimulatedEngine, release: Release) -> None:
+        for response in engine.release(list(zip(release.trajectories, release.attempts, strict=True))):
+            work, span = response.work, response.span
+            lineage = self.planner.state.lineage
+            weights = ((version, lineage[version]) for version in range(span.min, span.max + 1))
+            inherited = Inherited(
+                attempt=work.attempt,
+                tokens=response.tokens,
+                span=span,
+                seed=work.seed,
+                sequence=next(self._sequences),
+                digest=f"{work.trajectory}/{work.attempt}",
+            )
+            self._progress[work.trajectory] = StoredProgress(inherited, tuple(weights))
+            self.moves += 1
+            ended = GenerationEnded(engine.name, work.trajectory, work.attempt, RELEASED, failure=False)
+            self._clock.after(RELEASE_SECONDS, partial(self._observe, ended))
+
     def _commit(self, record: StepCommitted) -> None:
         trained = [self._tokens.pop(t) for batch in record.micro_batches for t in batch]
         step = record.version - 1
+        if self._timeline is not None:
+            self._timeline.commits[record.version] = self._clock.now
         self._steps.append(
             Step(
                 self._clock.now,

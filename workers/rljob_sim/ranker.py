@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import exp, log, pi, sin, sqrt
 
 from rljob_core.actions import LengthsPredicted, PredictLengths
-from rljob_core.emulation import ResponseLengths
 from rljob_core.emulation.lengths import standard_normal
 from rljob_core.lengths import Estimate, GroupLengths, PrequentialChoice, Prompt, PromptMeans
+from rljob_sim.measured_lengths import AnswerLengths
 
 
 class BlurredRanker:
@@ -19,7 +19,7 @@ class BlurredRanker:
         correlation: Spearman's, from −1 to 1, between its estimates and the means of prompts.
     """
 
-    def __init__(self, lengths: ResponseLengths, correlation: float) -> None:
+    def __init__(self, lengths: AnswerLengths, correlation: float) -> None:
         self._lengths = lengths
         # Of two normal quantities, by Spearman's ρ: r = 2 sin(π ρ / 6) (Pearson, 1907).
         self._pearson = 2 * sin(pi * correlation / 6)
@@ -54,7 +54,7 @@ class SimulatedPredictor:
         limit: `maxTokens` of an answer.
     """
 
-    def __init__(self, lengths: ResponseLengths, *, correlation: float, limit: int) -> None:
+    def __init__(self, lengths: AnswerLengths, *, correlation: float, limit: int) -> None:
         self._choice = PrequentialChoice(BlurredRanker(lengths, correlation), PromptMeans())
         self._limit = limit
 

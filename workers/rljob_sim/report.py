@@ -69,8 +69,3 @@ class SimulationReport:
     def max_staleness(self) -> int:
         """The largest of any trajectory."""
         return max(value for step in self.steps for value in step.staleness)
-
-    @property
-    def cost(self) -> float:
-        """Of the whole job."""
-        return self.hourly * self.seconds / SECONDS_PER_HOUR

@@ -8,6 +8,7 @@ from typing import Self
 from rljob_core.config import JobConfig
 from rljob_core.emulation import DEVICES, DeviceName, ResponseLengths
 from rljob_core.messages import EngineProfile
+from rljob_sim.measured_lengths import AnswerLengths
 
 STREAMRL_LENGTHS = ResponseLengths(median=1160, sigma=0.99, prompt_sigma=0.855, min=16, max=16_384)
 """Lengths as StreamRL measured them: median 1,160 tokens, 90th percentile 4,115."""
@@ -92,7 +93,7 @@ class Scenario:
     config: JobConfig
     engines: tuple[EngineKind, ...]
     trainer: TrainerProfile
-    lengths: ResponseLengths = field(default=STREAMRL_LENGTHS)
+    lengths: AnswerLengths = field(default=STREAMRL_LENGTHS)
     prompt_tokens: int = 256
     reward_seconds: float = 0.0
     prefetch: float = 0.25

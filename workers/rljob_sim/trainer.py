@@ -19,6 +19,7 @@ from rljob_core.messages import (
 from rljob_core.records import StepCommitted
 from rljob_sim.clock import VirtualClock
 from rljob_sim.scenario import TrainerProfile
+from rljob_sim.timeline import PUBLISHING, TRAINER, TRAINING, Timeline
 
 
 class SimulatedTrainer:
@@ -26,6 +27,7 @@ class SimulatedTrainer:
 
     Args:
         observe: called with what the coordinator reads of it.
+        timeline: which its phases are written to.
 
     Attributes:
         busy: seconds in which it trained.
@@ -35,13 +37,19 @@ class SimulatedTrainer:
     ATTEMPT = 1
 
     def __init__(
-        self, clock: VirtualClock, profile: TrainerProfile, observe: Callable[[Observation], None]
+        self,
+        clock: VirtualClock,
+        profile: TrainerProfile,
+        observe: Callable[[Observation], None],
+        timeline: Timeline | None = None,
     ) -> None:
         self.busy, self.outcome = 0.0, ""
         self._clock, self._profile, self._observe = clock, profile, observe
+        self._timeline = timeline
         self._epoch = self._version = self._resumed = 0
         self._manifest = ""
         self._fed: list[tuple[str, ...]] = []
+        self._spent, self._tokens = 0.0, 0  # on the step so far
         self._free = 0.0
 
     def start(self) -> None:
@@ -73,12 +81,24 @@ class SimulatedTrainer:
             seconds += profile.step_seconds
         self._free = max(self._free, self._clock.now) + seconds
         self.busy += seconds
+        if (timeline := self._timeline) is not None:
+            timeline.add(TRAINER, TRAINING, self._free - seconds, seconds, step=message.step)
+            if message.last:
+                timeline.add(TRAINER, PUBLISHING, self._free, profile.publish_seconds, step=message.step)
+        self._spent += seconds
+        self._tokens += tokens
         self._fed.append(tuple(item.trajectory for item in message.items))
         if message.last:
             fed = tuple(self._fed)
-            self._clock.at(self._free + profile.publish_seconds, lambda: self._propose(message, fed))
+            stats = StepStats(
+                tokens=self._tokens,
+                seconds_training=self._spent,
+                seconds_publishing=profile.publish_seconds,
+            )
+            self._spent, self._tokens = 0.0, 0
+            self._clock.at(self._free + profile.publish_seconds, lambda: self._propose(message, fed, stats))
 
-    def _propose(self, message: MicroBatch, fed: tuple[tuple[str, ...], ...]) -> None:
+    def _propose(self, message: MicroBatch, fed: tuple[tuple[str, ...], ...], stats: StepStats) -> None:
         version = message.step + 1
         digest = f"m{version}"
         proposal = StepCommitted(
@@ -93,4 +113,4 @@ class SimulatedTrainer:
             key=f"v{version}",
         )
         self._version, self._manifest, self._fed = version, digest, []
-        self._observe(StepProposed(proposal, StepStats()))
+        self._observe(StepProposed(proposal, stats))

@@ -15,6 +15,7 @@ from rljob_cli.audit.evaluations import unfounded
 from rljob_cli.audit.evidence import LedgerMessage, Violation, damage
 from rljob_cli.audit.ledger_items import Committed, Member, Planned
 from rljob_cli.audit.rollbacks import misguided
+from rljob_cli.audit.spec_changes import unclaimed
 from rljob_cli.audit.training import Training
 from rljob_cli.audit.valid_records import ValidRecords
 from rljob_core.records import (
@@ -61,6 +62,7 @@ class History(Training):
         resets: how often attempts ended without a result, by reason.
         generated: number of payloads.
         claimed_without_spec: the message of the newest claim if it lacks a spec, as that of a rollback does.
+        _unclaimed: the message that is being read if it has no claim, else empty.
         lost: number of the newest commits that other sources prove and the ledger lacks (`lost_commits`).
         incomplete: what the ledger lacks.
     """
@@ -78,6 +80,7 @@ class History(Training):
     resets: Counter[str] = field(default_factory=Counter)
     generated: int = 0
     claimed_without_spec: tuple[str, ...] = ()
+    _unclaimed: str = ""
     lost: int = 0
     incomplete: list[Violation] = field(default_factory=list)
 
@@ -97,7 +100,7 @@ class History(Training):
         return history
 
     def _check_specs(self, message: LedgerMessage, records: Sequence[Record]) -> None:
-        """Check that each claim has one spec, and nothing else has any: only a new coordinator takes a spec over.
+        """Check that each claim has one spec. Specs without a claim are checked when it is known what was in force.
 
         Claims of earlier releases have none; those releases wrote no chain digests either. Nor have the claims of those
         who are no coordinators: of a restore from a backup, and of a rollback, which records nothing else.
@@ -105,8 +108,9 @@ class History(Training):
         name = (f"message {message.sequence}",)
         claims = [record for record in records if isinstance(record, EpochClaimed)]
         specs = sum(isinstance(record, SpecInForce) for record in records)
-        if specs > len(claims):
-            self.unlike_spec.append(Violation(name, "changes the spec, but no coordinator took over there"))
+        self._unclaimed = "" if claims else name[0]
+        if claims and specs > len(claims):
+            self.unlike_spec.append(Violation(name, "is one claim with several specs"))
         elif claims:
             needs_spec = not specs and not claims[0].former and message.digest
             self.claimed_without_spec = name if needs_spec else ()
@@ -120,6 +124,10 @@ class History(Training):
     def _take(self, record: Record) -> None:
         match record:
             case SpecInForce():
+                if self._unclaimed:
+                    settings = self.pipelines.settings
+                    newest = settings[-1] if settings else None
+                    self.unlike_spec += unclaimed(self._unclaimed, record.spec, self.specs, newest)
                 self.specs.append(record.spec)
             case Evaluated():
                 self._evaluate(record)

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pydantic import ValidationError
-
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
-from rljob_core.spec import PipelineSpec, RLJob, RLJobSpec, immutable_fields
+from rljob_cli.audit.spec_changes import PIPELINE_FIELDS, completed
+from rljob_core.spec import PipelineSpec, RLJob, immutable_fields
 
 _PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
 """Sections of the spec on which the audit's claims, or what the scores mean, depend."""
@@ -20,16 +19,6 @@ _PLACES = {"uri", "url", "dataset"}
 
 _IMMUTABLE = {path.removeprefix("spec."): mark for path, mark in immutable_fields(RLJob)}
 """Fields that a job keeps for good."""
-
-_PIPELINE_FIELDS = {
-    "mode": "mode",
-    "maxStaleness": "max_staleness",
-    "inflight": "inflight",
-    "maxAttempts": "max_attempts",
-    "maxResamples": "max_resamples",
-    "window": "window",
-}
-"""Fields of `spec.pipeline`, and of the record `PipelineSet` that holds them."""
 
 Difference = tuple[str, Any, Any]
 
@@ -49,11 +38,12 @@ def specs(run: AuditedRun) -> CheckOutcome:
             if path.startswith("pipeline.") and evidence.pipeline_refused:
                 continue
             section = path.split(".")[0]
-            if evidence.spec_may_be_ahead and _may_be_ahead(path, ledger, user):
+            may_be_ahead = evidence.spec_may_be_ahead and _may_be_ahead(path, ledger, user)
+            if may_be_ahead and _is_at_rest(history, evidence.user_spec):
                 continue
             text = f"is {_shown(ledger)} in the ledger, and {_shown(user)} in the user's spec"
-            if evidence.spec_may_be_ahead and section == "pipeline":
-                later = f"{text}: a change is in force within seconds, so audit again"
+            if may_be_ahead or (evidence.spec_may_be_ahead and section == "pipeline"):
+                later = f"{text}: a change is in force within about a minute, so audit again"
                 found.append(Violation((f"spec.{path}",), later, Verdict.UNFINISHED))
             elif section in _PROMISED:
                 found.append(Violation((f"spec.{path}",), text))
@@ -70,8 +60,7 @@ def _changed_for_good(specs: Sequence[dict[str, Any]]) -> Iterator[Violation]:
     paths = [
         path for path, mark in _IMMUTABLE.items() if not mark.among and path.rpartition(".")[2] not in _PLACES
     ]
-    completed = [_completed(spec) for spec in specs]
-    for one, other in pairwise(completed):
+    for one, other in pairwise(map(completed, specs)):
         for path in paths:
             for leaf, before, after in _leaves(path, _at(one, path), _at(other, path)):
                 text = f"is immutable, but one coordinator had {_shown(before)}, and the next one {_shown(after)}"
@@ -87,10 +76,10 @@ def _at(spec: Any, path: str) -> Any:
 
 def _in_force(history: History) -> dict[str, Any]:
     """What the ledger says of the newest spec; only parts of it in ledgers of earlier releases."""
-    spec: dict[str, Any] = _completed(history.specs[-1]) if history.specs else {}
+    spec: dict[str, Any] = completed(history.specs[-1]) if history.specs else {}
     if history.pipelines.settings:
         newest = history.pipelines.settings[-1]
-        said = {field: getattr(newest, name) for field, name in _PIPELINE_FIELDS.items()}
+        said = {field: getattr(newest, name) for field, name in PIPELINE_FIELDS.items()}
         told = {field: value for field, value in said.items() if value is not None}
         spec["pipeline"] = PipelineSpec.model_validate(told).model_dump(mode="json", by_alias=True)
     if not history.specs and history.groups:
@@ -99,20 +88,12 @@ def _in_force(history: History) -> dict[str, Any]:
     return spec
 
 
-def _completed(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec with defaults for fields that the release that wrote it did not have."""
-    try:
-        return RLJobSpec.model_validate(spec).model_dump(mode="json", by_alias=True)
-    except ValidationError:
-        return dict(spec)
-
-
 def _unlike(name: str, spec: dict[str, Any], history: History, evidence: Evidence) -> Iterator[Violation]:
     """Report a worker whose configuration is neither the user's nor one that the ledger has had.
 
     Workers that do not read a changed field keep their configuration, so an earlier spec is no contradiction.
     """
-    known = [*map(_completed, history.specs), *([evidence.user_spec] if evidence.user_spec else [])]
+    known = [*map(completed, history.specs), *([evidence.user_spec] if evidence.user_spec else [])]
     closest = min((list(_differences(one, spec)) for one in known), key=len, default=[])
     for path, ledger, theirs in closest:
         if _is_patched(path, evidence) or _was_set(history, path, theirs):
@@ -122,8 +103,13 @@ def _unlike(name: str, spec: dict[str, Any], history: History, evidence: Evidenc
             yield Violation((f"spec.{path}",), text)
 
 
+def _is_at_rest(history: History, user: dict[str, Any]) -> bool:
+    """Whether no coordinator is at work that could take a change over: the next one records it with its claim."""
+    return history.finished is not None or bool(user.get("suspend"))
+
+
 def _may_be_ahead(path: str, ledger: Any, user: Any) -> bool:
-    """Whether the user can have changed a field without a trace in the ledger, until the next coordinator's claim."""
+    """Whether the user can have changed a field since the coordinator saw the spec last."""
     section = path.partition(".")[0]
     if section == "pipeline":
         return False
@@ -139,7 +125,7 @@ def _is_patched(path: str, evidence: Evidence) -> bool:
 def _was_set(history: History, path: str, value: Any) -> bool:
     """Whether a value of `spec.pipeline` was in force at some time."""
     section, _, field = path.partition(".")
-    name = _PIPELINE_FIELDS.get(field) if section == "pipeline" else None
+    name = PIPELINE_FIELDS.get(field) if section == "pipeline" else None
     return name is not None and any(getattr(s, name) == value for s in history.pipelines.settings)
 
 

@@ -1,4 +1,4 @@
-"""Writes the reports in a run's output folder: `metrics.jsonl`, `summary.json` and `reward.png`."""
+"""Writes the reports in a run's output folder: `metrics.jsonl`, `engines.json`, `summary.json` and `reward.png`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
-from rljob_core.messages import STEP_METRICS, StepMetrics
+from rljob_core.messages import ENGINE_SIGNAL, STEP_METRICS, StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.local.replace_text import replace_text
 
@@ -142,6 +142,15 @@ def _evaluated(scores: Sequence[tuple[float | None, float | None, int]]) -> dict
 def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
     """Replace `summary.json`."""
     replace_text(folder.summary, json.dumps(summary, indent=2) + "\n")
+
+
+def write_engines(folder: RunFolder, progress: RunProgress) -> None:
+    """Replace `engines.json` by what the engines have measured of themselves; keep it as long as that is nothing."""
+    if progress.measured:
+        signals = ",\n".join(
+            ENGINE_SIGNAL.dump_json(signal).decode() for signal in progress.measured.values()
+        )
+        replace_text(folder.engines, f"[{signals}]\n")
 
 
 def plot(path: Path, job: RLJob, progress: RunProgress) -> None:

@@ -269,6 +269,7 @@ class Run:
             ledger=self._ledger,
         )
         result_files.write_summary(self._folder, summary)
+        result_files.write_engines(self._folder, self.progress)
 
     def _finish(self, end: RunEnd) -> RunEnd:
         """Write the results; a full disk turns the end into a failure."""

@@ -66,6 +66,7 @@ class RunProgress:
         latest: the newest metrics line; None before the first.
         optimizer_resets: why the optimizer continued with an older or a fresh state, each time that it did.
         engines: the newest heartbeat of each engine.
+        measured: by pod, the newest heartbeat with a profile of its engine, also after that has ended.
         rollout: rate of generated tokens, from the engines' own counters.
         load: how fast the trainer and the engines are; None before the first line.
     """
@@ -75,6 +76,7 @@ class RunProgress:
         self.latest: StepMetrics | None = None
         self.optimizer_resets: list[str] = []
         self.engines: dict[str, EngineSignal] = {}
+        self.measured: dict[str, EngineSignal] = {}
         self.rollout = Rate()
         self.load: TrainingLoad | None = None
         self._seen: set[tuple[LineKind, int]] = set()
@@ -113,6 +115,8 @@ class RunProgress:
             self.rollout.forget(key)
             return
         self.engines[key] = signal
+        if signal.profile is not None:
+            self.measured[key.rpartition(".")[0]] = signal
         self.rollout.count(key, signal.tokens)
 
     @property

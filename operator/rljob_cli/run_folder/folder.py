@@ -9,6 +9,7 @@
 | `decisions/` | the observations and decisions of each coordinator, with `--record` |
 | `logs/`, `pods/`, `pids.json`, `status.json` | processes: see `rljob_operator.cluster.local.cluster` |
 | `metrics.jsonl`, `summary.json`, `reward.png` | results |
+| `engines.json` | what engines have measured of themselves: their newest heartbeats, for `rljob simulate --from` |
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class RunFolder:
         self.trainer = self.path / "trainer"
         self.decisions = self.path / "decisions"
         self.metrics = self.path / "metrics.jsonl"
+        self.engines = self.path / "engines.json"
         self.summary = self.path / "summary.json"
         self.plot = self.path / "reward.png"
         self._lock = self.path / ".lock"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -11,22 +10,36 @@ import typer
 from rich.console import Console
 
 from rljob_cli.exits import exit_codes
-from rljob_cli.manifest.load import load_job
-from rljob_cli.run.command import File, Overrides
+from rljob_cli.run.command import Overrides
 from rljob_core.errors import SpecError
 
 DEFAULT_STEPS = 12
+MOST_STEPS = 24
+"""As many steps as a run has are simulated, with the same groups; of a long run, its newest ones."""
 
 
 def simulate(
-    file: File,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="YAML file with one RLJob.", show_default="with --from, the run's job"),
+    ] = None,
     *,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="Output folder of a run, finished or not: engines, trainer and lengths are as it measured them.",
+            show_default=False,
+        ),
+    ] = None,
     engines: Annotated[
         list[str],
         typer.Option(
             metavar="DEVICE=COUNT,…",
-            help="Engines to simulate: h100, l40s. May be given again, to compare fleets.",
-            show_default="those of an emulated job's pools",
+            help="Engines to simulate: h100, l40s, or with --from the run's pools. May be given again, to compare "
+            "fleets.",
+            show_default="those of the run's or an emulated job's pools",
         ),
     ] = [],  # noqa: B006  typer's way
     slots: Annotated[
@@ -37,16 +50,18 @@ def simulate(
         typer.Option(
             metavar="NAME=NUMBER,…",
             help="Lengths of responses, log-normal: median, sigma, promptSigma, min, max, growthPerVersion, seed.",
-            show_default="median=1160,sigma=0.99,promptSigma=0.855,max=16384",
+            show_default="the run's, or median=1160,sigma=0.99,promptSigma=0.855,max=16384",
         ),
     ] = "",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 256,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each prompt.", show_default="the run's, or 256")
+    ] = None,
     trainer: Annotated[
         str,
         typer.Option(
             metavar="NAME=SECONDS,…",
             help="What training takes: secondsPerToken, stepSeconds, publishSeconds (until engines can load weights).",
-            show_default="an emulated backend's options",
+            show_default="the run's, or an emulated backend's options",
         ),
     ] = "",
     price: Annotated[
@@ -57,7 +72,12 @@ def simulate(
             show_default="0",
         ),
     ] = "",
-    steps: Annotated[int, typer.Option(min=2, help="Steps to simulate.")] = DEFAULT_STEPS,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Steps to simulate.", show_default="12, or as many as the run has, at most 24"
+        ),
+    ] = None,
     skip: Annotated[
         int | None,
         typer.Option(
@@ -90,6 +110,14 @@ def simulate(
             "fleets: .png, .svg or .pdf.",
         ),
     ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what engines and trainer do over the time, for ui.perfetto.dev: .json. With --from, also what "
+            "those of the run did, if it was recorded (`rljob run --record`).",
+        ),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line instead of a table.")
@@ -99,7 +127,7 @@ def simulate(
 
     The coordinator's own planner decides, on virtual time. Engines follow a profile of their decode steps (of the
     devices: a roofline from data sheets, for a model of 8 billion parameters), their KV cache has its real size, and
-    nothing fails. Nothing is started and nothing is written.
+    nothing fails. Nothing of the job is started.
 
     **Examples**
 
@@ -108,68 +136,77 @@ def simulate(
         rljob simulate job.yaml --engines h100=4 --engines h100=2,l40s=4 --price h100=2.5,l40s=0.9,trainer=5
 
         rljob simulate job.yaml --engines h100=4 --sweep spec.pipeline.maxStaleness=1,2,4 --picture sweep.svg
+
+        rljob simulate --from runs/sums --set spec.rollout.pools.cpu.replicas=4 --timeline timeline.json
     """
     with exit_codes():
-        from rljob_cli.simulate.fleet import engines_of, lengths_of, numbers, trainer_of
+        from rljob_cli.simulate.cases import Words, cases_of
+        from rljob_cli.simulate.measured import MeasuredJob
         from rljob_cli.simulate.picture import check, draw
-        from rljob_cli.simulate.table import SimulatedRun, as_text
-        from rljob_core.config import JobConfig
-        from rljob_sim import Scenario
-        from rljob_sim import simulate as run
+        from rljob_cli.simulate.recorded_run import read_run
+        from rljob_cli.simulate.table import MeasuredRun, SimulatedRun, agreement, as_text
+        from rljob_cli.simulate.timeline_file import check_timeline, write_timeline
+        from rljob_sim import Timeline
+        from rljob_sim import simulate as simulate_job
 
         if picture is not None:
             check(picture)
-        skipped = min(3, steps // 3) if skip is None else skip
-        if skipped >= steps:
-            raise SpecError("--skip", f"leaves no step of {steps}: make it smaller")
-        prices = numbers("--price", price)
-        fields = [_swept(text) for text in sweep]
-        cases = []
-        for fleet, values in product(engines or [""], product(*(values for _, values in fields))):
-            changes = dict(zip((name for name, _ in fields), values, strict=True))
-            job = load_job(
-                file,
-                [*overrides, *(f"{name}={value}" for name, value in changes.items()), f"spec.steps={steps}"],
-            )
-            config = JobConfig(
-                namespace="default",
-                job=job.metadata.name,
-                uid="simulated",
-                spec=job.spec.model_copy(update={"evaluation": None}),
-                weights_uri="",
-                checkpoint_uri="",
-                trainer_log_uri="",
-            )
-            scenario = Scenario(
-                config,
-                engines_of(config, fleet, slots=slots, prices=prices),
-                trainer_of(config, trainer, price=prices.get("trainer", 0.0)),
-                lengths_of(config, lengths),
-                prompt_tokens,
-                length_correlation=length_correlation,
-            )
-            cases.append((changes, scenario))
+        if timeline is not None:
+            check_timeline(timeline)
+        if steps is not None:
+            _skipped(skip, steps)  # before a run is read
+        recorded = read_run(run) if run is not None else None
+        if steps is None:
+            steps = min(max(DEFAULT_STEPS, len(recorded.steps)), MOST_STEPS) if recorded else DEFAULT_STEPS
+        skipped = _skipped(skip, steps)
+        measured = MeasuredJob.of(recorded, steps=steps, skip=skip) if recorded is not None else None
+        words = Words(
+            file,
+            overrides,
+            engines,
+            slots,
+            lengths,
+            prompt_tokens,
+            trainer,
+            price,
+            sweep,
+            length_correlation,
+            steps,
+        )
+        cases = cases_of(words, measured)
         # All cases are valid: the first begins.
+        first = MeasuredRun(cases[0].changes, measured) if measured is not None else None
+        if as_json and first is not None:
+            typer.echo(json.dumps(first.figures()))
         rows: list[SimulatedRun] = []
+        timelines: dict[str, Timeline] = {}
+        if recorded is not None and recorded.decisions is not None:
+            timelines["the run itself"] = recorded.decisions.timeline
         console = Console(stderr=True)
-        for number, (changes, scenario) in enumerate(cases, start=1):
-            words = ", ".join(f"{kind.count} {kind.name}" for kind in scenario.engines)
+        for number, case in enumerate(cases, start=1):
             if console.is_terminal:
-                console.print(f"{number} of {len(cases)}: {words} {changes or ''}", style="dim")
-            rows.append(SimulatedRun(words, changes, run(scenario), skipped=skipped))
+                console.print(f"{number} of {len(cases)}: {case.engines} {case.changes or ''}", style="dim")
+            phases = Timeline() if timeline is not None else None
+            report = simulate_job(case.scenario, phases)
+            rows.append(SimulatedRun(case.engines, case.changes, report, skipped=skipped))
+            if phases is not None:
+                timelines[f"simulation {number}: {case.name}"] = phases
             if as_json:
                 typer.echo(json.dumps(rows[-1].figures()))
         if not as_json:
-            typer.echo(as_text(rows))
+            typer.echo(as_text([first, *rows] if first is not None else rows))
+            if first is not None:
+                typer.echo("\n" + agreement(first, rows[0]))
         if picture is not None:
             draw(rows).savefig(picture)
             console.print(f"drawn: {picture}", style="dim")
+        if timeline is not None:
+            write_timeline(timeline, timelines)
 
 
-def _swept(text: str) -> tuple[str, list[str]]:
-    name, _, values = text.partition("=")
-    if not name.startswith("spec.") or not values:
-        raise SpecError(
-            "--sweep", f"{text!r} is not spec.path=value,value: write spec.pipeline.maxStaleness=1,2,4"
-        )
-    return name, values.split(",")
+def _skipped(skip: int | None, steps: int) -> int:
+    """How many of the first steps the figures leave out."""
+    skipped = min(3, steps // 3) if skip is None else skip
+    if skipped >= steps:
+        raise SpecError("--skip", f"leaves no step of {steps}: make it smaller")
+    return skipped

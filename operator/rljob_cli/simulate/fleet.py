@@ -1,4 +1,4 @@
-"""Engines, trainer and lengths of a scenario: from the command's words, or from an emulated job's own options."""
+"""Engines, trainer and lengths of a scenario: by the command's words, by a run, or by an emulated job's options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljob_core.emulation import DeviceName, ResponseLengths
 from rljob_core.errors import SpecError
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.training.options import EmulatedBackendOptions
-from rljob_sim import EngineKind, TrainerProfile
+from rljob_sim import AnswerLengths, EngineKind, MeasuredLengths, TrainerProfile
 from rljob_sim.scenario import STREAMRL_LENGTHS
 
 DEVICES: dict[str, DeviceName] = {name.lower(): name for name in get_args(DeviceName)}
@@ -52,26 +52,81 @@ def numbers(option: str, text: str) -> dict[str, float]:
 
 
 def engines_of(
-    config: JobConfig, text: str, *, slots: int, prices: Mapping[str, float]
+    config: JobConfig,
+    text: str,
+    *,
+    slots: int,
+    prices: Mapping[str, float],
+    measured: Mapping[str, EngineKind] | None = None,
 ) -> tuple[EngineKind, ...]:
-    """The engines that a fleet names; those of the job's pools if it names none and the job's engine is `Emulated`.
+    """The engines that a fleet names; those of the job's pools if it names none.
+
+    Args:
+        config: of the job.
+        text: the fleet, such as `h100=2`.
+        slots: of the devices.
+        prices: by device or pool.
+        measured: by pool, the engines of the run that is the pattern; None without one.
 
     Raises:
-        SpecError: a device is not known, or the job's engine is not emulated and no fleet is given.
+        SpecError: what is named is not known, or nothing tells how fast the job's own engines are.
     """
-    kinds = tuple(_devices(text, slots)) if text else _emulated(config)
+    if text:
+        kinds = tuple(_named(text, slots, measured or {}))
+    else:
+        kinds = _emulated(config) if measured is None else _measured(config, measured)
     return tuple(replace(kind, price=prices.get(kind.name, 0.0)) for kind in kinds)
 
 
-def _devices(text: str, slots: int) -> list[EngineKind]:
+def _named(text: str, slots: int, measured: Mapping[str, EngineKind]) -> list[EngineKind]:
     found = []
     for name, count in numbers("--engines", text).items():
-        if name.lower() not in DEVICES:
-            raise SpecError("--engines", f"{name} is not a known device: name one of {', '.join(DEVICES)}")
+        if name not in measured and name.lower() not in DEVICES:
+            known = ", ".join([*measured, *DEVICES])
+            raise SpecError("--engines", f"{name} is not a known device: name one of {known}")
         if count < 1 or count != int(count):
             raise SpecError("--engines", f"{name}={count:g} is not a number of engines: it must be 1 or more")
-        found.append(EngineKind.of(DEVICES[name.lower()], int(count), slots))
+        if name in measured:
+            found.append(replace(measured[name], count=int(count)))
+        else:
+            found.append(EngineKind.of(DEVICES[name.lower()], int(count), slots))
     return found
+
+
+def _measured(config: JobConfig, measured: Mapping[str, EngineKind]) -> tuple[EngineKind, ...]:
+    """The engines of the job's pools, as the run measured them; what the job itself says of them goes first."""
+    found = []
+    for pool in config.spec.rollout.pools:
+        if (kind := measured.get(pool.name)) is None:
+            raise SpecError(
+                f"spec.rollout.pools.{pool.name}",
+                f"the run has not measured engines of this pool, but of {', '.join(measured)}: give it one of these "
+                "names, or name the fleet by --engines",
+            )
+        slots = config.engine_options(pool.name).get("slots")
+        found.append(
+            replace(
+                kind,
+                count=pool.replicas or kind.count,
+                slots=slots if isinstance(slots, int) else kind.slots,
+            )
+        )
+    return tuple(found)
+
+
+def with_unmeasured(config: JobConfig, kinds: Mapping[str, EngineKind]) -> dict[str, EngineKind]:
+    """The engines of a run with what no run measures, and what the options of its job tell of emulated ones."""
+    if config.spec.rollout.engine.name != EMULATED:
+        return dict(kinds)
+    known = {kind.name: kind for kind in _emulated(config)}
+    return {
+        name: replace(
+            kind, prefill_seconds=known[name].prefill_seconds, swap_seconds=known[name].swap_seconds
+        )
+        if name in known
+        else kind
+        for name, kind in kinds.items()
+    }
 
 
 def _emulated(config: JobConfig) -> tuple[EngineKind, ...]:
@@ -104,8 +159,10 @@ def _engine(config: JobConfig, pool: str) -> EmulatedEngineOptions:
     return _validated(EmulatedEngineOptions, options, "spec.rollout.engine.options")
 
 
-def trainer_of(config: JobConfig, text: str, *, price: float) -> TrainerProfile:
-    """The trainer that the command describes, or the job's own if its backend is `Emulated`.
+def trainer_of(
+    config: JobConfig, text: str, *, price: float, measured: TrainerProfile | None = None
+) -> TrainerProfile:
+    """The trainer that the command describes; what it leaves out is the run's, or that of the backend `Emulated`.
 
     Raises:
         SpecError: it cannot be told how long training takes.
@@ -113,6 +170,9 @@ def trainer_of(config: JobConfig, text: str, *, price: float) -> TrainerProfile:
     found = numbers("--trainer", text)
     if unknown := found.keys() - _TRAINER.keys():
         raise SpecError("--trainer", f"{', '.join(sorted(unknown))}: it has {', '.join(_TRAINER)}")
+    if measured is not None:
+        changed = {_TRAINER[name]: value for name, value in found.items()}
+        return replace(measured, price=price, **changed)
     if "secondsPerToken" not in found:
         trainer = config.spec.trainer
         if trainer.backend != EMULATED:
@@ -131,14 +191,20 @@ def trainer_of(config: JobConfig, text: str, *, price: float) -> TrainerProfile:
     return TrainerProfile(**{_TRAINER[name]: value for name, value in found.items()}, price=price)
 
 
-def lengths_of(config: JobConfig, text: str) -> ResponseLengths:
-    """The lengths that the command describes: what it leaves out is the emulated engine's, or as StreamRL measured it.
+def lengths_of(config: JobConfig, text: str, measured: MeasuredLengths | None = None) -> AnswerLengths:
+    """The lengths that the command describes; what it leaves out is the run's, the emulated engine's, or StreamRL's.
 
     Raises:
         SpecError: they are impossible.
     """
     rollout, known = config.spec.rollout, STREAMRL_LENGTHS
-    if rollout.engine.name == EMULATED:
+    if measured is not None:
+        if not text:
+            return measured.cut(rollout.sampling.max_tokens)
+        known = ResponseLengths(
+            measured.median, measured.sigma, measured.prompt_sigma, measured.all[0], measured.max
+        )
+    elif rollout.engine.name == EMULATED:
         known = _engine(config, rollout.pools[0].name).lengths.distribution
     known = replace(known, max=min(known.max, rollout.sampling.max_tokens))
     found = numbers("--lengths", text)

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from rljob_cli.simulate.measured import MeasuredJob
 from rljob_sim import SimulationReport
 from rljob_sim.report import SECONDS_PER_HOUR
 
@@ -54,39 +55,70 @@ class SimulatedRun:
         }
 
 
-def as_text(rows: Sequence[SimulatedRun]) -> str:
-    """The rows for people; throughput also relative to the first."""
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """The run that simulations are compared with.
+
+    Attributes:
+        changes: a dash for each field that is swept.
+        measured: what it measured of itself.
+    """
+
+    changes: dict[str, str]
+    measured: MeasuredJob
+    engines: str = "the run itself"
+
+    def figures(self) -> dict[str, Any]:
+        """What the table shows, as numbers, without what no run measures."""
+        return {"engines": self.engines, **self.changes, **self.measured.figures()}
+
+
+def as_text(rows: Sequence[SimulatedRun | MeasuredRun]) -> str:
+    """The rows for people; throughput also relative to the first that is simulated."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     with console.capture() as captured:
         console.print(_table(rows))
     return "\n".join(line.rstrip() for line in captured.get().split("\n")).strip("\n")
 
 
-def _table(rows: Sequence[SimulatedRun]) -> Table:
+def _table(rows: Sequence[SimulatedRun | MeasuredRun]) -> Table:
     found = Table(box=box.SIMPLE)
     swept = list(rows[0].changes) if rows else []
-    priced = any(row.report.hourly for row in rows)
+    figures = [row.figures() for row in rows]
+    priced = any(one.get("cost_per_hour") for one in figures)
     found.add_column("engines")
     for name in [*swept, "s/step", "tokens/s", "", "staleness", "trainer busy", "slots used"]:
         found.add_column(name, justify="right")
     if priced:
         found.add_column("cost/h", justify="right")
         found.add_column("cost/M tokens", justify="right")
-    first = rows[0].figures()["tokens_per_second"] if rows else 1.0
-    for row in rows:
-        figures = row.figures()
-        used = ", ".join(f"{name} {share:.0%}" for name, share in row.report.engine_full.items())
+    first = next((one["tokens_per_second"] for one in figures if "slots_used" in one), 1.0)
+    for row, one in zip(rows, figures, strict=True):
+        simulated = "slots_used" in one
         cells = [
             row.engines,
             *row.changes.values(),
-            f"{figures['seconds_per_step']:.3g}",
-            f"{figures['tokens_per_second']:.0f}",
-            f"{figures['tokens_per_second'] / first:.2f}x",
-            f"{figures['staleness_mean']:.2f} (max {figures['staleness_max']})",
-            f"{figures['trainer_busy']:.0%}",
-            used,
+            f"{one['seconds_per_step']:.3g}",
+            f"{one['tokens_per_second']:.0f}",
+            f"{one['tokens_per_second'] / first:.2f}x" if simulated else "",
+            f"{one['staleness_mean']:.2f} (max {one['staleness_max']})",
+            f"{one['trainer_busy']:.0%}",
+            ", ".join(f"{name} {share:.0%}" for name, share in one["slots_used"].items())
+            if simulated
+            else "",
         ]
         if priced:
-            cells += [f"{figures['cost_per_hour']:.2f}", f"{figures['cost_per_million_tokens']:.2f}"]
+            costs = ("cost_per_hour", "cost_per_million_tokens")
+            cells += [f"{one[name]:.2f}" if simulated else "" for name in costs]
         found.add_row(*cells)
     return found
+
+
+def agreement(run: MeasuredRun, simulated: SimulatedRun) -> str:
+    """How far the simulation of a run as it was agrees with it, in a sentence."""
+    foretold = simulated.figures()["seconds_per_step"]
+    measured = run.measured.seconds_per_step
+    return (
+        f"  A step of the run took {measured:.3g} s; simulated as it ran, it takes {foretold:.3g} s: "
+        f"{foretold / measured:.2f} of it."
+    )

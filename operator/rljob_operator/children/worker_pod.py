@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_core import worker_protocol
+from rljob_core.coordinator_reads import COORDINATOR_READS
 from rljob_core.spec import PoolSpec
 from rljob_operator import names
 from rljob_operator.children import storage
@@ -32,12 +33,7 @@ from rljob_operator.nats.permissions import Holder
 # `pipeline` is missing on purpose: a running coordinator or engine follows its changes in the configuration file
 # (`rljob_runtime.process.config_watch`).
 READS: Mapping[Role, tuple[str, ...]] = {
-    Role.COORDINATOR: (
-        "steps", "model", "data", "evaluation", "reward.functions", "algorithm",
-        "rollout.engine", "rollout.environment", "rollout.lengthPredictor", "rollout.progressTokens",
-        "rollout.sampling", "trainer.checkpoint", "trainer.microBatchTokens", "weights",
-        "nats.url", "nats.credentialsSecret", "trackers",
-    ),
+    Role.COORDINATOR: COORDINATOR_READS,
     Role.REWARD: (
         "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network",
         "nats.url", "nats.credentialsSecret",

@@ -12,12 +12,15 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import checkpoint_uri
+from rljob_operator.decisions.kept_log import kept_gang
+from rljob_operator.decisions.observe import Observed
 from rljob_operator.decisions.status import Assessment, Phase, condition
+from rljob_operator.names import Role
 
 
-def added(assessment: Assessment, job: RLJob, defaults: ClusterDefaults) -> Assessment:
+def added(assessment: Assessment, observed: Observed, defaults: ClusterDefaults) -> Assessment:
     """The assessment with the advice in the condition `Failed`, if the job has failed and runs on a cluster."""
-    status = assessment.status
+    status, job = assessment.status, observed.job
     failed = condition(status, Phase.FAILED.value)
     if failed is None or failed.status != "True" or not defaults.per_job:
         return assessment
@@ -26,7 +29,7 @@ def added(assessment: Assessment, job: RLJob, defaults: ClusterDefaults) -> Asse
         failed.message or failed.reason,
         f"at fault: {fault.who}",
         f"to do: {fault.elsewhere or fault.remedy}",
-        f"log: {_log(fault, job)}",
+        f"log: {_log(fault, job, kept=bool(kept_gang(observed)))}",
         f"to continue: {_another_job(status, job, defaults)}",
     )
     said = failed.model_copy(update={"message": "; ".join(words)})
@@ -34,8 +37,14 @@ def added(assessment: Assessment, job: RLJob, defaults: ClusterDefaults) -> Asse
     return replace(assessment, status=status.model_copy(update={"conditions": conditions}))
 
 
-def _log(fault: Fault, job: RLJob) -> str:
-    """Where the log is that says more. Pods end with their job, and the API server serves the logs of pods only."""
+def _log(fault: Fault, job: RLJob, *, kept: bool) -> str:
+    """Where the log is that says more. The API server serves the logs of pods only, and most pods end with their job.
+
+    Args:
+        fault: of the job.
+        job: that has failed.
+        kept: whether the trainer's pods stay.
+    """
     if fault.log == NATS_SERVER:
         return "that of the NATS server"
     labels = {names.LABEL_JOB: job.metadata.name}
@@ -43,7 +52,11 @@ def _log(fault: Fault, job: RLJob) -> str:
         labels[names.LABEL_ROLE] = fault.log
     selector = ",".join(f"{name}={value}" for name, value in labels.items())
     command = f"kubectl logs --namespace={job.metadata.namespace} --selector={selector}"
-    return f"{command} --all-containers --prefix --tail=-1, until its pods are deleted; then in the cluster's log store"
+    command = f"{command} --all-containers --prefix --tail=-1"
+    if kept and fault.log == Role.TRAINER:
+        return f"{command}, while the job exists"
+    trainers = "the trainer's while the job exists, the others' " if kept and not fault.log else ""
+    return f"{command}, {trainers}until its pods are deleted; then in the cluster's log store"
 
 
 def _another_job(status: RLJobStatus, job: RLJob, defaults: ClusterDefaults) -> str:

@@ -114,6 +114,7 @@ class Observed:
     Attributes:
         children: manifests of all children except pods.
         strangers: manifests of the objects with the job's label that are not the job's.
+        keeps_log: whether the job's pods are those of a cluster, which has their logs while they exist.
         now: the time of observation, with its time zone.
         metrics: the job's newest metrics; None if there are none yet.
         outage: why something that all jobs need, such as the NATS server, is unavailable; None if it is available.
@@ -129,6 +130,7 @@ class Observed:
     metrics: JobMetrics | None = None
     outage: Trouble | None = None
     strangers: Mapping[Ref, Manifest] = field(default_factory=lambda: MappingProxyType({}))
+    keeps_log: bool = False
 
     @property
     def at_work(self) -> bool:
@@ -170,6 +172,7 @@ def summarize(
     now: datetime,
     metrics: JobMetrics | None = None,
     outage: Trouble | None = None,
+    keeps_log: bool = False,
 ) -> Observed:
     """What the manifests of the objects with a job's label say."""
     owned = sort_out(job, manifests, now=now)
@@ -186,6 +189,7 @@ def summarize(
         metrics=metrics,
         outage=outage,
         strangers=MappingProxyType(owned.strangers),
+        keeps_log=keeps_log,
     )
 
 

@@ -15,6 +15,7 @@ from enum import Enum
 
 from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
 from rljob_operator.decisions.conditions import conditions
+from rljob_operator.decisions.kept_log import at_rest
 from rljob_operator.decisions.observe import JobMetrics, Observed
 from rljob_operator.decisions.starvation import starvation
 from rljob_operator.decisions.trainer_attempts import Attempt
@@ -210,7 +211,7 @@ def _status(
             moving_message = observed.metrics.pipeline.message
             moving, moving_reason = bool(moving_message), "PipelineRefused"
     else:
-        moving = phase is not Phase.STALLED and observed.at_work
+        moving = phase is not Phase.STALLED and not at_rest(observed, failed=phase is Phase.FAILED)
     stalled = phase in {Phase.FAILED, Phase.STALLED}
     values: dict[str, tuple[bool, str, str]] = {
         "Ready": (ready, reason, message),

@@ -37,6 +37,7 @@ from rljob_operator.decisions.autoscaling import autoscaled
 from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
+from rljob_operator.decisions.kept_log import at_rest, kept_gang
 from rljob_operator.decisions.observe import JobMetrics, Observed, may_be_restored, summarize
 from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
@@ -64,8 +65,7 @@ class Pass:
         phase: the job's phase.
         status: the status as written.
         actions: number of changes made; 0 if there is nothing to do, or nothing that can be done now.
-        settled: whether nothing will happen without a change of the job: it is finished or suspended and nothing of it
-            is left, or it is stalled.
+        settled: whether nothing will happen unless the job is changed: it is stalled, or has stopped and is at rest.
         at_rest: whether the observed objects are the wanted ones.
         retry_at: when to reconcile again if no event comes before.
         expire_at: when a finished job is to be deleted.
@@ -133,6 +133,7 @@ class Reconciler:
         observed = await self._observe(job, now=now)
         tokens = token_times(job.metadata.uid or "", lifetime=self._defaults.token_seconds, now=now)
         scaling = autoscaled(observed, due=due)
+        wanted = observed.kept
         try:
             if self._defaults.per_job:
                 check_name(observed)
@@ -148,37 +149,37 @@ class Reconciler:
                 tokens_expire=None if resolved.issuer is None else tokens.expires,
                 scaled=scaling.replicas,
             )
-            wanted = self._desired(resolved, targets)
+            made = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
             if assessment.phase is Phase.RUNNING:
                 self._rules().check(job)
             if self._rejected[0] == job.metadata.generation:
                 raise SpecError("", self._rejected[1])
             if assessment.phase is not Phase.RUNNING:
-                wanted = tuple(m for m in wanted if names.LABEL_KEPT in m["metadata"]["labels"])
-            taken = await self._taken.first(observed, wanted)
+                made = tuple(m for m in made if names.LABEL_KEPT in m["metadata"]["labels"])
+            taken = await self._taken.first(observed, made)
             if taken is not None and assessment.phase in {Phase.RUNNING, Phase.SUSPENDED}:
                 raise taken
-            wanted = tuple(m for m in wanted if Ref.of(m) not in self._taken)
+            made = tuple(m for m in made if Ref.of(m) not in self._taken)
             if assessment.phase is Phase.RUNNING:
-                await self._refusals.check(wanted, job.metadata.generation, now)
-                await self._rehearsal.check(observed, wanted)
+                await self._refusals.check(made, job.metadata.generation, now)
+                await self._rehearsal.check(observed, made)
         except (SpecError, NotAllowed) as error:
-            wanted = observed.kept
             assessment = job_status.rejected(observed, _reason(error), str(error))
         except Refused as error:
             self._refusals.add(error, job.metadata.generation, now)
-            wanted = observed.kept
             assessment = job_status.rejected(observed, "PolicyRefused", str(error))
         except Rejected as error:
             self._rejected = job.metadata.generation, str(error)
-            wanted = observed.kept
             assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
         except NameTaken as error:
             self._taken.add(error.ref)
-            wanted = observed.kept
             assessment = job_status.rejected(observed, "NameTaken", str(error))
-        assessment = failure_advice.added(assessment, job, self._defaults)
+        else:
+            wanted = made
+        failed = assessment.phase is Phase.FAILED
+        wanted = (*wanted, *kept_gang(observed, failed=failed))
+        assessment = failure_advice.added(assessment, observed, self._defaults)
         assessment = with_scaling(assessment, observed, scaling, metrics_due=due)
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
@@ -219,7 +220,7 @@ class Reconciler:
             phase=assessment.phase,
             status=assessment.status,
             actions=len(actions),
-            settled=stalled or (assessment.phase is not Phase.RUNNING and not observed.at_work),
+            settled=stalled or (assessment.phase is not Phase.RUNNING and at_rest(observed, failed=failed)),
             at_rest=moving is not None and moving.status == "False",
             retry_at=min((time for time in times if time is not None), default=None),
             expire_at=assessment.expire_at,
@@ -227,8 +228,8 @@ class Reconciler:
 
     async def _observe(self, job: RLJob, *, now: datetime) -> Observed:
         status, children = await self._cluster.status(job), await self._cluster.children(job)
-        metrics, outage = self._metrics(), self._outage(job)
-        return summarize(job, status, children, now=now, metrics=metrics, outage=outage)
+        metrics, outage, shared = self._metrics(), self._outage(job), self._defaults.per_job
+        return summarize(job, status, children, now=now, metrics=metrics, outage=outage, keeps_log=shared)
 
     async def tear_down(self, job: RLJob) -> bool:
         """Delete the children of a deleted job, one role per pass; returns whether none is left."""

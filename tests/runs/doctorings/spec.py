@@ -66,6 +66,34 @@ def another_spec_all_the_time_and_a_last_claim_under_the_users(run: DoctoredRun)
     name_true_digests(run)
 
 
+def for_a_while(run: DoctoredRun, section: str, field: str, value: Any) -> None:
+    """A coordinator at work records a spec with another value, and later the one before."""
+    truth = spec_in_force(run)["spec"]
+    other = {**truth, section: {**truth[section], field: value}}
+    for version, spec in ((2, other), (3, truth)):
+        run.insert(run.place("committed", version=version) + 1, {"kind": "spec", "spec": spec})
+    name_true_digests(run)
+
+
+@expect(HOLDS, SPEC)
+def another_number_of_reward_workers_for_a_while(run: DoctoredRun) -> None:
+    """What the user may have changed, and changed back: it restarts no coordinator."""
+    for_a_while(run, "reward", "replicas", 2)
+
+
+@expect(VIOLATED, SPEC)
+def another_learning_rate_for_a_while_without_another_coordinator(run: DoctoredRun) -> None:
+    for_a_while(run, "algorithm", "learningRate", 9.0)
+
+
+@expect(VIOLATED, SPEC)
+def a_recorded_spec_with_a_bound_that_was_not_in_force(run: DoctoredRun) -> None:
+    truth = spec_in_force(run)["spec"]
+    other = {**truth, "pipeline": {**truth["pipeline"], "maxStaleness": 4}}
+    run.insert(run.place("committed", version=2) + 1, {"kind": "spec", "spec": other})
+    name_true_digests(run)
+
+
 @expect(DAMAGED, SPEC)
 def claims_without_a_spec(run: DoctoredRun) -> None:
     run.change_records(lambda r: None if r["kind"] == "spec" else r)

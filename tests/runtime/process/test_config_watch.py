@@ -11,7 +11,7 @@ import pytest
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import PipelineSpec, RLJobSpec
-from rljob_runtime.process.config_watch import pipeline_changes
+from rljob_runtime.process.config_watch import pipeline_changes, spec_changes
 
 
 def text(pipeline: dict[str, Any], **spec: Any) -> str:
@@ -79,6 +79,23 @@ async def seen(volume: Volume) -> AsyncIterator[asyncio.Queue[PipelineSpec]]:
     yield queue
     assert not task.done(), "it goes on without end"
     task.cancel()
+
+
+async def test_a_coordinator_is_told_of_every_field_once(volume: Volume) -> None:
+    began = JobConfig.model_validate_json(volume.config.read_text()).spec
+    changes = spec_changes(volume.config, began)
+
+    async def following() -> RLJobSpec:
+        return await asyncio.wait_for(anext(changes), 20)
+
+    volume.write(text(bound(1), backoffLimit=7))
+    first = await following()
+    assert (first.backoff_limit, first.pipeline) == (7, began.pipeline)
+    volume.write(text(bound(1), backoffLimit=7) + "\n")  # the same, written in another way
+    volume.write(text(bound(2), backoffLimit=8))
+    second = await following()
+    assert (second.backoff_limit, second.pipeline.bound) == (8, 2)
+    await changes.aclose()
 
 
 async def test_a_swapped_link_is_noticed_and_the_same_content_is_not_reported(

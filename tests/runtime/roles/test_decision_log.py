@@ -28,6 +28,7 @@ from rljob_core.actions import (
     ProgressListed,
     PromptsMeasured,
     RewardsComplete,
+    SpecChanged,
     StreamLimit,
 )
 from rljob_core.errors import Fenced, SpecError
@@ -268,6 +269,7 @@ NOT_IN_THAT_JOB = [
     PayloadAbsent(1, "e.x", "g0.0", 1),
     RewardsComplete(1, 2),
     PipelineRefused("no room"),
+    SpecChanged(job_config().spec),
     StreamLimit(1 << 28, "no storage"),
     PromptsMeasured((3, 4), (100_000, 5), evaluation=True, unsendable={4: "too long"}),
     MeasurePrompts((3, 4), evaluation=True),

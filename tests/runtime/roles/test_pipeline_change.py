@@ -17,12 +17,13 @@ from role_tasks import Roles
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.actions import PipelineChanged, PipelineRefused
 from rljob_core.config import JobConfig
-from rljob_core.errors import StorageRefused
+from rljob_core.errors import StorageRefused, StoreFull
 from rljob_core.ports import Channel
-from rljob_core.records import BufferOpened, PipelineSet, SiblingReset
-from rljob_core.spec import PipelineSpec
+from rljob_core.records import BufferOpened, PipelineSet, SiblingReset, SpecInForce
+from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import trajectory_stream_bytes
+from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles import pipeline_updates
 from rljob_runtime.roles.coordinator import Coordinator
@@ -81,6 +82,48 @@ async def test_engines_and_coordinator_take_it_over_between_two_buffers(tmp_path
     restarted = [n for n, r in enumerate(records) if isinstance(r, SiblingReset) and r.reason == "Restarted"]
     assert restarted
     assert min(restarted) > records.index(said[1])
+
+
+async def test_the_rest_of_a_changed_spec_is_recorded_also_while_its_pipeline_has_no_room(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_updates, "RETRY_SECONDS", 600.0)
+    config = longer(job(tmp_path, model, mode="BoundedAsync", maxStaleness=1), evaluation=None)
+    server = MemoryServer()
+    store, full = MemoryStore(server, subject=config.subject), NoRoom(server, subject=config.subject)
+    wanted: asyncio.Queue[RLJobSpec] = asyncio.Queue()
+
+    async def changes() -> AsyncIterator[RLJobSpec]:
+        while True:
+            yield await wanted.get()
+
+    weights = StoredWeights(MemoryTransport(), anchor_every=1)
+    coordinator = Coordinator(config, full, weights, lambda *_: "", instance="a", changes=changes())
+    await store.open()
+    await full.open()
+    ready = asyncio.Event()
+    task = asyncio.create_task(coordinator.run(ready.set))
+    await asyncio.wait_for(ready.wait(), SECONDS)
+    full.refuses = True
+    wanted.put_nowait(longer(config, pipeline=bounded(9), backoff_limit=7).spec)
+    async with asyncio.timeout(SECONDS):
+        while not (said := [r.spec for r in await ledger(store) if isinstance(r, SpecInForce)][1:]):  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.05)
+    assert [(spec["backoffLimit"], spec["pipeline"]["maxStaleness"]) for spec in said] == [(7, 1)]
+    assert [r.max_staleness for r in await ledger(store) if isinstance(r, PipelineSet)] == [1]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+class NoRoom(MemoryStore):
+    """A store that refuses to grow once it is told to."""
+
+    refuses = False
+
+    async def grow(self, channel: Channel, size: int) -> None:
+        if self.refuses:
+            raise StoreFull("no storage")
+        await super().grow(channel, size)
 
 
 # ------------------------------------------------------------------------------------------------------- room

@@ -44,6 +44,11 @@ class DispatchOrder:
         rank = self._ranks.get(prompt, 0.0) if is_new else 0.0
         heappush(self._heap, Waiting(step, is_new, rank, prompt, sibling, trajectory))
 
+    @property
+    def first(self) -> Waiting | None:
+        """What `pop` would return; None if nothing is queued."""
+        return self._heap[0] if self._heap else None
+
     def put_back(self, waiting: Waiting) -> None:
         """Queue again what was popped."""
         heappush(self._heap, waiting)

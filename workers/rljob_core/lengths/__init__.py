@@ -13,7 +13,7 @@
 """
 
 from rljob_core.lengths.choice import PrequentialChoice
-from rljob_core.lengths.estimate import WITHIN_PROMPT, Estimate, updated_by_siblings
+from rljob_core.lengths.estimate import WITHIN_PROMPT, Estimate, tokens_to_come, updated_by_siblings
 from rljob_core.lengths.predictor import GroupLengths, LengthPredictor, Prompt, completed_logs
 from rljob_core.lengths.prompt_means import PromptMeans
 from rljob_core.lengths.quality import RankQuality, rank_correlation, ranker_counts, recall_of_longest
@@ -31,5 +31,6 @@ __all__ = [
     "rank_correlation",
     "ranker_counts",
     "recall_of_longest",
+    "tokens_to_come",
     "updated_by_siblings",
 ]

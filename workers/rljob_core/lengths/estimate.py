@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from math import erfc, exp, inf, log, sqrt
 
 from rljob_core.lengths.censoring import posterior
 
@@ -88,3 +88,23 @@ def variance_of_prompt(estimate: Estimate, *, within: float) -> float:
 _SUREST = 16
 _LARGEST_LOG = 700.0
 """Below the logarithm of the largest float."""
+
+
+def tokens_to_come(estimate: Estimate, tokens: float) -> float:
+    """How many tokens more an answer is expected to have that has so many, and has not ended.
+
+    It is the mean residual life of the log-normal distribution, E[L − t | L > t] (Klugman and others, Loss Models,
+    fourth edition, appendix A): the longer an answer is already, the more is still to come.
+    """
+    if tokens < 1:
+        return estimate.mean
+    above = (log(tokens) - log(estimate.tokens)) / max(estimate.spread, _LEAST_SPREAD)
+    if above > _FARTHEST:
+        # Far out in the tail it is about t σ / z, where z is how many σ t is away.
+        return tokens * estimate.spread / above
+    longer = erfc(above / sqrt(2))
+    return max(0.0, estimate.mean * erfc((above - estimate.spread) / sqrt(2)) / longer - tokens)
+
+
+_LEAST_SPREAD = 0.01
+_FARTHEST = 5.0

@@ -28,7 +28,16 @@ from rljob_core.messages.coordinator_events import (
     StepProposed,
     TrainerReady,
 )
-from rljob_core.messages.engine_work import ENGINE_WORK, Cancel, EngineWork, EngineWorkBatch, Generate, Sample
+from rljob_core.messages.engine_work import (
+    ENGINE_WORK,
+    RELEASED,
+    Cancel,
+    EngineWork,
+    EngineWorkBatch,
+    Generate,
+    Release,
+    Sample,
+)
 from rljob_core.messages.metrics import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
 from rljob_core.messages.rewards import (
     MARK,
@@ -43,6 +52,7 @@ from rljob_core.messages.signals import (
     COORDINATOR_SIGNAL,
     ENGINE_SIGNAL,
     ENGINE_SIGNALS,
+    LONGEST,
     EngineProfile,
     EngineSignal,
 )
@@ -63,8 +73,10 @@ __all__ = [
     "ENGINE_SIGNAL",
     "ENGINE_SIGNALS",
     "ENGINE_WORK",
+    "LONGEST",
     "MARK",
     "MARK_HEADER",
+    "RELEASED",
     "REWARD_ACK_WAIT",
     "REWARD_BATCH",
     "REWARD_QUEUE",
@@ -89,6 +101,7 @@ __all__ = [
     "OptimizerReset",
     "PayloadMissing",
     "PoolSpeed",
+    "Release",
     "Resume",
     "RewardBatch",
     "RewardResult",

@@ -1,4 +1,4 @@
-"""From the coordinator to an engine: generate these trajectories, stop those."""
+"""From the coordinator to an engine: generate these trajectories, stop those, give others back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,20 @@ class Cancel:
     kind: Literal["cancel"] = "cancel"
 
 
-EngineWork = Generate | Cancel
+RELEASED = "Released"
+"""Why an engine gives back what it was asked to release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give these attempts back with their progress: other engines continue them; `attempts` as in `Cancel`."""
+
+    trajectories: tuple[str, ...]
+    attempts: tuple[int, ...]
+    kind: Literal["release"] = "release"
+
+
+EngineWork = Generate | Cancel | Release
 
 
 @dataclass(frozen=True, slots=True)

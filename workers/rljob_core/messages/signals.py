@@ -33,6 +33,10 @@ class EngineProfile:
         return self.seconds + batch * self.seconds_per_slot + context * self.seconds_per_context_token
 
 
+LONGEST = 8
+"""Trajectories that a signal names at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSignal:
     """An engine's heartbeat: its weights and its load.
@@ -51,6 +55,8 @@ class EngineSignal:
         profile: of its decode steps, once they have been measured.
         context: tokens, prompts and responses, of the running trajectories; 0 if the engine does not say.
         kv_tokens: how many tokens its KV cache holds; None if the engine does not say, or any number.
+        longest: of the running trajectories those that have the most tokens and could be released, each with its
+            attempt and how many tokens of its response are stored; `LONGEST` at most.
     """
 
     engine: str
@@ -68,6 +74,7 @@ class EngineSignal:
     profile: EngineProfile | None = None
     context: int = 0
     kv_tokens: int | None = None
+    longest: tuple[tuple[str, int, int], ...] = ()
 
 
 ENGINE_SIGNAL: TypeAdapter[EngineSignal] = TypeAdapter(EngineSignal)

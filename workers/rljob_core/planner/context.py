@@ -12,6 +12,7 @@ from rljob_core.planner.admission import Admission
 from rljob_core.planner.cohorts import Cohorts
 from rljob_core.planner.evaluation import Evaluation
 from rljob_core.planner.liveness import Liveness
+from rljob_core.planner.moves import Moves
 from rljob_core.planner.pool_speeds import PoolSpeeds
 from rljob_core.planner.predicted_lengths import PredictedLengths
 from rljob_core.planner.progress_lookups import ProgressLookups
@@ -41,7 +42,7 @@ class PlannerContext:
 
     Attributes:
         job: UID of the job.
-        spec: the job's spec; its `pipeline` may change while the job runs.
+        spec: the job's spec; `pipeline`, and fields that no coordinator reads, may change while the job runs.
         prefetch: work sent to an engine beyond its slots, as a fraction of them.
         now: time of the decision being made, in seconds of the coordinator's own clock; no promise depends on it.
         state: the fold of the ledger.
@@ -56,6 +57,7 @@ class PlannerContext:
         cohorts: trajectories that may be what kills engines.
         admission: how much is begun ahead of the trainer.
         lengths: how long answers are expected to be.
+        moves: trajectories that move from one engine to another.
         room: the size of the trajectory stream, and what planned prompts will take of it.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         optimizer_reset: what the trainer last said about a checkpoint that it missed; empty if it missed none.
@@ -78,6 +80,7 @@ class PlannerContext:
         self.cohorts = Cohorts()
         self.admission = Admission()
         self.lengths = PredictedLengths()
+        self.moves = Moves()
         self.room = StreamRoom()
         self.pipeline_refused = ""
         self.optimizer_reset = ""

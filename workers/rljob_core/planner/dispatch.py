@@ -109,6 +109,7 @@ def dispatch(context: PlannerContext) -> None:
 def _fill(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     _dispatch_trial(context, outbox, trial)
     _dispatch_evaluation(context, outbox, trial)
+    _dispatch_moved(context, outbox, trial)
     _dispatch_siblings(context, outbox, trial)
 
 
@@ -170,6 +171,19 @@ def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Genera
         seed=sample_seed(context.spec.data.seed, trajectory, attempt),
         survivor=trajectory in run.deaths,
     )
+
+
+def _dispatch_moved(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
+    """Send what was released to the engines that keep slots for it."""
+    for trajectory in list(context.moves.under_way):
+        sibling = context.state.sibling(trajectory)
+        if sibling is None or sibling.state is not State.RESERVED or context.lookups.is_pending(sibling):
+            continue
+        target = context.moves.end(trajectory, context.liveness)
+        buffer = context.state.buffers.buffer_of(group_of(trajectory))
+        # Whatever does not fit there now is dispatched like all else.
+        if target is not None and not trial.apart and outbox.admits(context, sibling, buffer):
+            _resume(context, outbox, sibling, buffer, [target])
 
 
 def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:

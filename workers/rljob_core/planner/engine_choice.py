@@ -37,6 +37,8 @@ class EngineView:
         profile: of its decode steps; None as long as it has not measured any.
         running, context: trajectories that it generates, by its last signal, and the tokens that these have together.
         kv_tokens: how many tokens its KV cache holds; None if it does not say, or any number.
+        longest: trajectories that it could release, as its last signal names them; see `EngineSignal`.
+        expected: trajectories that other engines release for it, and that it keeps slots for.
     """
 
     engine: str
@@ -53,10 +55,22 @@ class EngineView:
     running: int = 0
     context: int = 0
     kv_tokens: int | None = None
+    longest: tuple[tuple[str, int, int], ...] = ()
+    expected: int = 0
+
+    @property
+    def taken(self) -> int:
+        """Trajectories that it has, or keeps slots for."""
+        return self.assigned + self.expected
+
+    @property
+    def free_slots(self) -> int:
+        """Trajectories more that it would generate at once."""
+        return 0 if self.draining else self.slots - self.taken
 
     def room(self, prefetch: float) -> int:
         """Trajectories that it can still be given."""
-        return 0 if self.draining else self.slots + int(self.slots * prefetch) - self.assigned
+        return 0 if self.draining else self.slots + int(self.slots * prefetch) - self.taken
 
     def takes(self, trajectories: int, prefetch: float) -> bool:
         """Whether it can be given so many at once, or as many as it may hold beyond its slots if that is less."""
@@ -66,15 +80,26 @@ class EngineView:
         """Whether it can generate what needs weights of `min_version` or newer; for `waits` see `choose`."""
         return self.version >= min_version or (waits and not self.stuck)
 
+    def step_seconds(self, tokens: float, *, more: int = 0) -> float:
+        """Seconds of its next decode step, by its profile, with so many `more` trajectories of so many tokens each.
+
+        Raises:
+            ValueError: it has no profile.
+        """
+        if self.profile is None:
+            raise ValueError(f"{self.engine} has not measured its steps")
+        batch = min(self.slots, self.taken + more)
+        return self.profile.step(batch=batch, context=self.context + more * tokens)
+
     def gain(self, tokens: float) -> float:
         """What one trajectory more adds to its throughput, in tokens per second; -inf if it would have to wait.
 
         Args:
             tokens: that a running trajectory has on average, prompt included.
         """
-        if self.profile is None or self.assigned >= self.slots:
+        if self.profile is None or self.taken >= self.slots:
             return -inf
-        batch = self.assigned
+        batch = self.taken
         context = max(0.0, self.context + (batch - self.running) * tokens)
         if self.kv_tokens is not None and context + tokens > self.kv_tokens:
             return -inf
@@ -106,8 +131,8 @@ def choose(
     """
     able = [e for e in engines if e.takes(together, prefetch) and e.admits(min_version, waits=waits)]
     if all(e.profile is not None for e in able):
-        return min(able, key=lambda e: (-e.gain(tokens), e.assigned / e.slots, e.engine), default=None)
-    return min(able, key=lambda e: (e.assigned / e.slots, e.engine))
+        return min(able, key=lambda e: (-e.gain(tokens), e.taken / e.slots, e.engine), default=None)
+    return min(able, key=lambda e: (e.taken / e.slots, e.engine))
 
 
 def mean_tokens(engines: Iterable[EngineView]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rljob_core.actions import RetireEngine, SignalSeen
 from rljob_core.job_state import ENGINE_LOST
-from rljob_core.messages import EngineDied, EngineGone, EngineSignal, GenerationEnded
+from rljob_core.messages import LONGEST, RELEASED, EngineDied, EngineGone, EngineSignal, GenerationEnded
 from rljob_core.planner import (
     attributed_deaths,
     dispatch,
@@ -37,8 +37,8 @@ REJECTED = "WeightsRejected"
 """Why an engine is stuck whose newest weights do not match their manifest."""
 UNNAMED = "EngineFailed"
 """Reason of an end for which an engine gives no word that could be counted."""
-NOT_BEGUN = frozenset({REJECTED, "WeightsUnavailable"})
-"""Why an engine gives back what it has not begun."""
+CARRIED = frozenset({REJECTED, "WeightsUnavailable", RELEASED})
+"""Why an engine gives back what another engine may continue: it has not begun it, or was asked to release it."""
 
 
 def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
@@ -65,6 +65,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     view.stuck = signal.stuck
     view.profile = signal.profile
     view.running, view.context, view.kv_tokens = signal.running, signal.context, signal.kv_tokens
+    view.longest = signal.longest[:LONGEST]
     context.metrics.tokens(signal.engine, signal.tokens)
     context.pool_speeds.heard(signal, context.now)
 
@@ -259,5 +260,5 @@ def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None
     if event.failure:
         endings.fail_sibling(context, sibling, reason, detail=detail)
     else:
-        carries = reason in NOT_BEGUN and migration.carries(context)
+        carries = reason in CARRIED and migration.carries(context)
         endings.reset_sibling(context, sibling, reason, failure=False, detail=detail, carries=carries)

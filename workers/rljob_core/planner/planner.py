@@ -10,6 +10,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `stream_room`, `predicted_lengths`, `trainer_link` | parts of the context that are not in the ledger |
 | `engines` | react to signals; declare engines lost and give their work to others |
 | `migration` | which progress a lost engine's trajectories inherit |
+| `balancing`, `moves` | which trajectories move to an engine that ends them sooner |
 | `results` | which payloads and rewards count; when a group is ready |
 | `training` | micro-batches, commits, the trainer's fence |
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
@@ -24,6 +25,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
 | `pipeline_change` | a changed `spec.pipeline`, and from which buffer on it is in force |
+| `spec_change` | any other change of the spec that restarts no coordinator |
 | `recovery` | commits to restore that the ledger has lost |
 | `rollback` | versions that the user revokes |
 | `running_metrics`, `metrics_line`, `pool_speeds` | statistics for people, and for those who scale pools |
@@ -48,6 +50,7 @@ from rljob_core.actions import (
     RewardsSeen,
     SendToTrainer,
     SignalSeen,
+    SpecChanged,
     StoresRead,
     StreamLimit,
 )
@@ -67,6 +70,7 @@ from rljob_core.messages import (
 )
 from rljob_core.planner import (
     backpressure,
+    balancing,
     buffers,
     dispatch,
     endings,
@@ -77,6 +81,7 @@ from rljob_core.planner import (
     prime_suspect,
     recovery,
     results,
+    spec_change,
     training,
 )
 from rljob_core.planner.context import Decision, PlannerContext
@@ -162,6 +167,8 @@ class Planner:
                     longest_first.on_lengths_predicted(context, observation)
                 case PipelineChanged():
                     pipeline_change.on_pipeline_changed(context, observation.pipeline)
+                case SpecChanged():
+                    spec_change.on_spec_changed(context, observation.spec)
                 case PipelineRefused():
                     context.pipeline_refused = observation.reason
                 case GenerationEnded():
@@ -222,5 +229,6 @@ def _advance(context: PlannerContext) -> None:
     backpressure.measure_prompts(context)
     backpressure.make_room(context)
     longest_first.predict_lengths(context)
+    balancing.release_stragglers(context)
     dispatch.dispatch(context)
     endings.finish_if_due(context)

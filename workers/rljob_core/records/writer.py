@@ -50,10 +50,11 @@ class EpochClaimed:
 
 @dataclass(frozen=True, slots=True)
 class SpecInForce:
-    """The spec under which a coordinator starts to write, with the API's field names; it follows each claim.
+    """The spec that is in force from here on, with the API's field names.
 
-    Later values of `spec.pipeline` have records of their own (`PipelineSet`). Nothing is decided by this record: the
-    audit compares it with what the user and the workers have. Ledgers of earlier releases have none.
+    It follows each claim, and each change that restarts no coordinator. Later values of `spec.pipeline` have records of
+    their own (`PipelineSet`). Nothing is decided by this record: the audit compares it with what user and workers
+    have. Ledgers of earlier releases have none, or only those of claims.
     """
 
     spec: dict[str, Any]

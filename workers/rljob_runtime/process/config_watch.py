@@ -1,7 +1,7 @@
 """Follows changes of a role's configuration file while the role runs.
 
-Only `spec.pipeline` changes in running roles: the coordinator follows all of it, engines follow `inflight`. For every
-other change of its configuration the operator restarts a role.
+The coordinator follows the whole spec: it applies `spec.pipeline`, and records every other change that does not restart
+it. Engines follow `spec.pipeline.inflight`. For a change of what a role reads otherwise the operator restarts the role.
 """
 
 from __future__ import annotations
@@ -14,20 +14,41 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from rljob_core.config import JobConfig
-from rljob_core.spec import PipelineSpec
+from rljob_core.spec import PipelineSpec, RLJobSpec
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 1.0
 
 
-async def pipeline_changes(path: Path, current: PipelineSpec) -> AsyncIterator[PipelineSpec]:
-    """Each new `spec.pipeline` of the configuration file, without end.
+async def spec_changes(path: Path, current: RLJobSpec) -> AsyncIterator[RLJobSpec]:
+    """Each new spec of the configuration file, without end.
 
     Args:
         path: of the `JobConfig`; a replacement (a kubelet swaps a link) is noticed within a second.
         current: the value that the role was started with.
     """
+    async for spec in _specs(path):
+        if spec != current:
+            current = spec
+            yield spec
+
+
+async def pipeline_changes(path: Path, current: PipelineSpec) -> AsyncIterator[PipelineSpec]:
+    """Each new `spec.pipeline` of the configuration file, without end.
+
+    Args:
+        path: as for `spec_changes`.
+        current: the value that the role was started with.
+    """
+    async for spec in _specs(path):
+        if spec.pipeline != current:
+            current = spec.pipeline
+            yield current
+
+
+async def _specs(path: Path) -> AsyncIterator[RLJobSpec]:
+    """The spec of the configuration file, each time that its content has changed."""
     seen = b""
     while True:
         await asyncio.sleep(_POLL_SECONDS)
@@ -35,11 +56,9 @@ async def pipeline_changes(path: Path, current: PipelineSpec) -> AsyncIterator[P
             content = await asyncio.to_thread(path.read_bytes)
             if content == seen:
                 continue
-            pipeline = JobConfig.model_validate_json(content).spec.pipeline
+            spec = JobConfig.model_validate_json(content).spec
         except (OSError, ValidationError) as error:  # it is being replaced: read it again later
             log.debug("%s: %s", path, error)
             continue
         seen = content
-        if pipeline != current:
-            current = pipeline
-            yield pipeline
+        yield spec

@@ -21,10 +21,9 @@ from rljob_core.actions import Observation, StreamLimit
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, StorageRefused
 from rljob_core.job_state import JobState
-from rljob_core.planner import Planner, pipeline_change
+from rljob_core.planner import Planner, pipeline_change, spec_change
 from rljob_core.ports import Channel, MessageStore, WeightStore
-from rljob_core.records import SpecInForce
-from rljob_core.spec import PipelineSpec
+from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
@@ -51,7 +50,7 @@ class Coordinator:
         instance: str,
         count_tokens: CountTokens = count_bytes,
         prefetch: float = 0.25,
-        changes: AsyncIterator[PipelineSpec] | None = None,
+        changes: AsyncIterator[RLJobSpec] | None = None,
         decisions: DecisionLog | None = None,
         lengths: ConnectLengths | None = None,
     ) -> None:
@@ -64,7 +63,7 @@ class Coordinator:
             count_tokens: gives its length, by which the trajectory stream is shared out.
             instance: name of this coordinator, unique among all that the job ever has.
             prefetch: share of an engine's slots for which it is sent work ahead of time.
-            changes: new values of `spec.pipeline` while the job runs.
+            changes: new values of the spec while the job runs.
             lengths: connects the predictor of lengths; None for the one that the spec names, in a thread.
             decisions: the file that records all observations and decisions for `rljob replay`; None to record none.
         """
@@ -123,7 +122,7 @@ class Coordinator:
             state = self._decisions.begin(config, state, now, prefetch=self._prefetch)
         self._planner = Planner(config, prefetch=self._prefetch, state=state)
         claimed = self._planner.start(self._instance, now)
-        spec = SpecInForce(config.spec.model_dump(mode="json", by_alias=True))
+        spec = spec_change.spec_in_force(config.spec)
         await self._ledger.claim(state.writer, (*claimed.records, spec))
         self._inputs.claimed(state.writer.number)
         # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.

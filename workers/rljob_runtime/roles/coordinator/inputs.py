@@ -15,6 +15,7 @@ from rljob_core.actions import (
     RewardsComplete,
     RewardsSeen,
     SignalSeen,
+    SpecChanged,
     Summary,
 )
 from rljob_core.config import JobConfig
@@ -25,7 +26,7 @@ from rljob_core.messages import (
     MARK_HEADER,
 )
 from rljob_core.ports import Channel, Delivery, MessageStore
-from rljob_core.spec import PipelineSpec
+from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_runtime.messaging.announce import HEARTBEAT_SECONDS
 from rljob_runtime.messaging.reward_results import decode_results
 from rljob_runtime.messaging.trajectories import Absence, LocatedSummary, TrajectoryStore
@@ -44,7 +45,7 @@ class CoordinatorInputs:
         store: the job's streams, open.
         trajectories: over `store`; what its `summaries` reads here, its `delete` needs later.
         instance: name of this coordinator, which marks its own heartbeats and reward checks.
-        changes: new values of `spec.pipeline` while the job runs; None if they never change.
+        changes: new values of the spec while the job runs; None if it never changes.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class CoordinatorInputs:
         trajectories: TrajectoryStore,
         *,
         instance: str,
-        changes: AsyncIterator[PipelineSpec] | None,
+        changes: AsyncIterator[RLJobSpec] | None,
     ) -> None:
         self._config = config
         self._store = store
@@ -145,12 +146,17 @@ class CoordinatorInputs:
         await apply_changes(self._store, self._config, self._pipelines(), self.put_nowait)
 
     async def _pipelines(self) -> AsyncIterator[PipelineSpec]:
-        """Each value that `spec.pipeline` is to have, in order."""
+        """Each value that `spec.pipeline` is to have, in order; other changes of the spec go straight to the inbox."""
+        current = self._config.spec.pipeline
         if self.retry_pipeline:
-            yield self._config.spec.pipeline
-        if self._changes is not None:
-            async for pipeline in self._changes:
-                yield pipeline
+            yield current
+        if self._changes is None:
+            return
+        async for spec in self._changes:
+            self.put_nowait(SpecChanged(spec))
+            if spec.pipeline != current:
+                current = spec.pipeline
+                yield current
 
 
 def _payload(sequence: int, found: Sequence[LocatedSummary | Absence]) -> PayloadSeen | PayloadAbsent:

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import GenerationFailed
-from rljob_core.messages import ENGINE_WORK, Cancel, EngineWorkBatch, Generate, GenerationEnded
+from rljob_core.messages import (
+    ENGINE_WORK,
+    RELEASED,
+    Cancel,
+    EngineWorkBatch,
+    Generate,
+    GenerationEnded,
+    Release,
+)
 from rljob_core.ports import Channel, Engine, MessageStore, Request, Stopped
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
@@ -137,6 +145,8 @@ class Assignments:
                 for item in batch.items:
                     if isinstance(item, Cancel):
                         self._cancel(item)
+                    elif isinstance(item, Release):
+                        await self._release(item)
                     elif self._received.add(_request(item)):
                         await self._accept(item, inherited.get(_request(item)))
                     elif not self._has(item):
@@ -188,6 +198,17 @@ class Assignments:
             del self.running[request]
         self._engine.cancel(running)
         self._progress.unfollow(cancelled)  # another engine may continue from what is stored of them
+
+    async def _release(self, release: Release) -> None:
+        """Give back what runs of these, once its progress is stored; what cannot be stored is generated to its end."""
+        wanted = {r for r in map(request_id, release.trajectories, release.attempts) if r in self.running}
+        for request in sorted(await self._progress.store(wanted)):
+            running = self.running.pop(request, None)
+            if running is None:  # it has ended meanwhile
+                continue
+            self._engine.cancel([request])
+            self._progress.unfollow([request])
+            await self.report_ended(running.work, Stopped(request, RELEASED, failure=False))
 
     async def start_admitted(self) -> None:
         """Submit the assignments that the engine's version admits and whose turn it is; the others wait.

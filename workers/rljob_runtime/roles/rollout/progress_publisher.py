@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nlargest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,29 +152,48 @@ class ProgressPublisher:
 
     async def publish(self, *, least: int = 1) -> None:
         """Publish every response that has at least `least` tokens more than its stored progress."""
-        if not self._every:
-            return
-        wanted = {request: followed.tokens + least for request, followed in self._followed.items()}
-        found = await self._engine.progress(wanted)
-        await asyncio.gather(*map(self._put, found))
+        await self._publish({name: followed.tokens + least for name, followed in self._followed.items()})
 
-    async def _put(self, progress: Progress) -> None:
+    async def store(self, requests: Iterable[str]) -> set[str]:
+        """Publish these responses; returns the requests whose progress is stored as it was when this was called."""
+        followed = {name: self._followed[name] for name in requests if name in self._followed}
+        stored = await self._publish({name: f.tokens + 1 for name, f in followed.items()})
+        return {name for name, f in followed.items() if f.sequence and stored.get(name, True)}
+
+    def longest(self, number: int) -> list[tuple[str, int, int]]:
+        """Trajectories with the most tokens in their stored progress, with their attempts and these tokens."""
+        stored = (f for f in self._followed.values() if f.sequence)
+        return [
+            (f.work.trajectory, f.work.attempt, f.tokens)
+            for f in nlargest(number, stored, key=lambda f: f.tokens)
+        ]
+
+    async def _publish(self, wanted: dict[str, int]) -> dict[str, bool]:
+        """Publish the requests that have so many tokens; returns of each of them whether it is stored."""
+        if not self._every:
+            return {}
+        found = await self._engine.progress(wanted)
+        stored = await asyncio.gather(*map(self._put, found))
+        return {progress.id: done for progress, done in zip(found, stored, strict=True)}
+
+    async def _put(self, progress: Progress) -> bool:
         followed = self._followed.get(progress.id)
         if followed is None:
-            return
+            return False
         if fault := output_fault(progress, self.limits(progress.id, followed.work)):
             log.warning("the engine's progress of %s is not stored: %s", progress.id, fault)
-            return
+            return False
         try:
             sequence = await self._store.put(
                 self._partial(followed, progress), seed=followed.work.seed, replaces=followed.sequence
             )
         except StoreFull as error:
             log.warning("progress of %s is not stored: %s", progress.id, error)
-            return
+            return False
         followed.tokens, followed.sequence = len(progress.tokens), sequence
         if progress.id not in self._followed:  # it has ended while its progress was being stored
             await self._store.delete([sequence])
+        return True
 
     def _partial(self, followed: _Followed, progress: Progress) -> PartialTrajectory:
         versions: NDArray[np.int32] = np.asarray(progress.versions, np.int32)

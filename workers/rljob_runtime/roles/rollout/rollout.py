@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from rljob_core.config import JobConfig
-from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, EngineGone, EngineSignal
+from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, LONGEST, EngineGone, EngineSignal
 from rljob_core.ports import Engine, MessageStore, WeightStore
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.messaging.announce import heartbeat, publish_event
@@ -198,5 +198,6 @@ class Rollout:
             profile=load.profile,
             context=load.context,
             kv_tokens=load.kv_tokens,
+            longest=tuple(self._progress.longest(LONGEST)),
         )
         await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))

@@ -1,0 +1,84 @@
+"""The demo job beside TRL's synchronous `GRPOTrainer`: seconds from the command to its end, on the same cores.
+
+Both train the same model for as many steps of the same prompts and samples, with the same reward, and leave a model
+that transformers scores on 1,000 other prompts. `rljob run` also scores held-out prompts four times meanwhile, keeps
+checkpoints, and promises what its audit checks; TRL does neither. The two take turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.heldout import right_answers
+from bench.jobs import EXAMPLE, ROOT, run_job
+from rljob_cli.manifest.load import load_job
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        turns: runs of each.
+        steps: of a run; None for the demo's.
+        prompts: that score a model.
+    """
+
+    turns: int = 3
+    steps: int | None = None
+    prompts: int = 1000
+
+
+FULL = Sizes()
+SMOKE = Sizes(turns=1, steps=2, prompts=20)
+SIZES = {"full": FULL, "quick": Sizes(turns=1), "smoke": SMOKE}
+
+
+class PeerFailed(Exception):
+    """TRL did not exit with 0."""
+
+
+def train_by_trl(folder: Path, steps: int) -> Path:
+    """Train; the folder of the model."""
+    words = [sys.executable, "-m", "bench.peer_trl", str(EXAMPLE), str(steps), str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PeerFailed(done.stderr[-2000:])
+    return folder
+
+
+def train_by_rljob(folder: Path, steps: int) -> Path:
+    """Train; the folder of the model."""
+    run_job(EXAMPLE, folder, [f"spec.steps={steps}"], audit=False)
+    return folder / "checkpoint"
+
+
+TRAINERS: dict[str, Callable[[Path, int], Path]] = {"TRL": train_by_trl, "rljob run": train_by_rljob}
+
+
+def main(sizes: Sizes = FULL) -> dict[str, Any]:
+    """Print the table; medians, and how much longer TRL takes."""
+    steps = sizes.steps or load_job(EXAMPLE).spec.steps
+    before = right_answers(EXAMPLE.parent / "models" / "chain-sum", EXAMPLE, prompts=sizes.prompts)
+    seconds: dict[str, list[float]] = {name: [] for name in TRAINERS}
+    right: dict[str, list[float]] = {name: [] for name in TRAINERS}
+    print(f"{steps} steps; right answers before: {before:.3f}")
+    for _ in range(sizes.turns):
+        for name, train in TRAINERS.items():
+            with tempfile.TemporaryDirectory() as temporary:
+                begun = time.perf_counter()
+                model = train(Path(temporary) / "run", steps)
+                seconds[name].append(time.perf_counter() - begun)
+                right[name].append(right_answers(model, EXAMPLE, prompts=sizes.prompts))
+            print(f"{name:<10} {seconds[name][-1]:>6.1f} s, right answers {right[name][-1]:.3f}", flush=True)
+    ratio = statistics.median(seconds["TRL"]) / statistics.median(seconds["rljob run"])
+    print(f"TRL takes {ratio:.2f} times as long")
+    return {"steps": steps, "seconds": seconds, "right": right, "right_before": before, "ratio": ratio}

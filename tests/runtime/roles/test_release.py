@@ -1,0 +1,69 @@
+"""Engines release what they generate at any moment: it resumes elsewhere with its tokens, and is trained once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from role_jobs import SECONDS, check, finish, job, ledger
+from role_tasks import Roles
+
+from rljob_contract.tiny_models import tiny_model
+from rljob_core.messages import (
+    ENGINE_SIGNAL,
+    ENGINE_SIGNALS,
+    ENGINE_WORK,
+    LONGEST,
+    RELEASED,
+    EngineWorkBatch,
+    Release,
+)
+from rljob_core.ports import Channel
+from rljob_core.records import Dispatched, SiblingReset
+from rljob_runtime.roles.rollout import progress_publisher
+
+
+async def release_everything(roles: Roles) -> None:
+    """Ask each engine to release whatever its heartbeats name, over and over."""
+    async for key, value in roles.store.watch_signals():
+        if not key.startswith(ENGINE_SIGNALS) or not value:
+            continue
+        signal = ENGINE_SIGNAL.validate_json(value)
+        assert len(signal.longest) <= LONGEST
+        if not signal.longest:
+            continue
+        names, attempts, _ = zip(*signal.longest, strict=True)
+        work = EngineWorkBatch(signal.epoch, (Release(names, attempts),))
+        await roles.store.publish(Channel.WORK, f"engine.{signal.engine}", ENGINE_WORK.dump_json(work))
+
+
+async def test_what_is_released_resumes_with_its_tokens(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_publisher, "PROGRESS_SECONDS", 0.05)
+    model = tiny_model(tmp_path_factory.mktemp("model"))
+    config = job(tmp_path, model, mode="BoundedAsync", maxStaleness=1)
+    rollout = config.spec.rollout
+    options = {"slots": 6, "stepSeconds": 0.02, "lengths": {"median": 60, "min": 20, "max": 120}}
+    changes = {
+        "progress_tokens": 4,
+        "engine": rollout.engine.model_copy(update={"options": options}),
+        "sampling": rollout.sampling.model_copy(update={"max_tokens": 120}),
+    }
+    spec = config.spec.model_copy(update={"rollout": rollout.model_copy(update=changes)})
+    async with Roles(config.model_copy(update={"spec": spec}), model) as roles:
+        releasing = asyncio.create_task(release_everything(roles))
+        try:
+            await asyncio.wait_for(finish(roles), SECONDS)
+        finally:
+            releasing.cancel()
+            await asyncio.gather(releasing, return_exceptions=True)
+    await check(roles)
+    records = await ledger(roles.store)
+    released = [r for r in records if isinstance(r, SiblingReset) and r.reason == RELEASED]
+    assert released
+    assert all(r.carries and not r.failure for r in released)
+    resumed = [i for r in records if isinstance(r, Dispatched) for i in r.inherited.values()]
+    assert len(resumed) >= len(released) // 2, "some had no later attempt, as their groups had ended"
+    assert all(made.tokens >= 4 for made in resumed)
