@@ -494,9 +494,11 @@ def test_validate_accepts_what_would_run(tmp_path: Path) -> None:
 
 def test_validate_warns_of_fields_without_effect(tmp_path: Path) -> None:
     file = write_job(tmp_path)
-    setting = "spec.rollout.pools.cpu.costPerHour='2.10'"
+    setting = "spec.rollout.pools.cpu.datacenter=east"
     ended = rljob("validate", file, "--set", setting)
-    warning = "warning: spec.rollout.pools[0].costPerHour has no effect until pools are scaled by price"
+    warning = (
+        "warning: spec.rollout.pools[0].datacenter has no effect until pools can run in other datacenters"
+    )
     assert (ended.code, ended.out, ended.errors) == (0, f"{file}: RLJob sums is valid\n", [warning])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from small_job import MakeJob
 
-from rljob_core.spec import RLJobStatus
+from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, RLJobStatus
 from rljob_operator.decisions.job_events import events, field_warnings
 
 
@@ -105,14 +105,22 @@ def test_a_scaling_says_what_became_of_which_pool() -> None:
     assert event.message == "pool a: 2 → 5 engines"
 
 
+@pytest.mark.parametrize(("message", "why"), [("the trainer waits", ": the trainer waits"), ("", "")])
+def test_what_the_operator_scales_itself_it_says_why(message: str, why: str) -> None:
+    decided = AutoscalingStatus(message=message, pools=[AutoscaledPoolStatus(name="a", replicas=5)])
+    after = status(**pools(a=5, b=2)).model_copy(update={"autoscaling": decided})
+    said = [event.message for event in events(status(**pools(a=2, b=1)), after)]
+    assert said == [f"pool a: 2 → 5 engines{why}", "pool b: 1 → 2 engines"]
+
+
 def test_fields_without_effect_are_warned_of_once_per_generation(make_job: MakeJob) -> None:
-    pools = [{"name": "a", "datacenter": "east"}, {"name": "b", "costPerHour": "2.10"}]
+    pools = [{"name": "a", "datacenter": "east"}, {"name": "b", "datacenter": "west"}]
     job = make_job(rollout__pools=pools)
     found = field_warnings(job, RLJobStatus())
     assert {(event.type, event.reason) for event in found} == {("Warning", "FieldHasNoEffect")}
     assert [event.message for event in found] == [
         "spec.rollout.pools[0].datacenter has no effect until pools can run in other datacenters",
-        "spec.rollout.pools[1].costPerHour has no effect until pools are scaled by price",
+        "spec.rollout.pools[1].datacenter has no effect until pools can run in other datacenters",
     ]
     assert field_warnings(job, RLJobStatus(observed_generation=1)) == ()
     assert field_warnings(make_job(), RLJobStatus()) == ()

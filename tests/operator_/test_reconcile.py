@@ -22,7 +22,8 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.local.cluster import LocalCluster
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions.status import Phase, condition, resumed
-from rljob_operator.reconcile.reconcile import ReconcileOutcome, Reconciler
+from rljob_operator.reconcile.outcome import ReconcileOutcome
+from rljob_operator.reconcile.reconcile import Reconciler
 
 MakeJob = Callable[..., RLJob]
 QUICK = Backoff(first=0.05, last=0.2, healthy=60)

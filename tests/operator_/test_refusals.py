@@ -197,7 +197,7 @@ MANIFESTS = [
         ),
     ),
     case("spec.weights.transport", "NCCL", one_of(*WEIGHT_TRANSPORTS)),
-    case(f"{POOL_0}.scaling.policy", "Internal", one_of("External"), **ONLY_SCALED),
+    case(f"{POOL_0}.scaling.policy", "Inner", one_of("External", "Internal"), **ONLY_SCALED),
     # Out of bounds.
     case("spec.steps", 0, at_least(1)),
     case("spec.steps", 10_000_001, at_most(10_000_000)),
@@ -210,6 +210,9 @@ MANIFESTS = [
     case("spec.weights.delta.anchorEvery", 0, at_least(1)),
     case("spec.weights.delta.anchorEvery", 1001, at_most(1000)),
     case("spec.reward.timeoutSeconds", 3601, at_most(3600)),
+    case("spec.rollout.autoscaling.trainerWaiting", 0.95, at_most(0.9)),
+    case("spec.rollout.autoscaling.deadlineSeconds", 0, at_least(1)),
+    case(f"{POOL_0}.interruptionsPerHour", -1, at_least(0)),
     case("spec.model.lora.rank", 0, at_least(1)),
     case("spec.trainer.numNodes", 0, at_least(1)),
     case(f"{POOL_0}.replicas", -1, at_least(0)),
@@ -253,6 +256,7 @@ MANIFESTS = [
     case(f"{POOL_0}.name", "cpu\n", LABEL),
     case(f"{POOL_0}.datacenter", "east-", LABEL),
     case(f"{POOL_0}.costPerHour", "$2", PRICE),
+    case("spec.rollout.autoscaling.budgetPerHour", "-1", PRICE),
     case("spec.model.uri", "", URI),
     case("spec.model.uri", "hf:tiny", URI),
     case("spec.model.uri", "a\0b", URI),
@@ -315,6 +319,15 @@ MANIFESTS = [
         3,
         said("minReplicas must not exceed maxReplicas (1 if absent): lower it, or raise maxReplicas"),
         **ONLY_SCALED,
+    ),
+    case(
+        f"{POOL_0}.scaling",
+        {"policy": "Internal", "maxReplicas": 4},
+        said(
+            'scaling policy Internal chooses by price: add costPerHour, such as "2.10", or "1" if all cost the'
+        ),
+        at=f"{POOL_0}.costPerHour",
+        **{f"{POOL_0}.replicas": ABSENT},
     ),
     case(
         "spec.rollout.pools[1]",

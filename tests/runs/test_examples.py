@@ -37,12 +37,13 @@ SMALL = [
     Example("two-ranks"),
 ]
 # Examples for a cluster: tests/operator_/test_examples.py has an API server check them.
-# `make demo` and e2e/test_kubernetes_docs.py run chain-sum as a whole.
+# `make demo` and e2e/test_kubernetes_docs.py run chain-sum as a whole, test_scaling_by_price.py runs priced-pools.
 ELSEWHERE = {
     "autoscaling",
     "chain-sum",
     "deepspeed-nodes",
     "http-engine",
+    "priced-pools",
     "storage-claim",
     "two-pools",
     "vllm-gpu",

@@ -233,7 +233,7 @@ class Run:
         if latest is None:
             return None
         if line is None:
-            return JobMetrics(optimizer_reset=latest.optimizer_reset)
+            return JobMetrics(optimizer_reset=latest.optimizer_reset, load=self.progress.load)
         largest, mean = self.progress.staleness
         return JobMetrics(
             step=self.progress.step,
@@ -244,6 +244,7 @@ class Run:
             tokens_per_second=line.tokens_per_second,
             pipeline=pipeline_in_force(line),
             optimizer_reset=latest.optimizer_reset,
+            load=self.progress.load,
         )
 
     # ------------------------------------------------------------------------------------------ the end

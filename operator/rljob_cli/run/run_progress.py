@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
+from rljob_core.autoscale import TrainingLoad, load_after
 from rljob_core.messages import EngineSignal, StepMetrics
 
 _RATE_SECONDS = 10.0
@@ -67,6 +68,7 @@ class RunProgress:
         engines: the newest heartbeat of each engine.
         measured: by pod, the newest heartbeat with a profile of its engine, also after that has ended.
         rollout: rate of generated tokens, from the engines' own counters.
+        load: how fast the trainer and the engines are; None before the first line.
     """
 
     def __init__(self) -> None:
@@ -76,6 +78,7 @@ class RunProgress:
         self.engines: dict[str, EngineSignal] = {}
         self.measured: dict[str, EngineSignal] = {}
         self.rollout = Rate()
+        self.load: TrainingLoad | None = None
         self._seen: set[tuple[LineKind, int]] = set()
         self._generated: dict[int, int] = {}
 
@@ -84,6 +87,7 @@ class RunProgress:
 
         A coordinator that takes over may publish a commit again that its predecessor has published.
         """
+        self.load = load_after(self.load, line)
         self._generated[line.epoch] = max(self._generated.get(line.epoch, 0), line.tokens_generated)
         if self.latest is None or line.epoch >= self.latest.epoch:
             self.latest = line

@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from rljob_core.spec import API_VERSION, PoolSpec, ScalingSpec
 from rljob_operator import names
@@ -44,6 +45,7 @@ class Targets:
         pools: observed RolloutPools by pool name.
         restorable: whether the job's streams may be filled from a backup.
         tokens_expire: second since 1970 at which the roles' NATS tokens expire; None if they last.
+        scaled: engines by pool, of the pools that the operator scales.
     """
 
     attempt: int | None
@@ -51,6 +53,7 @@ class Targets:
     pools: Mapping[str, Manifest]
     restorable: bool = False
     tokens_expire: int | None = None
+    scaled: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
@@ -67,7 +70,7 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     owned: list[Manifest] = []
     for pool in job.spec.rollout.pools:
         observed = targets.pools.get(pool.name)
-        manifest = rollout_pool(job, pool, observed)
+        manifest = rollout_pool(job, pool, observed, scaled=targets.scaled.get(pool.name))
         pools += [manifest, isolation.disruption_budget(job.job, pool, engines(manifest))]
         if observed is not None:
             owned += pool_children(manifest, uid=observed["metadata"]["uid"])
@@ -117,12 +120,15 @@ def permanent_children(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ..
 # ---------------------------------------------------------------------------------------------- rollout pools
 
 
-def rollout_pool(job: ResolvedJob, pool: PoolSpec, observed: Manifest | None) -> Manifest:
+def rollout_pool(
+    job: ResolvedJob, pool: PoolSpec, observed: Manifest | None, *, scaled: int | None = None
+) -> Manifest:
     """The manifest of a RolloutPool; it is self-contained, so that another cluster could run the pool.
 
     `replicas` follows the RLJob only when the RLJob's own value changes. In between it belongs to the person or the
     autoscaler that scales the pool, even beyond the job's bounds: an operator that corrected it would overwrite the
-    autoscaler's value, which the autoscaler would set again, without end.
+    autoscaler's value, which the autoscaler would set again, without end. Of scaling policy Internal, the operator is
+    the autoscaler: `scaled` is the number that it has decided on.
     """
     index = job.spec.rollout.pools.index(pool)
     name = names.child(job.metadata.name, Role.ROLLOUT, pool.name)
@@ -130,6 +136,8 @@ def rollout_pool(job: ResolvedJob, pool: PoolSpec, observed: Manifest | None) ->
     replicas = pool.initial_replicas
     if observed is not None and observed["metadata"].get("annotations", {}).get(names.SPEC_REPLICAS) == own:
         replicas = observed["spec"].get("replicas", replicas)
+    if scaled is not None:
+        replicas = scaled
     patches = Patches(f"spec.rollout.pools[{index}].template", pool.template)
     template = pod_template(job, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
     metadata = child_metadata(job.job, name, Role.ROLLOUT, pool.name)

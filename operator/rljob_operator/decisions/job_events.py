@@ -11,7 +11,7 @@ from rljob_operator.decisions.status import condition
 from rljob_operator.names import Role
 
 _ANNOUNCED = {"Suspended", "Succeeded", "Failed", "Stalled"}
-_WARNINGS = {"Failed", "Stalled", "OptimizerReset"}
+_WARNINGS = {"Failed", "Stalled", "OptimizerReset", "ScalingLimited"}
 # Reasons for not being Ready that need no event: a job that starts, stops or trains.
 _ROUTINE = {"Training", "SuspendedByUser", *(f"{role.value.capitalize()}NotReady" for role in Role)}
 
@@ -106,10 +106,15 @@ def _pools(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
     if not (_is_active(before) and _is_active(after)):
         return
     known = {pool.name: pool.replicas for pool in before.pools}
+    decided = after.autoscaling
+    reason = f": {decided.message}" if decided is not None and decided.message else ""
+    why = {} if decided is None else {pool.name: reason for pool in decided.pools}
     for pool in after.pools:
         if known.get(pool.name, pool.replicas) != pool.replicas:
             yield Event(
-                "Normal", "PoolScaled", f"pool {pool.name}: {known[pool.name]} → {pool.replicas} engines"
+                "Normal",
+                "PoolScaled",
+                f"pool {pool.name}: {known[pool.name]} → {pool.replicas} engines{why.get(pool.name, '')}",
             )
 
 

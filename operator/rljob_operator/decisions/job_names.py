@@ -148,6 +148,7 @@ SPEC = fields(
         lengthPredictor=fields("name", "options"),
         environment=fields("name", "options"),
         sampling=fields(stop=Items(FREE)),
+        autoscaling=fields("budgetPerHour"),
         pools=Items(
             fields("name", "datacenter", "costPerHour", engine=fields(options=Urls()), template=POD_TEMPLATE)
         ),

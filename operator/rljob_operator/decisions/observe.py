@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
 
+from rljob_core.autoscale import TrainingLoad
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import PipelineStatus, RLJob, RLJobStatus
 from rljob_operator import names
@@ -73,6 +74,7 @@ class JobMetrics:
         stream_bytes: that the trajectory stream would have to hold, if the coordinator may not enlarge it itself.
         optimizer_reset: why the optimizer continued with an older or a fresh state; empty if it did not.
         attempt: the trainer's, which may be one before the status's.
+        load: how fast the trainer and the engines are.
     """
 
     step: int = 0
@@ -88,6 +90,7 @@ class JobMetrics:
     stream_bytes: int = 0
     optimizer_reset: str = ""
     attempt: int = 0
+    load: TrainingLoad | None = None
 
 
 def pipeline_in_force(line: StepMetrics) -> PipelineStatus | None:

@@ -77,6 +77,7 @@ class Pod:
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
         uid: the uid of the object; None of a local process.
+        start_seconds: from its creation until it was last found ready; None if it is not, or of a local process.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Pod:
     doubtful_until: datetime | None = None
     lost: bool = False
     uid: str | None = None
+    start_seconds: float | None = None
 
 
 def read_pod(manifest: Manifest, now: datetime) -> Pod:
@@ -114,11 +116,19 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
         uid=metadata.get("uid"),
+        start_seconds=_start_seconds(metadata, conditions),
     )
 
 
 def _holds(conditions: dict[str, Any], kind: str) -> bool:
     return bool(conditions.get(kind, {}).get("status") == "True")
+
+
+def _start_seconds(metadata: Manifest, conditions: dict[str, Any]) -> float | None:
+    created, ready = metadata.get("creationTimestamp"), conditions.get("Ready", {}).get("lastTransitionTime")
+    if created is None or ready is None or not _holds(conditions, "Ready"):
+        return None
+    return max((datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds(), 0.0)
 
 
 def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Literal
 
 from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
+from rljob_operator.decisions.conditions import conditions
 from rljob_operator.decisions.kept_log import at_rest
 from rljob_operator.decisions.observe import JobMetrics, Observed
 from rljob_operator.decisions.starvation import starvation
@@ -233,7 +233,7 @@ def _status(
     rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,
-        "conditions": _conditions(observed, values),
+        "conditions": conditions(observed, observed.status, values),
         "pools": _pools(observed, running=phase is Phase.RUNNING),
         "rollout": f"{sum(d.ready for d in rollout)}/{sum(d.replicas for d in rollout)}",
     }
@@ -260,29 +260,6 @@ def _metrics(status: RLJobStatus, metrics: JobMetrics) -> dict[str, object]:
     if metrics.staleness_max is not None:
         update["staleness_max"] = max(metrics.staleness_max, status.staleness_max or 0)
     return update
-
-
-def _conditions(observed: Observed, values: dict[str, tuple[bool, str, str]]) -> list[ConditionStatus]:
-    """The conditions in the given order, followed by those of other programs.
-
-    A condition's transition time changes only with its status.
-    """
-    now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    result = []
-    for kind, (value, reason, message) in values.items():
-        old = condition(observed.status, kind)
-        status: Literal["True", "False"] = "True" if value else "False"
-        result.append(
-            ConditionStatus(
-                type=kind,
-                status=status,
-                reason=reason,
-                message=message,
-                observed_generation=observed.job.metadata.generation,
-                last_transition_time=old.last_transition_time if old and old.status == status else now,
-            )
-        )
-    return result + [c for c in observed.status.conditions if c.type not in values]
 
 
 def _pools(observed: Observed, *, running: bool) -> list[PoolStatus]:

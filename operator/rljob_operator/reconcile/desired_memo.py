@@ -49,4 +49,5 @@ def _key(job: ResolvedJob, targets: Targets) -> _ChildrenInputs:
         for name, pool in targets.pools.items()
     )
     text = sha256(job.job.model_dump_json().encode()).digest()
-    return text, targets.attempt, targets.failures, targets.restorable, targets.tokens_expire, pools
+    scaled = sorted(targets.scaled.items())
+    return text, targets.attempt, targets.failures, targets.restorable, targets.tokens_expire, scaled, pools

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from rljob_core.autoscale import load_after
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_operator.cluster.kube.cache import JobKey
@@ -124,6 +125,7 @@ def merged(before: JobMetrics | None, line: StepMetrics) -> JobMetrics:
         pipeline=pipeline_in_force(line),
         optimizer_reset=line.optimizer_reset,
         attempt=line.trainer_attempt,
+        load=load_after(None if before is None else before.load, line),
         stream_bytes=max(before.stream_bytes if before else 0, line.room_wanted),
     )
     if line.reward_mean is None or line.stats is None:

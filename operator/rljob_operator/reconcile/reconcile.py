@@ -33,6 +33,7 @@ from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
 from rljob_operator.decisions import failure_advice, trainer_attempts
 from rljob_operator.decisions import status as job_status
+from rljob_operator.decisions.autoscaling import autoscaled
 from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
@@ -42,9 +43,11 @@ from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
+from rljob_operator.decisions.scaling_status import with_scaling
 from rljob_operator.decisions.status import Phase
 from rljob_operator.nats.token_times import TokenTimes, token_times
 from rljob_operator.reconcile.desired_memo import DesiredMemo
+from rljob_operator.reconcile.outcome import ReconcileOutcome
 from rljob_operator.reconcile.perform import perform
 from rljob_operator.reconcile.pod_controllers import PodControllers
 from rljob_operator.reconcile.policy_refusals import PolicyRefusals
@@ -76,16 +79,6 @@ class Pass:
     at_rest: bool
     retry_at: datetime | None
     expire_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReconcileOutcome:
-    """How a job ended: `phase` is any but RUNNING; `reason` and `message` are its condition's."""
-
-    phase: Phase
-    reason: str
-    message: str
-    status: RLJobStatus
 
 
 class Reconciler:
@@ -140,6 +133,7 @@ class Reconciler:
         due = self._metrics_written is None or (now - self._metrics_written).total_seconds() >= RESYNC_SECONDS
         observed = await self._observe(job, now=now)
         tokens = token_times(job.metadata.uid or "", lifetime=self._defaults.token_seconds, now=now)
+        scaling = autoscaled(observed, due=due)
         wanted = observed.kept
         try:
             if self._defaults.per_job:
@@ -154,6 +148,7 @@ class Reconciler:
                 observed.pools,
                 restorable=may_be_restored(job, observed.status.trainer_attempt),
                 tokens_expire=None if resolved.issuer is None else tokens.expires,
+                scaled=scaling.replicas,
             )
             made = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
@@ -170,10 +165,8 @@ class Reconciler:
             if assessment.phase is Phase.RUNNING:
                 await self._refusals.check(made, job.metadata.generation, now)
                 await self._rehearsal.check(observed, made)
-        except SpecError as error:
+        except (SpecError, NotAllowed) as error:
             assessment = job_status.rejected(observed, _reason(error), str(error))
-        except NotAllowed as error:
-            assessment = job_status.rejected(observed, "NotAllowed", str(error))
         except Refused as error:
             self._refusals.add(error, job.metadata.generation, now)
             assessment = job_status.rejected(observed, "PolicyRefused", str(error))
@@ -188,6 +181,7 @@ class Reconciler:
         failed = assessment.phase is Phase.FAILED
         wanted = (*wanted, *kept_gang(observed, failed=failed))
         assessment = failure_advice.added(assessment, observed, self._defaults)
+        assessment = with_scaling(assessment, observed, scaling, metrics_due=due)
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
         if due:
@@ -294,8 +288,10 @@ class Reconciler:
             await self._cluster.event(job, event)
 
 
-def _reason(error: SpecError) -> str:
+def _reason(error: SpecError | NotAllowed) -> str:
     """The reason of the condition of a job that cannot be made."""
+    if isinstance(error, NotAllowed):
+        return "NotAllowed"
     return "InvalidName" if error.path == NAME else "InvalidTemplate"
 
 

@@ -38,7 +38,7 @@ from rljob_core.messages.engine_work import (
     Release,
     Sample,
 )
-from rljob_core.messages.metrics import STEP_METRICS, StepMetrics, StepStats
+from rljob_core.messages.metrics import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
 from rljob_core.messages.rewards import (
     MARK,
     MARK_HEADER,
@@ -100,6 +100,7 @@ __all__ = [
     "MicroBatch",
     "OptimizerReset",
     "PayloadMissing",
+    "PoolSpeed",
     "Release",
     "Resume",
     "RewardBatch",

@@ -30,6 +30,23 @@ class StepStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSpeed:
+    """How fast the engines of one pool are.
+
+    Attributes:
+        engines: that are alive.
+        tokens_per_second: that they have generated together, over the last minute.
+        engine_tokens_per_second: that one of them would generate with all its slots taken; 0 while unknown.
+        busy: share of their slots, or of those for which there is cache, that were taken over the last minute.
+    """
+
+    engines: int
+    tokens_per_second: float
+    engine_tokens_per_second: float
+    busy: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class StepMetrics:
     """One line of metrics.jsonl: a commit (`reward_mean` is set), an evaluation (`heldout_sampled` is set) or the end.
 
@@ -52,6 +69,7 @@ class StepMetrics:
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         room_refused: why the trajectory stream is smaller than everything that may be under way; empty if it is not.
         room_wanted: bytes that it would have to hold; 0 if it holds them.
+        pools: speeds of the engines by pool, in a job that has a pool of scaling policy Internal.
         finished, message: the job's outcome, once it has ended.
         gone_back: the user has gone back to `version`: earlier lines about later versions, or an end, do not count.
     """
@@ -90,6 +108,7 @@ class StepMetrics:
     writer: Annotated[int, OMITTED_IF_EMPTY] = 0
     length_correlation: Annotated[float, OMITTED_IF_EMPTY] = 0.0
     length_recall: Annotated[float, OMITTED_IF_EMPTY] = 0.0
+    pools: Annotated[dict[str, PoolSpeed], OMITTED_IF_EMPTY] = field(default_factory=dict)
 
 
 STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

@@ -13,6 +13,7 @@ from rljob_core.planner.cohorts import Cohorts
 from rljob_core.planner.evaluation import Evaluation
 from rljob_core.planner.liveness import Liveness
 from rljob_core.planner.moves import Moves
+from rljob_core.planner.pool_speeds import PoolSpeeds
 from rljob_core.planner.predicted_lengths import PredictedLengths
 from rljob_core.planner.progress_lookups import ProgressLookups
 from rljob_core.planner.running_metrics import RunningMetrics
@@ -52,6 +53,7 @@ class PlannerContext:
         trainer_link: what was sent to the trainer gang.
         evaluation: the evaluation that is running, if any.
         metrics: sums for the job's metrics.
+        pool_speeds: how fast each pool's engines are, for whoever scales them.
         cohorts: trajectories that may be what kills engines.
         admission: how much is begun ahead of the trainer.
         lengths: how long answers are expected to be.
@@ -74,6 +76,7 @@ class PlannerContext:
         self.trainer_link = TrainerLink()
         self.evaluation: Evaluation | None = None
         self.metrics = RunningMetrics()
+        self.pool_speeds = PoolSpeeds()
         self.cohorts = Cohorts()
         self.admission = Admission()
         self.lengths = PredictedLengths()

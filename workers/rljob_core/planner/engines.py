@@ -70,6 +70,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     liveness.load.add(view)
     liveness.has_changed(view)
     context.metrics.tokens(signal.engine, signal.tokens)
+    context.pool_speeds.heard(signal, context.now)
 
 
 def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
@@ -232,6 +233,7 @@ def _retire(context: PlannerContext, engine: str, had: list[AttemptKey]) -> None
     if context.liveness.forget(engine) or had:
         context.liveness.removed[engine] = had
         context.metrics.engine_gone(engine)
+        context.pool_speeds.forget(engine)
         _remove_signal(context, engine)
 
 

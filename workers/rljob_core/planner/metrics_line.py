@@ -29,4 +29,5 @@ def metrics_line(context: PlannerContext) -> StepMetrics:
         optimizer_reset=context.optimizer_reset,
         length_correlation=context.lengths.correlation,
         length_recall=context.lengths.recall,
+        pools=context.pool_speeds.by_pool(engines, context.now),
     )

@@ -28,7 +28,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `spec_change` | any other change of the spec that restarts no coordinator |
 | `recovery` | commits to restore that the ledger has lost |
 | `rollback` | versions that the user revokes |
-| `running_metrics`, `metrics_line` | statistics for people |
+| `running_metrics`, `metrics_line`, `pool_speeds` | statistics for people, and for those who scale pools |
 """  # noqa: E501  the table
 
 from __future__ import annotations

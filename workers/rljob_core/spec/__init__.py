@@ -28,6 +28,7 @@ from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
 from rljob_core.spec.reserved import Reserved, ineffective_fields
 from rljob_core.spec.rollout import (
     LONGEST_RESPONSE,
+    AutoscalingSpec,
     EngineSpec,
     EnvironmentSpec,
     PoolEngineSpec,
@@ -36,7 +37,16 @@ from rljob_core.spec.rollout import (
     SamplingSpec,
     ScalingSpec,
 )
-from rljob_core.spec.status import ConditionStatus, PipelineStatus, PoolStatus, RLJobStatus, RolloutPoolStatus
+from rljob_core.spec.status import (
+    AutoscaledPoolStatus,
+    AutoscalingStatus,
+    ConditionStatus,
+    CostStatus,
+    PipelineStatus,
+    PoolStatus,
+    RLJobStatus,
+    RolloutPoolStatus,
+)
 from rljob_core.spec.training import AlgorithmSpec, CheckpointSpec, LoraSpec, ModelSpec, TrainerSpec
 
 __all__ = [
@@ -46,9 +56,13 @@ __all__ = [
     "VERSION",
     "AlgorithmSpec",
     "ApiModel",
+    "AutoscaledPoolStatus",
+    "AutoscalingSpec",
+    "AutoscalingStatus",
     "CheckpointSpec",
     "ConditionStatus",
     "CoordinatorSpec",
+    "CostStatus",
     "DataSpec",
     "DeltaSpec",
     "EgressSpec",

@@ -21,8 +21,8 @@ class RolloutPoolSpec(ApiModel):
     pool: Annotated[Name, _SELECTED]
     """Which of the job's pools it is."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Number of engines. The operator writes it when the RLJob's own value changes; until then it belongs to the
-    autoscaler of the pool (an HPA, KEDA) and to kubectl scale."""
+    """Number of engines. The operator writes it when the RLJob's own value changes, and always with scaling policy
+    Internal; else it belongs to the autoscaler of the pool (an HPA, KEDA) and to kubectl scale."""
     scaling: ScalingSpec | None = None
     """Bounds of the RLJob's pool, whatever replicas says; none for a fixed number."""
     config: Annotated[str, StringConstraints(max_length=1_000_000)]

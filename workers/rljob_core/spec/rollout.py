@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_core.spec.base import ApiModel, Identifier, Immutable, Name, Options, Price, Rule
+from rljob_core.spec.base import ApiModel, Identifier, Immutable, Name, Options, PositiveCount, Price, Rule
 from rljob_core.spec.reserved import Reserved
 
 LONGEST_RESPONSE = 1_048_576
@@ -69,10 +69,11 @@ class EnvironmentSpec(ApiModel):
 class ScalingSpec(ApiModel):
     """Who sets the number of replicas."""
 
-    policy: Literal["External"] = "External"
-    """External: an HPA, KEDA or a person scales the RolloutPool."""
+    policy: Literal["External", "Internal"] = "External"
+    """External: an HPA, KEDA or a person scales the RolloutPool. Internal: the operator does, by what the trainer needs
+    and what engines cost (spec.rollout.autoscaling)."""
     min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Engines at least; the pool starts with so many."""
+    """Engines at least; the pool starts with so many, with policy Internal with one at least."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Engines at most."""
 
@@ -88,6 +89,20 @@ class ScalingSpec(ApiModel):
     def bound(self, replicas: int) -> int:
         """The nearest number of engines that is allowed."""
         return min(max(replicas, self.min_replicas), self.max_replicas)
+
+
+class AutoscalingSpec(ApiModel):
+    """What pools of scaling policy Internal are scaled for."""
+
+    budget_per_hour: Price | None = None
+    """What the engines of all pools may cost in an hour, as text, in the currency of costPerHour; absent: anything."""
+    deadline_seconds: PositiveCount | None = None
+    """Seconds after its start in which the job should have trained all steps: engines are added for it, within their
+    bounds and the budget. Unlike activeDeadlineSeconds it ends nothing."""
+    trainer_waiting: Annotated[float, Field(ge=0, le=0.9)] = 0.03
+    """Share of its time for which the trainer may wait for trajectories. More of it needs fewer engines."""
+    stabilization_window_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
+    """Seconds between changes, unless the trainer waits for 9 % of its time more than it may."""
 
 
 class PoolSpec(ApiModel):
@@ -109,8 +124,12 @@ class PoolSpec(ApiModel):
     """Pods that one engine spans. Only 1 is accepted until an engine can span several pods."""
     engine: PoolEngineSpec = PoolEngineSpec()
     """What differs from spec.rollout.engine in this pool."""
-    cost_per_hour: Annotated[Price | None, Reserved("pools are scaled by price")] = None
-    """Price of one engine in any currency, as text: "2.10". It has no effect until pools are scaled by price."""
+    cost_per_hour: Price | None = None
+    """Price of one engine for an hour in any currency, as text: "2.10". status.cost adds prices up, and scaling policy
+    Internal prefers what is cheap."""
+    interruptions_per_hour: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """How often one engine is taken away in an hour, as spot machines are; scaling policy Internal then counts on less
+    of it."""
     template: Options | None = None
     """Patch of the pool's pod template, merged by container name."""
 
@@ -122,13 +141,25 @@ class PoolSpec(ApiModel):
             "autoscaler set it",
             lambda s: s.replicas is None or s.scaling is None,
         ),
+        Rule(
+            "costPerHour",
+            "!has(self.scaling) || self.scaling.policy != 'Internal' || has(self.costPerHour)",
+            'scaling policy Internal chooses by price: add costPerHour, such as "2.10", or "1" if all cost the same',
+            lambda s: s.scaling is None or s.scaling.policy != "Internal" or s.cost_per_hour is not None,
+        ),
     )
+
+    @property
+    def scaled_internally(self) -> bool:
+        """Whether the operator chooses the number of engines."""
+        return self.scaling is not None and self.scaling.policy == "Internal"
 
     @property
     def initial_replicas(self) -> int:
         """Replicas that the pool starts with."""
         if self.scaling is not None:
-            return self.scaling.min_replicas
+            least = 1 if self.scaled_internally else 0  # which shows how fast it is
+            return max(self.scaling.min_replicas, least)
         return 1 if self.replicas is None else self.replicas
 
     @property
@@ -159,6 +190,8 @@ class RolloutSpec(ApiModel):
     hang_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     """Seconds without a new token after which an engine that has responses to generate is ended, and counts as one that
     has died. Longer than the longest prefill, and than weights take to be swapped."""
+    autoscaling: AutoscalingSpec = AutoscalingSpec()
+    """What pools of scaling policy Internal are scaled for."""
     pools: Annotated[
         list[PoolSpec], Field(min_length=1, max_length=64, json_schema_extra={"listMapKey": "name"})
     ]

@@ -40,6 +40,61 @@ class PoolStatus(ApiModel):
     """Engines that serve an admissible version."""
 
 
+class AutoscaledPoolStatus(ApiModel):
+    """What is known of one pool."""
+
+    name: str
+    """The pool."""
+    replicas: int = 0
+    """Engines that the operator has decided on."""
+    tokens_per_second: float | None = None
+    """That one of its engines generates with all slots taken, as last measured."""
+    unavailable_until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """Until when it is not tried again, because its engines have not started."""
+
+
+class AutoscalingStatus(ApiModel):
+    """What the operator knows of demand and engines, and decided by it."""
+
+    demand: float = 0.0
+    """Tokens per second to be generated for a trainer that never waits."""
+    required: float = 0.0
+    """Tokens per second that engines are to make."""
+    supply: float = 0.0
+    """Tokens per second that the engines decided on would make."""
+    efficiency: float = 1.0
+    """What engines make, of what they would make with all slots taken."""
+    last_change: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """When engines were last added or taken away."""
+    last_change_step: int = 0
+    """Committed steps then."""
+    saving_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """Since when fewer or cheaper engines would have sufficed; they go if that lasts."""
+    message: str = ""
+    """Why they were."""
+    pools: Annotated[list[AutoscaledPoolStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(
+        default=[]
+    )
+    """The pools of scaling policy Internal."""
+
+
+class CostStatus(ApiModel):
+    """What engines cost, by costPerHour of their pools."""
+
+    per_hour: float = 0.0
+    """Of the engines that run now."""
+    spent: float = 0.0
+    """Since the job began."""
+    trained_tokens: float = 0.0
+    """Tokens of responses trained meanwhile."""
+    per_thousand_tokens: float | None = None
+    """Spent for 1,000 trained tokens."""
+    as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """Until when this was counted."""
+    step: int = 0
+    """Steps whose tokens were counted."""
+
+
 class PipelineStatus(ApiModel):
     """What the running coordinator does of spec.pipeline."""
 
@@ -61,7 +116,7 @@ class RLJobStatus(ApiModel):
     observed_generation: int = 0
     """Generation that this status was computed for."""
     conditions: Conditions = Field(default=[])
-    """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, Reconciling, Stalled."""
+    """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, ScalingLimited, Reconciling, Stalled."""
     step: int = 0
     """Committed steps."""
     policy_version: int = 0
@@ -86,6 +141,10 @@ class RLJobStatus(ApiModel):
     """Engines that serve an admissible version, of those wanted, over all pools: `2/3`."""
     pools: Annotated[list[PoolStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(default=[])
     """Counts per pool."""
+    autoscaling: AutoscalingStatus | None = None
+    """Decisions about pools of scaling policy Internal."""
+    cost: CostStatus | None = None
+    """What engines cost, if a pool has costPerHour."""
 
 
 class RolloutPoolStatus(ApiModel):

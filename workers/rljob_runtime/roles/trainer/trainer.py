@@ -220,6 +220,7 @@ class Trainer:
 
     async def _train(self, work: MicroBatch) -> None:
         if self._proposal is not None:  # the next step's first micro-batch: the proposal was committed
+            self._open_step.waiting += time.monotonic() - self._open_step.idle_since
             await self._on_committed(self._proposal.version)
             self._proposal = None
             self._open_step.idle_since = time.monotonic()

@@ -1,0 +1,169 @@
+"""How many engines the pools of scaling policy Internal get: the core's policy, from and to a job's status.
+
+What the policy has to remember is in the status (`status.autoscaling`), so that an operator that has just been started
+decides as the one before it. It decides when metrics are due, every few seconds; in between, pools keep the sizes that
+were decided on last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from rljob_core import autoscale
+from rljob_core.autoscale import USUAL_START_SECONDS, ScaledPool, ScalerState, Scaling, ScalingGoal
+from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, PoolSpec
+from rljob_operator.children.desired import engines
+from rljob_operator.decisions.observe import Observed
+
+SCALING_LIMITED = "ScalingLimited"
+_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaled:
+    """The decision about a job's pools.
+
+    Attributes:
+        replicas: engines by name, of the pools of policy Internal.
+        status: `status.autoscaling`; None if the job has no such pool.
+        limited: the condition `ScalingLimited`: whether it holds, its reason, its message; None to leave it as it is.
+    """
+
+    replicas: Mapping[str, int]
+    status: AutoscalingStatus | None = None
+    limited: tuple[bool, str, str] | None = None
+
+
+def autoscaled(observed: Observed, *, due: bool) -> Autoscaled:
+    """Decide about a job's pools.
+
+    Args:
+        observed: what is known of the job.
+        due: whether to look at metrics again; else the sizes stay, within the bounds.
+    """
+    internal = [pool for pool in observed.job.spec.rollout.pools if pool.scaled_internally]
+    before = observed.status.autoscaling
+    if not internal:
+        known = any(c.type == SCALING_LIMITED for c in observed.status.conditions)
+        return Autoscaled({}, limited=(False, "NotScaledInternally", "") if known else None)
+    decided = {} if before is None else {pool.name: pool.replicas for pool in before.pools}
+    if not due and before is not None and all(pool.name in decided for pool in internal):
+        return Autoscaled({pool.name: pool.within_bounds(decided[pool.name]) for pool in internal}, before)
+    pools = [_pool(observed, pool, decided) for pool in observed.job.spec.rollout.pools]
+    load = None if observed.metrics is None else observed.metrics.load
+    state, scaling = autoscale.decide(_state(before), _goal(observed), pools, load, observed.now.timestamp())
+    replicas = {pool.name: scaling.replicas[pool.name] for pool in internal}
+    status = _status(state, scaling, replicas, before)
+    if scaling.limit:
+        return Autoscaled(replicas, status, (True, scaling.limit, scaling.message))
+    return Autoscaled(replicas, status, (False, "DemandMet" if state.demand > 0 else "NothingMeasured", ""))
+
+
+def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int]) -> ScaledPool:
+    existing = observed.pools.get(pool.name)
+    wanted = decided.get(pool.name) if pool.scaled_internally else None
+    if wanted is None and existing is not None:
+        wanted = engines(existing)
+    if pool.scaled_internally and pool.scaling is not None:
+        least, most = pool.scaling.min_replicas, pool.scaling.max_replicas
+    else:
+        least = most = pool.within_bounds(pool.initial_replicas if wanted is None else wanted)
+    # The quickest: the others may have been ready, and not ready, in between.
+    started = [p.start_seconds for p in observed.pods if p.pool == pool.name and p.start_seconds is not None]
+    return ScaledPool(
+        name=pool.name,
+        price=float(pool.cost_per_hour or 0),
+        least=least,
+        most=most,
+        wanted=wanted,
+        ready=sum(deployed.ready for deployed in observed.deployed if deployed.pool == pool.name),
+        interruptions=pool.interruptions_per_hour,
+        start_seconds=min(started, default=USUAL_START_SECONDS),
+        late_seconds=_late_seconds(observed, pool.name),
+    )
+
+
+def _late_seconds(observed: Observed, pool: str) -> float:
+    """For how long a pool's RolloutPool has not been Ready."""
+    conditions = observed.pools.get(pool, {}).get("status", {}).get("conditions", [])
+    for found in conditions:
+        if found["type"] == "Ready" and found["status"] == "False":
+            since = datetime.fromisoformat(found["lastTransitionTime"])
+            return max((observed.now - since).total_seconds(), 0.0)
+    return 0.0
+
+
+def _goal(observed: Observed) -> ScalingGoal:
+    spec = observed.job.spec
+    goal = spec.rollout.autoscaling
+    left = None
+    if goal.deadline_seconds is not None:
+        running = next((c for c in observed.status.conditions if c.type == "Suspended"), None)
+        since = observed.now
+        if running is not None and running.status == "False" and running.last_transition_time is not None:
+            since = datetime.fromisoformat(running.last_transition_time)
+        left = goal.deadline_seconds - (observed.now - since).total_seconds()
+    trained = observed.status.step if observed.metrics is None else observed.metrics.step
+    return ScalingGoal(
+        waiting=goal.trainer_waiting,
+        budget=None if goal.budget_per_hour is None else float(goal.budget_per_hour),
+        seconds_left=left,
+        steps_left=max(spec.steps - trained, 0),
+        window=float(goal.stabilization_window_seconds),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the status
+
+
+def _state(before: AutoscalingStatus | None) -> ScalerState:
+    if before is None:
+        return ScalerState()
+    return ScalerState(
+        demand=before.demand,
+        efficiency=before.efficiency,
+        changed=None if before.last_change is None else _seconds(before.last_change),
+        changed_step=before.last_change_step,
+        saving_since=None if before.saving_since is None else _seconds(before.saving_since),
+        speeds=MappingProxyType({p.name: p.tokens_per_second for p in before.pools if p.tokens_per_second}),
+        unavailable=MappingProxyType(
+            {p.name: _seconds(p.unavailable_until) for p in before.pools if p.unavailable_until is not None}
+        ),
+    )
+
+
+def _status(
+    state: ScalerState, scaling: Scaling, replicas: Mapping[str, int], before: AutoscalingStatus | None
+) -> AutoscalingStatus:
+    until = state.unavailable
+    return AutoscalingStatus(
+        demand=round(state.demand, 1),
+        required=round(scaling.required, 1),
+        supply=round(scaling.speed, 1),
+        efficiency=round(state.efficiency, _DIGITS),
+        last_change=None if state.changed is None else _text(state.changed),
+        last_change_step=state.changed_step,
+        saving_since=None if state.saving_since is None else _text(state.saving_since),
+        message=scaling.changed or ("" if before is None else before.message),
+        pools=[
+            AutoscaledPoolStatus(
+                name=name,
+                replicas=count,
+                tokens_per_second=state.speeds.get(name),
+                unavailable_until=_text(until[name]) if name in until else None,
+            )
+            for name, count in replicas.items()
+        ],
+    )
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _text(seconds: float) -> str:
+    found = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return found.replace("+00:00", "Z")

@@ -1,0 +1,38 @@
+"""Conditions as a status has them: `metav1.Condition`, of which a transition time changes with the status alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from rljob_core.spec import ConditionStatus, RLJobStatus
+from rljob_operator.decisions.observe import Observed
+
+
+def conditions(
+    observed: Observed, status: RLJobStatus, values: Mapping[str, tuple[bool, str, str]]
+) -> list[ConditionStatus]:
+    """The given conditions, in their order, followed by the others of `status`.
+
+    Args:
+        observed: what is known of the job; its status has the transition times so far.
+        status: whose other conditions are kept, those of other programs too.
+        values: by type, whether a condition holds, its reason and its message.
+    """
+    now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    before = {condition.type: condition for condition in observed.status.conditions}
+    result = []
+    for kind, (value, reason, message) in values.items():
+        old = before.get(kind)
+        holds: Literal["True", "False"] = "True" if value else "False"
+        result.append(
+            ConditionStatus(
+                type=kind,
+                status=holds,
+                reason=reason,
+                message=message,
+                observed_generation=observed.job.metadata.generation,
+                last_transition_time=old.last_transition_time if old and old.status == holds else now,
+            )
+        )
+    return result + [condition for condition in status.conditions if condition.type not in values]

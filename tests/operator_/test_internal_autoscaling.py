@@ -1,0 +1,189 @@
+"""Pools of scaling policy Internal on a real API server: they follow what a job's coordinator reports.
+
+There is no node here, so pods are told to be ready as kubelets would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness.availability import available
+from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
+from e2e.harness.control_plane import ControlPlane
+from e2e.harness.namespaces import own_namespace
+from e2e.harness.nats_server import EmbeddedServer
+from operators import Namespace, Object, Operator, install_crds, manifest, until
+
+from rljob_core.messages import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
+from rljob_core.ports import Channel
+from rljob_runtime.messaging.nats.store import NatsStore
+
+pytestmark = pytest.mark.xdist_group("autoscaling")
+
+SCALED: Object = {
+    "autoscaling": {"stabilizationWindowSeconds": 0},
+    "pools": [
+        {
+            "name": name,
+            "costPerHour": price,
+            "scaling": {"policy": "Internal", "minReplicas": 0, "maxReplicas": 9},
+        }
+        for name, price in (("cheap", "1"), ("fast", "2.50"))
+    ],
+}
+SPEEDS = {"cheap": PoolSpeed(1, 100.0, 100.0), "fast": PoolSpeed(1, 300.0, 300.0)}
+
+
+@pytest.fixture(scope="module")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """One whose controllers make pods."""
+    with available():
+        find().require((*CONTROL_PLANE, *CONTROLLERS))
+    with ControlPlane(tmp_path_factory.mktemp("internal")) as running:
+        install_crds(running.kubectl)
+        yield running
+
+
+@pytest.fixture
+def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
+    with own_namespace(control_plane.kubectl, operated=False) as name:
+        yield Namespace(control_plane.kubectl.within(name))
+
+
+@pytest.fixture
+def operator(
+    control_plane: ControlPlane, nats_server: EmbeddedServer, watched: Namespace, tmp_path: Path
+) -> Iterator[Operator]:
+    with Operator(
+        control_plane.kubeconfig, nats_server.url, watched.name, tmp_path / "operator.log"
+    ) as running:
+        yield running
+
+
+class Coordinator:
+    """Reports steps of 1,000 tokens, as a coordinator does."""
+
+    def __init__(self, store: NatsStore) -> None:
+        self._store = store
+        self._step = 0
+        self._seconds = 0.0
+        self.training, self.waiting = 1.0, 0.5
+
+    async def report_until(self, condition: Callable[[], Any]) -> None:
+        """Report a step, again and again, until something holds."""
+        async with asyncio.timeout(200):
+            while not await asyncio.to_thread(condition):
+                await self.report()
+
+    async def report(self) -> None:
+        self._step += 1
+        self._seconds += self.training + self.waiting
+        stats = StepStats(tokens=1000, seconds_training=self.training, seconds_waiting=self.waiting)
+        line = StepMetrics(
+            self._step,
+            self._step,
+            self._seconds,
+            reward_mean=0.5,
+            stats=stats,
+            tokens_generated=1000 * self._step,
+            pools=SPEEDS,
+        )
+        await self._store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(line))
+
+
+@asynccontextmanager
+async def coordinator(watched: Namespace, url: str) -> AsyncIterator[Coordinator]:
+    uid = (await asyncio.to_thread(watched.existing, "rljob", "sums"))["metadata"]["uid"]
+    store = NatsStore(
+        url,
+        subject=f"rljob.{watched.name}.sums.{uid}",
+        stream_prefix=f"RLJOB_{watched.name}_sums_{uid}",
+    )
+    await store.open()
+    try:
+        yield Coordinator(store)
+    finally:
+        await store.close()
+
+
+def engines(watched: Namespace) -> dict[str, int]:
+    """Engines by pool, where the Deployment and the RolloutPool agree."""
+    found = {}
+    for pool in ("cheap", "fast"):
+        sizes = [watched.get(kind, f"sums-rollout-{pool}") for kind in ("deployment", "rolloutpool")]
+        if all(size is not None for size in sizes):
+            counts = {int(size["spec"]["replicas"]) for size in sizes if size is not None}
+            found[pool] = counts.pop() if len(counts) == 1 else -1
+    return found
+
+
+def status(watched: Namespace) -> Object:
+    found: Object = watched.existing("rljob", "sums").get("status", {})
+    return found
+
+
+def costs(watched: Namespace, *per_hour: float) -> bool:
+    """Whether all engines run, as kubelets would say, and cost one of these."""
+    watched.pods_run()
+    return status(watched).get("cost", {}).get("perHour") in per_hour
+
+
+async def test_pools_follow_what_the_trainer_needs(
+    operator: Operator, watched: Namespace, nats_server: EmbeddedServer
+) -> None:
+    watched.apply(manifest(steps=100_000, rollout=SCALED))
+    until(lambda: engines(watched) == {"cheap": 1, "fast": 1})
+    watched.pods_run()
+    async with coordinator(watched, nats_server.url) as job:
+        await job.report_until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
+        until(lambda: watched.condition("sums", "ScalingLimited"))
+        limited = watched.condition("sums", "ScalingLimited") or {}
+        assert (limited["status"], limited["reason"]) == ("False", "DemandMet")
+        said = until(lambda: len(found := watched.events("sums", "PoolScaled")) >= 2 and found)
+        assert said == [
+            "pool cheap: 1 → 2 engines: 400 tokens/s are made, 1080 wanted, and the trainer waits 33% of its time",
+            "pool fast: 1 → 3 engines: 400 tokens/s are made, 1080 wanted, and the trainer waits 33% of its time",
+        ]
+        # Who scales such a pool is overruled.
+        watched("scale", "rolloutpool", "sums-rollout-fast", "--replicas=7")
+        until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
+        # The next operator knows what this one knew.
+        known = status(watched)["autoscaling"]
+        operator.kill()
+        operator.start()
+        until(lambda: costs(watched, 9.5))
+        assert engines(watched) == {"cheap": 2, "fast": 3}
+        after = status(watched)["autoscaling"]
+        assert (after["pools"], after["lastChange"]) == (known["pools"], known["lastChange"])
+        # The trainer becomes slower: fewer engines suffice, and cost less.
+        job.training, job.waiting = 4.0, 0.0
+        await job.report_until(lambda: engines(watched) in ({"cheap": 3, "fast": 0}, {"cheap": 0, "fast": 1}))
+    until(lambda: costs(watched, 2.5, 3.0))
+    cost = status(watched)["cost"]
+    assert cost["spent"] > 0
+    assert cost["perThousandTokens"] == pytest.approx(cost["spent"] / cost["trainedTokens"] * 1000, rel=1e-3)
+
+
+async def test_a_budget_that_does_not_suffice_is_a_condition_and_an_event(
+    operator: Operator, watched: Namespace, nats_server: EmbeddedServer
+) -> None:
+    rollout = {**SCALED, "autoscaling": {"budgetPerHour": "6", "stabilizationWindowSeconds": 0}}
+    watched.apply(manifest(steps=100_000, rollout=rollout))
+    until(lambda: engines(watched) == {"cheap": 1, "fast": 1})
+    watched.pods_run()
+    async with coordinator(watched, nats_server.url) as job:
+        await job.report_until(lambda: engines(watched) == {"cheap": 1, "fast": 2})
+    until(lambda: watched.is_true("sums", "ScalingLimited"))
+    (said,) = until(lambda: watched.events("sums", "BudgetTooSmall"))
+    assert said == (
+        "engines make 700 of the 1080 tokens per second that the trainer can take: budgetPerHour, 6.00, allows no more"
+    )
+    # A budget that is raised holds at once.
+    watched.patch("rljob", "sums", {"spec": {"rollout": {"autoscaling": {"budgetPerHour": "60"}}}})
+    until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
+    until(lambda: not watched.is_true("sums", "ScalingLimited"))

@@ -1,0 +1,55 @@
+"""The example of docs/autoscaling.md: pools grow to what the trainer needs, at the least cost."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from runs import LiveRun, audit
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = (CHECKOUT / "docs/autoscaling.md").read_text()
+EXAMPLE = CHECKOUT / "manifests/examples/priced-pools.yaml"
+
+
+def form(line: str) -> str:
+    """The line as an expression in which any number may stand for a number, a grown pool's sizes excepted."""
+    fixed = re.split(r"(pool \w+: \d+ → \d+ engines|(?<=engines )\d+$)", line)
+    return "".join(
+        re.escape(part)
+        if place % 2
+        else re.sub(r"[\d,.]*\d", r"[\\d,.]+", re.escape(part).replace("\\.", "."))
+        for place, part in enumerate(fixed)
+    )
+
+
+def test_the_page_shows_the_example_s_pools() -> None:
+    (shown,) = re.findall(r"```yaml\nrollout:\n(.*?)```", PAGE, re.DOTALL)
+    example = EXAMPLE.read_text()
+    for line in shown.splitlines():
+        assert line.strip() in example
+
+
+def test_pools_grow_to_what_the_trainer_needs(tmp_path: Path) -> None:
+    run = LiveRun(EXAMPLE, tmp_path / "run")
+    try:
+        assert run.wait() == 0, run.said[-3000:] + run.logs()
+        said = run.said
+    finally:
+        run.stop()
+    (shown,) = re.findall(r"^\$ rljob run .*?\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+    for line in shown.splitlines():
+        if line.startswith("PoolScaled"):
+            assert re.search(f"^{form(line)}$", said, re.MULTILINE), (line, said)
+    status = json.loads((run.output / "status.json").read_text())["status"]
+    speeds = {pool["name"]: pool["tokensPerSecond"] for pool in status["autoscaling"]["pools"]}
+    assert speeds["fast"] > 2 * speeds["cheap"]
+    assert status["cost"]["spent"] > 0
+    assert status["cost"]["perThousandTokens"] > 0
+    verdict = audit(run.output)
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
