@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -662,8 +663,12 @@ def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | Non
 
 
 def _prove_spec_recorded(evidence: Evidence, change: PipelineSpec | None) -> None:
-    """A coordinator that has recorded the user's new pipeline has recorded the rest of the new spec, too."""
+    """A coordinator that has recorded the user's new pipeline has recorded the rest of the new spec, too.
+
+    Unless the job had ended by then: nothing that comes later is in force.
+    """
     records = [r for m in evidence.ledger if m.counts and m.batch is not None for r in m.batch.records]
+    records = list(takewhile(lambda record: not isinstance(record, JobFinished), records))
     pipelines = [replace(r, step=0) for r in records if isinstance(r, PipelineSet)]
     if change is not None and pipeline_set(change) in pipelines[1:]:
         specs = [r.spec for r in records if isinstance(r, SpecInForce)]
