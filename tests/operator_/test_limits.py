@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.decisions.status import Phase, condition
 from rljob_operator.reconcile.reconcile import Reconciler
+
+
+MOST_COPIES = 2
 
 
 def large(make_job: MakeJob, size: int, pools: int) -> RLJob:
@@ -70,6 +74,25 @@ def test_templates_count(
 
 def test_what_is_accepted_is_within_the_limit(make_job: MakeJob, defaults: ClusterDefaults) -> None:
     assert rendered(large(make_job, 110_000, 64), defaults) < limits.MOST_BYTES
+
+
+@pytest.mark.parametrize(("size", "accepted"), [(110_000, True), (900_000, False)])
+async def test_the_operator_s_memory_for_one_job_is_bounded(
+    make_job: MakeJob, defaults: ClusterDefaults, server: DictionaryServer, size: int, accepted: bool
+) -> None:
+    """Accepted or refused: what is wanted, sent and observed shares most of its texts."""
+    job = large(make_job, size, 64)
+    reconciler = Reconciler(server, defaults, clock=lambda: server.now)
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            result = await reconciler.reconcile(job)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (result.phase is not Phase.STALLED) == accepted
+    assert bool(server.objects) == accepted
+    assert peak < MOST_COPIES * limits.MOST_BYTES, f"{peak / 2**20:.0f} MiB"
 
 
 async def test_nothing_of_a_job_that_is_too_large_is_written(
