@@ -19,7 +19,6 @@ from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.decisions.status import Phase, condition
 from rljob_operator.reconcile.reconcile import Reconciler
 
-
 MOST_COPIES = 2
 
 
