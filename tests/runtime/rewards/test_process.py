@@ -493,7 +493,7 @@ async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch:
         await pool.start()
         for process in _pool_processes():
             process.suspend()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):  # it waits three times as long as a start takes
             assert not (await pool.score(ScoringJob(0, False, "1"))).error
     finally:
         await pool.close()

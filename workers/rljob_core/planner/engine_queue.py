@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 
 from rljob_core.planner.engine_choice import EngineView
 
-_Key = tuple[float, float, str]
+_Rank = tuple[float, float, str]
 
 
 class EngineQueue:
@@ -31,7 +31,7 @@ class EngineQueue:
 
     def choose(self, *, min_version: int, waits: bool) -> EngineView | None:
         """The engine whose throughput one trajectory raises the most; None if none has room. See `choose`."""
-        passed: list[_Key] = []
+        passed: list[_Rank] = []
         found = None
         while self._heap and found is None:
             key = heappop(self._heap)
@@ -48,6 +48,6 @@ class EngineQueue:
             heappush(self._heap, key)
         return found
 
-    def _key(self, engine: EngineView) -> _Key:
+    def _key(self, engine: EngineView) -> _Rank:
         gain = -engine.gain(self._tokens) if self._by_profile else 0.0
         return gain, engine.taken / engine.slots, engine.engine
