@@ -21,7 +21,7 @@ from independent_rules import Rules
 from independent_specs import changed_without_a_claim
 
 Json = dict[str, Any]
-OF_ROLLBACKS = {"epoch", "restored", "revoked"}
+OF_ROLLBACKS = {"epoch", "restored", "pipeline", "opened", "revoked"}
 
 
 class Nats:

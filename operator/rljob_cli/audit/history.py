@@ -41,8 +41,9 @@ from rljob_core.records import (
 )
 from rljob_core.trajectory import group_of, prompt_of_group, sibling_of, trajectory_id
 
-_OF_ROLLBACKS = (StepRestored, VersionsRevoked)
-"""What a rollback records: commits that the ledger had lost, and that later versions do not count."""
+_OF_ROLLBACKS = (StepRestored, PipelineSet, BufferOpened, VersionsRevoked)
+"""What a rollback records: commits that the ledger had lost, the buffers that these need and the pipeline that opens
+them, and that later versions do not count."""
 
 
 @dataclass(slots=True)
