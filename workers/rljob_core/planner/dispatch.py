@@ -15,7 +15,7 @@ from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.planner.metrics_line import metrics_line
-from rljob_core.planner.placement import Placement
+from rljob_core.planner.placement import Placement, open_engines
 from rljob_core.planner.suspects import Trial
 from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.stable_hash import stable_hash
@@ -113,14 +113,8 @@ def _fill(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     _dispatch_siblings(context, outbox, trial)
 
 
-def _open_engines(context: PlannerContext, trial: Trial) -> Collection[EngineView]:
-    """Those with room for work that is not suspected."""
-    engines = context.liveness.with_room(context.prefetch)
-    return [e for e in engines if e.engine not in trial.apart] if trial.apart else engines
-
-
 def _choose(context: PlannerContext, trial: Trial, min_version: int) -> EngineView | None:
-    engines = _open_engines(context, trial)
+    engines = open_engines(context, trial.apart)
     return choose(engines, min_version=min_version, waits=context.swaps_on_its_own, prefetch=context.prefetch)
 
 
@@ -187,10 +181,7 @@ def _dispatch_moved(context: PlannerContext, outbox: Outbox, trial: Trial) -> No
 
 
 def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
-    queue, placement = (
-        context.state.waiting,
-        Placement(context, apart=trial.apart),
-    )
+    queue, placement = context.state.waiting, Placement(context, apart=trial.apart)
     postponed: list[Waiting] = []
     while queue:
         waiting = queue.pop()

@@ -20,6 +20,11 @@ from rljob_core.planner.engine_queue import EngineQueue
 from rljob_core.trajectory import State, group_of
 
 
+def open_engines(context: PlannerContext, apart: Collection[str]) -> list[EngineView]:
+    """Engines with room that may take what is not suspected; those that are `apart` may not."""
+    return [e for e in context.liveness.with_room(context.prefetch) if e.engine not in apart]
+
+
 class Placement:
     """Chooses engines in one round of dispatch, for one group after the other.
 
@@ -48,8 +53,7 @@ class Placement:
     def _engines(self) -> list[EngineView]:
         """Those with room when they were first asked for: mostly, nothing is dispatched."""
         if self._open is None:
-            with_room = self._context.liveness.with_room(self._context.prefetch)
-            self._open = [e for e in with_room if e.engine not in self._apart]
+            self._open = open_engines(self._context, self._apart)
         return self._open
 
     @property
