@@ -125,10 +125,10 @@ sbom: $(VENV)/.installed  ## what each image contains, with hashes: CycloneDX fi
 	    --mc-type application --short-PURLs --output-reproducible --validate --output-file $(SBOM)/rljob-$$image.cdx.json || exit 1; \
 	done
 
-cve-scan: $(VENV)/.installed  ## known vulnerabilities of locked releases, offline; ARGS=--complete: all must have been looked up
+cve-scan: $(VENV)/.installed  ## known vulnerabilities of pinned releases, offline; ARGS=--complete: all must have been looked up of late
 	@$(BIN)/python .ci/cve_scan.py $(ARGS)
 
-cve-snapshot: $(VENV)/.installed  ## look locked releases up again, for the scan (network; ARGS=--missing: new ones only)
+cve-snapshot: $(VENV)/.installed  ## look pinned releases up again, for the scan (network; ARGS="--advisories FOLDER": in a git clone of an OSV database)
 	@$(BIN)/python .ci/cve_snapshot.py $(ARGS)
 
 clean:  ## remove what was built

@@ -1,31 +1,30 @@
-"""Fail if a locked release has a known vulnerability that nobody has accepted. Needs no network.
+"""Fail if a pinned release has a known vulnerability that nobody has accepted. Needs no network.
 
     python .ci/cve_scan.py              # part of `make check`
-    python .ci/cve_scan.py --complete   # also fail if a locked release was not looked up within 30 days
+    python .ci/cve_scan.py --complete   # also fail if a release was not looked up within 30 days
 
-It reads .ci/cve-database.json, which `make cve-snapshot` writes, and says how old that is. A vulnerability without a
-fix, or one that cannot be reached, is accepted for a while in .ci/cve-allowed.toml. An entry there that has expired, or
-that accepts nothing that is known, also fails the scan. So does a database that knows none of the locked releases,
-unless the table `empty-database` there accepts it for a while. Exit status: 0 nothing to do, 1 something was found,
-2 a file cannot be read.
+It reads .ci/cve-database.json, which `make cve-snapshot` writes, and says how old that is; an answer older than 30 days
+is a warning. A vulnerability without a fix, or one that cannot be reached, is accepted for a while in
+.ci/cve-allowed.toml. An entry there that has expired, or that accepts nothing that is known, also fails the scan. So
+does a database that knows none of the locked Python packages, unless the table `empty-database` there accepts that.
+Exit status: 0 nothing to do, 1 something was found, 2 a file cannot be read.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from releases import GO, PYTHON, ROOT, Release, pinned
 from vulnerabilities import (
     ALLOWED,
     DATABASE,
     Allowance,
     Record,
-    Release,
     Waiver,
-    locked,
     read_allowed,
     read_database,
     read_waiver,
@@ -39,14 +38,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--requirements", type=Path, default=DATABASE.parents[1] / "requirements")
+    parser.add_argument("--repository", type=Path, default=ROOT, metavar="FOLDER")
     parser.add_argument("--database", type=Path, default=DATABASE)
     parser.add_argument("--allowed", type=Path, default=ALLOWED)
     parser.add_argument("--today", type=date.fromisoformat, default=datetime.now(UTC).date())
     parser.add_argument("--complete", action="store_true", help="fail if a release was not looked up of late")
     options = parser.parse_args(arguments)
     try:
-        releases = locked(options.requirements)
+        releases = pinned(options.repository)
         database = read_database(options.database)
         allowances = read_allowed(options.allowed)
         waiver = read_waiver(options.allowed)
@@ -54,12 +53,16 @@ def main(arguments: Sequence[str]) -> int:
         print(f"cve-scan: {error}", file=sys.stderr)
         return 2
     known = {release: database[release] for release in releases if release in database}
-    print(age(known, len(releases), options.today))
+    print(coverage(known, releases))
+    if warning := outdated(known, options.today):
+        print(f"cve-scan: warning: {warning}", file=sys.stderr)
     problems = open_vulnerabilities(releases, known, allowances, options.today)
     problems += idle_allowances(known, allowances)
     problems += empty_database(known, waiver, options.today)
-    if not known and waiver is not None and not problems:
-        print(f"cve-scan: nothing was looked up, which is accepted until {waiver.expires}: {waiver.reason}")
+    if waiver is not None and not _of(PYTHON, known) and not problems:
+        print(
+            f"cve-scan: no Python package was looked up, which is accepted until {waiver.expires}: {waiver.reason}"
+        )
     if options.complete:
         problems += [
             f"{release}: not looked up within {MAX_AGE_DAYS} days: run `make cve-snapshot`"
@@ -71,18 +74,46 @@ def main(arguments: Sequence[str]) -> int:
     return int(bool(problems))
 
 
-def age(known: Mapping[Release, Record], locked_releases: int, today: date) -> str:
-    """How much of what is locked the database knows, and how old its oldest answer is."""
-    text = f"cve-scan: {len(known)} of {locked_releases} locked releases were looked up"
-    if known:
-        oldest = min(record.looked_up for record in known.values())
-        days = (today - oldest).days
-        text += f", the oldest of them {days} days ago ({oldest})"
-        if days > MAX_AGE_DAYS:
-            text += "; what became known since then is not found: run `make cve-snapshot`"
-    if len(known) < locked_releases:
+def coverage(known: Mapping[Release, Record], releases: Mapping[Release, Sequence[str]]) -> str:
+    """How many of the pinned releases the database knows, and the day of its oldest answer, by ecosystem."""
+    parts = []
+    for ecosystem, what in _KINDS.items():
+        looked_up, all_of_them = _of(ecosystem, known), _of(ecosystem, releases)
+        if not all_of_them:
+            continue
+        part = f"{len(looked_up)} of {len(all_of_them)} {what} were looked up"
+        if looked_up:
+            part += f" (the oldest answer is of {min(known[release].looked_up for release in looked_up)})"
+        parts.append(part)
+    text = f"cve-scan: {', '.join(parts)}"
+    if len(known) < len(releases):
         text += "; nothing is known of the others: run `make cve-snapshot ARGS=--missing`"
     return text
+
+
+def outdated(known: Mapping[Release, Record], today: date) -> str | None:
+    """What to tell a reader of a pass that rests on answers of long ago."""
+    old = {
+        release: days
+        for release, record in known.items()
+        if (days := (today - record.looked_up).days) > MAX_AGE_DAYS
+    }
+    if not old:
+        return None
+    packages = " and ".join(
+        f"{len(part)} {what}" for name, what in _KINDS.items() if (part := _of(name, old))
+    )
+    return (
+        f"the answers about {packages} are older than {MAX_AGE_DAYS} days, up to {max(old.values())} days; what "
+        "became known since then is not found: run `make cve-snapshot`"
+    )
+
+
+def _of(ecosystem: str, releases: Iterable[Release]) -> list[Release]:
+    return [release for release in releases if release.ecosystem == ecosystem]
+
+
+_KINDS = {PYTHON: "Python packages", GO: "Go modules"}
 
 
 def open_vulnerabilities(
@@ -100,7 +131,7 @@ def open_vulnerabilities(
                 continue
             named = ", ".join((vulnerability.id, *vulnerability.aliases))
             remedy = (
-                f"fixed in {', '.join(vulnerability.fixed_in)}: run `make lock UPGRADE='-P {release.name}'`"
+                f"fixed in {', '.join(vulnerability.fixed_in)}: {_upgrade(release)}"
                 if vulnerability.fixed_in
                 else f"no release fixes it: replace the package, or accept it in {ALLOWED.name}"
             )
@@ -109,19 +140,25 @@ def open_vulnerabilities(
     return lines
 
 
+def _upgrade(release: Release) -> str:
+    if release.ecosystem == PYTHON:
+        return f"run `make lock UPGRADE='-P {release.name}'`"
+    return "pin such a release there (`python -m e2e.harness pin` writes go.mod)"
+
+
 def empty_database(known: Mapping[Release, Record], waiver: Waiver | None, today: date) -> list[str]:
-    """A line if nothing was looked up and nobody accepts that today."""
-    if known or (waiver is not None and today <= waiver.expires):
+    """A line if no Python package was looked up and nobody accepts that today."""
+    if _of(PYTHON, known) or (waiver is not None and today <= waiver.expires):
         return []
     expired = f" (accepted until {waiver.expires})" if waiver is not None else ""
     remedy = f"run `make cve-snapshot`, or accept it for a while in {ALLOWED.name} (empty-database)"
-    return [f"no locked release was looked up, so nothing would be found{expired}: {remedy}"]
+    return [f"no Python package was looked up, so nothing would be found{expired}: {remedy}"]
 
 
 def idle_allowances(known: Mapping[Release, Record], allowances: Sequence[Allowance]) -> list[str]:
     """A line for each allowance that accepts nothing: it would hide the next vulnerability of that name."""
     return [
-        f"{ALLOWED.name} accepts {one.id} of {one.package}, which no locked release is known to have: remove it"
+        f"{ALLOWED.name} accepts {one.id} of {one.package}, which no pinned release is known to have: remove it"
         for one in allowances
         if not any(
             one.covers(release, each) for release, record in known.items() for each in record.vulnerabilities

@@ -1,11 +1,13 @@
-"""Look locked releases up in the advisories of the package index, and keep what they say in .ci/cve-database.json.
+"""Look pinned releases up in advisories, and keep what these say in .ci/cve-database.json.
 
-    python .ci/cve_snapshot.py               # every locked release; needs the network
-    python .ci/cve_snapshot.py --missing     # those that were never looked up, as after `make lock`
+    python .ci/cve_snapshot.py               # every locked Python package; needs the network
+    python .ci/cve_snapshot.py --missing     # releases that were never looked up, as after `make lock`
     python .ci/cve_snapshot.py aiohttp torch # these packages
+    python .ci/cve_snapshot.py --advisories advisory-database  # in a git clone of an OSV database; no network
 
-pip-audit asks the package index it knows, or a server that speaks OSV's interface (`--osv-url`). Releases that are no
-longer locked are dropped from the file.
+pip-audit asks the package index it knows, or a server that speaks OSV's interface (`--osv-url`). Go modules are looked
+up in clones only. An answer from a clone counts as of the clone's last commit, and replaces no newer one. Releases that
+are no longer pinned are dropped from the file.
 """
 
 from __future__ import annotations
@@ -15,20 +17,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from vulnerabilities import (
-    DATABASE,
-    Record,
-    Release,
-    Vulnerability,
-    locked,
-    read_database,
-    write_database,
-)
+from osv import read_clone
+from releases import PYTHON, ROOT, Release, pinned
+from vulnerabilities import DATABASE, Record, Vulnerability, read_database, write_database
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,13 +34,20 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these")
     parser.add_argument("--missing", action="store_true", help="only releases that were never looked up")
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
         "--osv-url", help="ask this OSV server instead, for example http://osv.example/v1/query"
     )
-    parser.add_argument("--requirements", type=Path, default=DATABASE.parents[1] / "requirements")
+    source.add_argument(
+        "--advisories",
+        type=Path,
+        metavar="FOLDER",
+        help="look into this git clone instead, for example of github.com/pypa/advisory-database or golang/vulndb",
+    )
+    parser.add_argument("--repository", type=Path, default=ROOT, metavar="FOLDER")
     parser.add_argument("--database", type=Path, default=DATABASE)
     options = parser.parse_args(arguments)
-    releases = locked(options.requirements)
+    releases = pinned(options.repository)
     known = {
         release: record for release, record in read_database(options.database).items() if release in releases
     }
@@ -55,18 +58,35 @@ def main(arguments: Sequence[str]) -> int:
         and not (options.missing and release in known)
     ]
     if unknown := set(options.packages) - {release.name for release in releases}:
-        print(f"no requirement file locks {', '.join(sorted(unknown))}", file=sys.stderr)
+        print(f"nothing pins {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    found = look_up(wanted, datetime.now(UTC).date(), options.osv_url)
-    write_database(known | found, options.database)
-    print(f"{DATABASE.name}: {len(found)} of {len(releases)} locked releases looked up")
-    if missed := [str(release) for release in wanted if release not in found]:
+    try:
+        if options.advisories:
+            found = read_clone(options.advisories).look_up(wanted)
+        else:
+            wanted = [release for release in wanted if release.ecosystem == PYTHON]
+            found = look_up(wanted, datetime.now(UTC).date(), options.osv_url)
+    except (RuntimeError, ValueError) as error:
+        print(f"cve-snapshot: {error}", file=sys.stderr)
+        return 1
+    write_database(known | newer(found, known), options.database)
+    print(f"{DATABASE.name}: {len(found)} of {len(releases)} pinned releases looked up")
+    if not options.advisories and (missed := [str(release) for release in wanted if release not in found]):
         print(
             f"no answer for {', '.join(missed)}: the index does not have them, or serves no advisories (--osv-url)",
             file=sys.stderr,
         )
         return 1
     return 0
+
+
+def newer(found: Mapping[Release, Record], known: Mapping[Release, Record]) -> dict[Release, Record]:
+    """Those answers that are no older than what is already known."""
+    return {
+        release: record
+        for release, record in found.items()
+        if release not in known or record.looked_up >= known[release].looked_up
+    }
 
 
 def look_up(releases: Sequence[Release], today: date, osv_url: str | None = None) -> dict[Release, Record]:

@@ -1,8 +1,7 @@
-"""What is locked, what is known about it, and what is accepted for a while: cve_snapshot.py and cve_scan.py read it.
+"""What is known about pinned releases, and what of it is accepted for a while: cve_snapshot.py and cve_scan.py use it.
 
 | file | content |
 |---|---|
-| `requirements/*.txt` | the locked releases, `name==version` |
 | `.ci/cve-database.json` | for a release: the day on which it was looked up, and the vulnerabilities known that day |
 | `.ci/cve-allowed.toml` | vulnerabilities that do not fail the scan, each with a reason and a last day |
 
@@ -12,28 +11,16 @@ Standard library only, so that the scan needs no environment.
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from releases import ROOT, Release
+
 DATABASE = ROOT / ".ci" / "cve-database.json"
 ALLOWED = ROOT / ".ci" / "cve-allowed.toml"
-_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Release:
-    """One version of a package, by the package's normalized name."""
-
-    name: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"{self.name}=={self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +60,13 @@ class Allowance:
         return release.name == self.package and self.id in (vulnerability.id, *vulnerability.aliases)
 
 
-def locked(folder: Path = ROOT / "requirements") -> dict[Release, tuple[str, ...]]:
-    """The locked releases, each with the names of the files that lock it.
-
-    Raises:
-        ValueError: no file of the folder locks anything.
-    """
-    found: dict[Release, list[str]] = {}
-    for file in sorted(folder.glob("*.txt")):
-        for name, version in _PIN.findall(file.read_text(encoding="utf-8")):
-            files = found.setdefault(Release(re.sub(r"[-_.]+", "-", name).lower(), version), [])
-            if file.name not in files:
-                files.append(file.name)
-    if not found:
-        raise ValueError(f"{folder}: no requirement file locks a release: run `make lock`")
-    return {release: tuple(found[release]) for release in sorted(found)}
-
-
 def read_database(path: Path = DATABASE) -> dict[Release, Record]:
     """What was looked up; nothing if there is no such file."""
     if not path.exists():
         return {}
     records = {}
     for pin, entry in json.loads(path.read_text(encoding="utf-8")).items():
-        name, version = pin.split("==")
-        records[Release(name, version)] = Record(
+        records[Release.parse(pin)] = Record(
             date.fromisoformat(entry["looked_up"]),
             tuple(
                 Vulnerability(one["id"], tuple(one["aliases"]), tuple(one["fixed_in"]))
@@ -124,7 +93,7 @@ def write_database(records: Mapping[Release, Record], path: Path = DATABASE) -> 
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """That nothing of what is locked was looked up is accepted until a day, inclusive."""
+    """That nothing of what is pinned was looked up is accepted until a day, inclusive."""
 
     reason: str
     expires: date
