@@ -106,6 +106,7 @@ def test_a_restored_job_is_the_one_that_was_backed_up(folder: RunFolder, tmp_pat
             await store.grow(Channel.TRAJECTORIES, 6 << 30)
 
     asyncio.run(enlarge())
+    folder.engines.write_text('[{"engine": "pod-0/0", "profile": {"base": 0.01}}]\n')
     before = children()
     assert rljob("backup", folder.path, tmp_path / "backup").code == 0
     restored = RunFolder(tmp_path / "restored")
@@ -120,6 +121,19 @@ def test_a_restored_job_is_the_one_that_was_backed_up(folder: RunFolder, tmp_pat
             path.removeprefix(str(restored.path)): data for path, data in there.items()
         }
     assert restored.identity() == folder.identity()
+    assert json.loads(restored.engines.read_text()) == json.loads(folder.engines.read_text())
+
+
+@pytest.mark.parametrize("content", [None, "[{", "{}"], ids=["none", "damaged", "no list"])
+def test_heartbeats_that_cannot_be_read_do_not_keep_a_job_from_its_backup(
+    folder: RunFolder, tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        folder.engines.write_text(content)
+    assert rljob("backup", folder.path, tmp_path / "backup").code == 0
+    restored = RunFolder(tmp_path / "restored")
+    assert rljob("restore", tmp_path / "backup", restored.path).code == 0
+    assert not restored.engines.exists()
 
 
 def test_a_bucket_is_a_place_like_a_folder(folder: RunFolder, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class Index(_IndexPart):
         namespace, name, uid: of the job.
         identity: what `job.json` of the run's folder says.
         summary: what `summary.json` says, if the run had ended.
+        engines: what `engines.json` says, if the run's folder has it; a job on a cluster has none.
         streams: by channel.
         weights: by key of each version: whether its tensors are here, or its manifest alone.
         files: by path.
@@ -80,6 +81,7 @@ class Index(_IndexPart):
     uid: str
     identity: dict[str, Any]
     summary: dict[str, Any] | None
+    engines: list[Any] | None = None
     streams: dict[Channel, StreamCopy]
     weights: dict[str, bool]
     files: dict[str, StoredFile]

@@ -64,6 +64,8 @@ async def restore(place: BackupPlace, folder: RunFolder, overrides: Sequence[str
             aside.claim(identity)
             if index.summary is not None:
                 replace_text(aside.summary, json.dumps(index.summary, indent=2))
+            if index.engines is not None:
+                replace_text(aside.engines, json.dumps(index.engines))
             sync_tree(aside.path)
             if folder.path.exists():
                 folder.path.rmdir()

@@ -9,11 +9,10 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rljob_cli.backup.files import JobFiles
 from rljob_cli.backup.place import BackupPlace
-from rljob_cli.backup.take import BackedUpJob, Taken, take
+from rljob_cli.backup.take import BackedUpJob, RunReports, Taken, take
 from rljob_cli.cluster_job import manifest_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
@@ -39,7 +38,7 @@ async def back_up_run(folder: RunFolder, place: BackupPlace) -> Taken:
     if identity is None:
         raise SpecError(str(folder.path), "is not an output folder of rljob run: it has no job.json")
     over = not folder.in_use()
-    job = BackedUpJob(identity.namespace, identity.name, identity.uid, partial(_described, folder, over=over))
+    job = BackedUpJob(identity.namespace, identity.name, identity.uid, partial(_reports, folder, over=over))
     async with served_streams(folder, identity) as url:
         config = resolve_job(identity.stamp(stored_job(identity)), folder.defaults(url)).config
         return await _take(job, config, partial(store_of, identity, url), place)
@@ -64,7 +63,7 @@ async def back_up_configured(
     model = model_identity(model_folder(config))
     nats_url = config.spec.nats.url or ""
     identity = Identity(config.job, config.namespace, config.uid, model, nats_url, manifest, given=manifest)
-    job = BackedUpJob(config.namespace, config.job, config.uid, lambda: (asdict(identity), None))
+    job = BackedUpJob(config.namespace, config.job, config.uid, lambda: RunReports(asdict(identity)))
     return await _take(job, config, connect, place)
 
 
@@ -83,8 +82,9 @@ async def _take(
             await store.close()
 
 
-def _described(folder: RunFolder, *, over: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _reports(folder: RunFolder, *, over: bool) -> RunReports:
     identity = json.loads(folder.job.read_text(encoding="utf-8"))
-    if not over or not folder.summary.is_file():
-        return identity, None
-    return identity, json.loads(folder.summary.read_text(encoding="utf-8"))
+    summary = (
+        json.loads(folder.summary.read_text(encoding="utf-8")) if over and folder.summary.is_file() else None
+    )
+    return RunReports(identity, summary, folder.earlier_engines())

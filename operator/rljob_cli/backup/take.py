@@ -35,18 +35,33 @@ _AFTER = (Channel.TRAJECTORIES, Channel.REWARDS)
 
 
 @dataclass(frozen=True, slots=True)
+class RunReports:
+    """What files beside a job's streams and folders say.
+
+    Attributes:
+        identity: what `job.json` says, or would say.
+        summary: what `summary.json` says, if the run is over.
+        engines: what `engines.json` says, where there is one.
+    """
+
+    identity: dict[str, Any]
+    summary: dict[str, Any] | None = None
+    engines: list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BackedUpJob:
     """The job to back up.
 
     Attributes:
         namespace, name, uid: of the job.
-        describe: returns what `job.json` and, if the run is over, `summary.json` say.
+        reports: reads them anew.
     """
 
     namespace: str
     name: str
     uid: str
-    describe: Callable[[], tuple[dict[str, Any], dict[str, Any] | None]]
+    reports: Callable[[], RunReports]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +175,7 @@ async def _round(
     limit = await store.limit(Channel.LEDGER)
     streams[Channel.LEDGER] = StreamCopy(last_sequence=ledger.last_sequence, limit=limit, segments=segments)
     # After the ledger: a change of the spec is in job.json before a coordinator follows it.
-    identity, summary = job.describe()
+    reports = job.reports()
     await asyncio.to_thread(copy_files, files, seen, ledger.state, copied)
     return Index(
         number=number,
@@ -170,8 +185,9 @@ async def _round(
         namespace=job.namespace,
         name=job.name,
         uid=job.uid,
-        identity=identity,
-        summary=summary,
+        identity=reports.identity,
+        summary=reports.summary,
+        engines=reports.engines,
         streams=streams,
         weights=copied.weights,
         files=copied.files,

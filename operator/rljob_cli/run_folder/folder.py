@@ -113,6 +113,14 @@ class RunFolder:
             return {}
         return found if isinstance(found, dict) else {}
 
+    def earlier_engines(self) -> list[Any] | None:
+        """The heartbeats in `engines.json`; None if there are none or they are damaged: a run writes them again."""
+        try:
+            found = json.loads(self.engines.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return found if isinstance(found, list) else None
+
     def claim(self, identity: Identity) -> None:
         """Create the folder and write the identity of its job."""
         create_folder(self.path)
