@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from rljob_core.config import JobConfig
 from rljob_core.emulation import DeviceName, ResponseLengths
 from rljob_core.errors import SpecError
-from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
+from rljob_runtime.engines.emulated.options import EmulatedEngineOptions, LengthOptions
 from rljob_runtime.training.options import EmulatedBackendOptions
 from rljob_sim import AnswerLengths, EngineKind, MeasuredLengths, TrainerProfile
 from rljob_sim.scenario import STREAMRL_LENGTHS
@@ -210,16 +210,8 @@ def lengths_of(config: JobConfig, text: str, measured: MeasuredLengths | None = 
     found = numbers("--lengths", text)
     if unknown := found.keys() - _LENGTHS.keys():
         raise SpecError("--lengths", f"{', '.join(sorted(unknown))}: it has {', '.join(_LENGTHS)}")
-    whole = {"min", "max", "seed"}
-    changed = {_LENGTHS[name]: int(value) if name in whole else value for name, value in found.items()}
-    lengths = replace(known, **changed)  # type: ignore[arg-type]
-    if not (
-        lengths.median > 0 and 0 <= lengths.prompt_sigma <= lengths.sigma and 1 <= lengths.min <= lengths.max
-    ):
-        raise SpecError(
-            "--lengths", "median must be above 0, promptSigma at most sigma, min at least 1 and at most max"
-        )
-    return lengths
+    changed = {_LENGTHS[name]: int(value) if value.is_integer() else value for name, value in found.items()}
+    return _validated(LengthOptions, asdict(known) | changed, "--lengths").distribution
 
 
 def _validated(kind: type[Validated], given: Mapping[str, object], field: str) -> Validated:
@@ -227,4 +219,5 @@ def _validated(kind: type[Validated], given: Mapping[str, object], field: str) -
         return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise SpecError(f"{field}.{'.'.join(map(str, first['loc']))}", first["msg"]) from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise SpecError(".".join(map(str, (field, *first["loc"]))), message) from error
