@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from e2e.harness.availability import available
-from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
 from e2e.harness.control_plane import ControlPlane
-from e2e.harness.namespaces import own_namespace
-from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Operator, children_of, install_crds, manifest, until
+from operators import Namespace, Operator, children_of, manifest, until
+from own_control_plane import operator_there, own_control_plane
 
 pytestmark = pytest.mark.xdist_group("autoscaling")  # the other one with a control plane of its own
 
 
-@pytest.fixture(scope="module")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with available():
-        find().require((*CONTROL_PLANE, *CONTROLLERS))
-    with ControlPlane(tmp_path_factory.mktemp("restarts")) as running:
-        install_crds(running.kubectl)
-        yield running
-
-
-@pytest.fixture
-def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
-    with own_namespace(control_plane.kubectl, operated=False) as name:
-        yield Namespace(control_plane.kubectl.within(name))
-
-
-@pytest.fixture
-def operator(
-    control_plane: ControlPlane, nats_server: EmbeddedServer, watched: Namespace, tmp_path: Path
-) -> Iterator[Operator]:
-    log = tmp_path / "operator.log"
-    with Operator(control_plane.kubeconfig, nats_server.url, watched.name, log) as running:
-        yield running
+control_plane, watched = own_control_plane("restarts")
+operator = operator_there()
 
 
 def runs(watched: Namespace, *jobs: str) -> bool:

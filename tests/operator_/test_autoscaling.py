@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from api_proxy import ApiProxy
-from e2e.harness.availability import available
-from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
 from e2e.harness.control_plane import ControlPlane
-from e2e.harness.namespaces import own_namespace
 from e2e.harness.nats_server import EmbeddedServer
 from external_metrics import GROUP, ExternalMetrics
-from operators import Namespace, Object, Operator, children_of, install_crds, manifest, until
+from operators import Namespace, Object, Operator, children_of, manifest, until
+from own_control_plane import own_control_plane
 
 pytestmark = pytest.mark.xdist_group("autoscaling")
 
@@ -24,15 +22,10 @@ SCALED: Object = {
 }
 
 
-@pytest.fixture(scope="module")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """One whose autoscaler looks often."""
-    with available():
-        find().require((*CONTROL_PLANE, *CONTROLLERS))
-    flags = {"kube-controller-manager": ["--horizontal-pod-autoscaler-sync-period=2s"]}
-    with ControlPlane(tmp_path_factory.mktemp("autoscaling"), flags=flags) as running:
-        install_crds(running.kubectl)
-        yield running
+control_plane, watched = own_control_plane(
+    "autoscaling",  # its autoscaler looks often
+    flags={"kube-controller-manager": ["--horizontal-pod-autoscaler-sync-period=2s"]},
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +35,6 @@ def metrics(control_plane: ControlPlane) -> Iterator[ExternalMetrics]:
         control_plane.kubectl.apply(serving.manifests())
         control_plane.kubectl.wait("condition=Available", f"apiservice/v1beta1.{GROUP}")
         yield serving
-
-
-@pytest.fixture
-def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
-    with own_namespace(control_plane.kubectl, operated=False) as name:
-        yield Namespace(control_plane.kubectl.within(name))
 
 
 @pytest.fixture

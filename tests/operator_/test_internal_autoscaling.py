@@ -6,18 +6,14 @@ There is no node here, so pods are told to be ready as kubelets would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harness.availability import available
-from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
-from e2e.harness.control_plane import ControlPlane
-from e2e.harness.namespaces import own_namespace
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Object, Operator, install_crds, manifest, until
+from operators import Namespace, Object, Operator, manifest, until
+from own_control_plane import operator_there, own_control_plane
 
 from rljob_core.messages import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
 from rljob_core.ports import Channel
@@ -39,30 +35,8 @@ SCALED: Object = {
 SPEEDS = {"cheap": PoolSpeed(1, 100.0, 100.0), "fast": PoolSpeed(1, 300.0, 300.0)}
 
 
-@pytest.fixture(scope="module")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """One whose controllers make pods."""
-    with available():
-        find().require((*CONTROL_PLANE, *CONTROLLERS))
-    with ControlPlane(tmp_path_factory.mktemp("internal")) as running:
-        install_crds(running.kubectl)
-        yield running
-
-
-@pytest.fixture
-def watched(control_plane: ControlPlane) -> Iterator[Namespace]:
-    with own_namespace(control_plane.kubectl, operated=False) as name:
-        yield Namespace(control_plane.kubectl.within(name))
-
-
-@pytest.fixture
-def operator(
-    control_plane: ControlPlane, nats_server: EmbeddedServer, watched: Namespace, tmp_path: Path
-) -> Iterator[Operator]:
-    with Operator(
-        control_plane.kubeconfig, nats_server.url, watched.name, tmp_path / "operator.log"
-    ) as running:
-        yield running
+control_plane, watched = own_control_plane("internal")
+operator = operator_there()
 
 
 class Coordinator:
