@@ -9,6 +9,7 @@ from small_job import MakeJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
+from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.reconcile.desired_memo import DesiredMemo
 
 
@@ -43,3 +44,12 @@ def test_who_changes_what_was_returned_changes_nothing_for_the_next(
     assert memo(resolve_job(make_job(), defaults), targets) == desired(
         resolve_job(make_job(), defaults), targets
     )
+
+
+def test_the_trainers_hash_follows_the_job(make_job: MakeJob, defaults: ClusterDefaults) -> None:
+    before, after = make_job(trainer__numNodes=1), make_job(trainer__numNodes=2)
+    memo = DesiredMemo()
+    for job in (before, after, after, before):
+        resolved = resolve_job(job, defaults)
+        assert memo.trainer_hash(resolved) == trainer_hash(resolved)
+    assert memo.trainer_hash(resolve_job(before, defaults)) != memo.trainer_hash(resolve_job(after, defaults))

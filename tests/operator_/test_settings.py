@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,14 @@ def test_a_worker_template_that_fits_no_pod_is_refused_when_the_operator_starts(
     with pytest.raises(SpecError, match=words) as caught:
         read(tmp_path, "RLJOB_WORKER_TEMPLATE", text)
     assert caught.value.path.startswith("RLJOB_WORKER_TEMPLATE")
+
+
+def test_an_operator_without_an_issuer_loads_nothing_that_signs_certificates() -> None:
+    program = f"""
+import sys
+from rljob_operator.main import Settings
+Settings.read({URL})
+print([name for name in sys.modules if name == "cryptography"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -57,6 +58,11 @@ class ResolvedJob:
     def config_text(self) -> str:
         """`config` as JSON: the content of the file that the workers load."""
         return self.config.model_dump_json(by_alias=True)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A digest of the job itself: with the same defaults, jobs of one digest are resolved equally."""
+        return sha256(self.job.model_dump_json().encode()).digest()
 
     @cached_property
     def spec_values(self) -> dict[str, Any]:

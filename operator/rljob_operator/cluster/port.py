@@ -47,6 +47,12 @@ def controller(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
+def controller_uid(manifest: Mapping[str, Any]) -> str | None:
+    """The uid of the object that controls this one; None if no object does."""
+    owner = controller(manifest)
+    return None if owner is None else owner["uid"]
+
+
 def same_controller(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether one object controls both."""
     first, second = controller(one), controller(other)
@@ -109,7 +115,7 @@ class Cluster(Protocol):
         """
 
     async def find(self, ref: Ref) -> Manifest | None:
-        """The object of that name, whoever's it is and whatever its labels; None if there is none."""
+        """The metadata of the object of that name, whoever's it is and whatever its labels; None if there is none."""
 
     async def apply(self, manifest: Manifest) -> None:
         """Create or change an object by server-side apply: fields that others own stay.

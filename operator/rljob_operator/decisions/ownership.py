@@ -24,7 +24,7 @@ from typing import Any, TypeGuard
 
 from rljob_core.spec import GROUP, RLJob
 from rljob_operator import names
-from rljob_operator.cluster.port import Manifest, Ref, controller
+from rljob_operator.cluster.port import Manifest, Ref, controller, controller_uid
 from rljob_operator.names import Role
 
 _NO_CHILDREN = {"Pod", "ReplicaSet"}
@@ -59,11 +59,11 @@ def sort_out(
     """
     others = {Ref.of(manifest): manifest for manifest in manifests if manifest["kind"] not in _NO_CHILDREN}
     uid = job.metadata.uid or ""
-    children = {ref: manifest for ref, manifest in others.items() if _controller_uid(manifest) == uid}
+    children = {ref: manifest for ref, manifest in others.items() if controller_uid(manifest) == uid}
     ours = {m["metadata"]["uid"] for ref, m in children.items() if ref.kind == "RolloutPool"}
     pools = {m["metadata"].get("uid") for ref, m in others.items() if ref.kind == "RolloutPool"}
     for ref, manifest in others.items():
-        owner = _controller_uid(manifest)
+        owner = controller_uid(manifest)
         if owner in ours:
             children[ref] = manifest
         elif owner not in pools and _of_pool(job, manifest):
@@ -73,7 +73,7 @@ def sort_out(
     own = {
         manifest["metadata"].get("uid") for manifest in children.values()
     }  # a Secret that we made has none
-    own |= {found for found, manifest in by_uid.items() if _controller_uid(manifest) in {uid, *ours}}
+    own |= {found for found, manifest in by_uid.items() if controller_uid(manifest) in {uid, *ours}}
 
     def counts(pod: Manifest) -> bool:
         workload = _workload(job.metadata.name, pod)
@@ -134,11 +134,6 @@ def _chain(pod: Manifest, by_uid: Mapping[str, Manifest]) -> tuple[Manifest | No
 def _may_be(workload: Ref, last: Manifest | None, missing: Mapping[str, Any]) -> bool:
     """Whether the end of a chain may be that Job or Deployment: of a ReplicaSet, the controller has its name."""
     return last is None or (missing["kind"], missing["name"]) == (workload.kind, workload.name)
-
-
-def _controller_uid(manifest: Manifest) -> str | None:
-    owner = controller(manifest)
-    return None if owner is None else owner["uid"]
 
 
 def _of_pool(job: RLJob, manifest: Manifest) -> bool:

@@ -23,7 +23,6 @@ from typing import Any, Self
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
-from rljob_operator.nats.certificates import CLIENTS, authority
 from rljob_operator.nats.jwt import NkeyKind, credentials_file, derived_seed, public_key, token
 from rljob_operator.nats.permissions import (
     JOB_MOVER,
@@ -70,7 +69,12 @@ class Issuer:
     @property
     def trusted(self) -> str:
         """Certificates of those who sign the servers' certificates, which the roles' credentials have (PEM)."""
-        return self.authority or authority(self.signing_seed, CLIENTS)
+        if self.authority:
+            return self.authority
+        # It loads `cryptography`, which an operator that signs no certificates does not need.
+        from rljob_operator.nats.certificates import CLIENTS, authority
+
+        return authority(self.signing_seed, CLIENTS)
 
     @classmethod
     def read(cls, text: str) -> Self:

@@ -7,10 +7,10 @@ manifests are kept as bytes, which take a tenth of the memory of the objects; ev
 from __future__ import annotations
 
 import marshal
-from hashlib import sha256
 
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import ResolvedJob
+from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Manifest
 
 _ChildrenInputs = tuple[object, ...]
@@ -22,6 +22,17 @@ class DesiredMemo:
     def __init__(self) -> None:
         self._key: _ChildrenInputs = ()
         self._made = b""
+        self._trainer: tuple[bytes, str] = b"", ""
+
+    def trainer_hash(self, job: ResolvedJob) -> str:
+        """The result of `trainer_gang.trainer_hash`.
+
+        Raises:
+            SpecError: the trainer's pod template patch does not fit.
+        """
+        if self._trainer[0] != job.digest:
+            self._trainer = job.digest, trainer_hash(job)
+        return self._trainer[1]
 
     def __call__(self, job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
         """The result of `desired`.
@@ -48,6 +59,13 @@ def _key(job: ResolvedJob, targets: Targets) -> _ChildrenInputs:
         )
         for name, pool in targets.pools.items()
     )
-    text = sha256(job.job.model_dump_json().encode()).digest()
     scaled = sorted(targets.scaled.items())
-    return text, targets.attempt, targets.failures, targets.restorable, targets.tokens_expire, scaled, pools
+    return (
+        job.digest,
+        targets.attempt,
+        targets.failures,
+        targets.restorable,
+        targets.tokens_expire,
+        scaled,
+        pools,
+    )

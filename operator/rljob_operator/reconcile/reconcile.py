@@ -29,7 +29,6 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
 from rljob_operator.children.nats_credentials import renewed_tokens
 from rljob_operator.children.resolved_job import resolve_job
-from rljob_operator.children.trainer_gang import trainer_hash
 from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
 from rljob_operator.decisions import failure_advice, trainer_attempts
 from rljob_operator.decisions import status as job_status
@@ -140,7 +139,7 @@ class Reconciler:
                 check_name(observed)
             resolved = resolve_job(job, self._defaults)
             attempt = trainer_attempts.decide(
-                observed, wanted_hash=trainer_hash(resolved), backoff=self._backoff
+                observed, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
             )
             targets = Targets(
                 attempt.number if attempt.keep else None,

@@ -29,6 +29,8 @@ FIELD_MANAGER = "rljob-operator"
 
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
+_JSON = "application/json"
+_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 250  # objects
 _ABSENT = {"resourceVersion": "1"}  # which no object has: the first write to a store makes revision 2
 _ENDING_SECONDS = 0.1
@@ -131,16 +133,16 @@ class KubeApi:
         return await self._found("GET", ref)
 
     async def find(self, ref: Ref) -> Manifest | None:
-        """Read an object by a list of that one name, as the operator may list and not get; None if there is none."""
-        version = KINDS[ref.kind][0]
+        """Read an object's metadata, by a list of its name: the operator may list and not get. None if it is gone."""
         body = await self._request(
             "GET",
             ref.kind,
             resource_path(ref.kind, ref.namespace),
             params={"fieldSelector": f"metadata.name={ref.name}"},
+            accept=_METADATA,
         )
-        found: list[Manifest] = body.get("items") or []
-        return {"apiVersion": version, "kind": ref.kind, **found[0]} if found else None
+        found = [item["metadata"] for item in body.get("items") or []]
+        return {"apiVersion": KINDS[ref.kind][0], "kind": ref.kind, "metadata": found[0]} if found else None
 
     async def apply(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Manifest:
         """Server-side apply, as field manager `rljob-operator` and with force; returns the object as stored.
@@ -201,24 +203,14 @@ class KubeApi:
                 return None
             raise
 
-    async def _request(
-        self,
-        verb: str,
-        kind: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Manifest | None = None,
-        content_type: str = "application/json",
-    ) -> Manifest:
+    async def _request(self, verb: str, kind: str, path: str, **sent: Any) -> Manifest:
+        """Send what `_answer` describes, and return the answer's body."""
         for again in (True, False):
             status = 0
             try:
                 with errors_of(f"{verb} {path}"):
                     client = await self._connected()
-                    async with self._answer(
-                        client, verb, path, params=params, body=body, content_type=content_type
-                    ) as answer:
+                    async with self._answer(client, verb, path, **sent) as answer:
                         status = answer.status
                         content = await answer.read()
                     if status == 401 and again:
@@ -241,7 +233,8 @@ class KubeApi:
         *,
         params: Mapping[str, str] | None = None,
         body: Manifest | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
+        accept: str = _JSON,
         timeout: aiohttp.ClientTimeout | None = None,
     ) -> AsyncIterator[RESTResponse]:
         """Send a request with the credentials of `client`, and give its answer once the head was read."""
@@ -249,7 +242,7 @@ class KubeApi:
             verb,
             path,
             query_params=list((params or {}).items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
+            header_params={"Accept": accept, "Content-Type": content_type},
             auth_settings=["BearerToken"],
         )
         # The body is not given to `param_serialize`, which would copy it, value by value: it is plain JSON already.

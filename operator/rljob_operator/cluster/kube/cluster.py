@@ -43,7 +43,7 @@ class KubeCluster:
         return self._cache.children(_key(job))
 
     async def find(self, ref: Ref) -> Manifest | None:
-        """Ask the API server: the cache has only objects with a job's label."""
+        """Ask the API server for its metadata: the cache has only objects with a job's label."""
         return await self._api.find(ref)
 
     async def apply(self, manifest: Manifest) -> None:
