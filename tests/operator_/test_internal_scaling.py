@@ -187,6 +187,11 @@ async def test_a_pool_that_an_autoscaler_gives_up_keeps_its_engines(
     await found.settle(1)
     assert found.engines == {"cheap": 5}
     assert found.limited == ("False", "NotScaledInternally")
+    status = server.stored.autoscaling
+    assert status is not None
+    assert [(p.name, p.policy, p.replicas) for p in status.pools] == [("cheap", "External", 5)]
+    found.job = make_job(steps=1000, rollout__pools=[{"name": "cheap", "replicas": 5}])
+    await found.settle(1)
     assert server.stored.autoscaling is None
 
 
