@@ -91,7 +91,8 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, fre
     else:
         least = most = pool.within_bounds(pool.initial_replicas if wanted is None else wanted)
     # The quickest: the others may have been ready, and not ready, in between.
-    started = [p.start_seconds for p in observed.pods if p.pool == pool.name and p.start_seconds is not None]
+    pods = [pod for pod in observed.pods if pod.pool == pool.name]
+    started = [pod.start_seconds for pod in pods if pod.start_seconds is not None]
     return ScaledPool(
         name=pool.name,
         price=float(pool.cost_per_hour or 0),
@@ -102,6 +103,7 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, fre
         interruptions=pool.interruptions_per_hour,
         start_seconds=min(started, default=USUAL_START_SECONDS),
         late_seconds=_late_seconds(observed, pool.name),
+        unscheduled_seconds=max((p.unscheduled_seconds for p in pods if not p.terminating), default=0.0),
     )
 
 
