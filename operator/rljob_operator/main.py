@@ -10,7 +10,7 @@ import logging
 import signal
 import sys
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import kopf
 
@@ -26,6 +26,9 @@ from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.settings import Settings
 from rljob_operator.telemetry import OperatorMetrics, Probes
+
+if TYPE_CHECKING:
+    from rljob_operator.keda.server import ExternalScaler
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +69,13 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         telemetry, stalled=controller.stalled, ready=running.is_set, refresh=controller.refresh_metrics
     )
     tasks: list[asyncio.Task[None]] = []
+    scaler = _external_scaler(controller) if settings.keda_address else None
 
     async def started() -> None:
         tasks.extend(asyncio.create_task(work()) for work in (connection.run, controller.run))
         port = await probes.start(settings.probe_host, settings.probe_port)
+        if scaler is not None:
+            log.info("external scaler of KEDA on port %d", await scaler.start(settings.keda_address))
         log.info("probes and metrics on port %d", port)
 
     async def ended() -> None:
@@ -78,6 +84,8 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN_SECONDS)
+        if scaler is not None:
+            await scaler.stop()
         await probes.stop()
         await api.close()
 
@@ -105,6 +113,12 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
     for task in tasks:
         if not task.cancelled():
             task.result()
+
+
+def _external_scaler(controller: Controller) -> ExternalScaler:
+    from rljob_operator.keda.server import ExternalScaler  # loads gRPC, which takes memory
+
+    return ExternalScaler(controller.wanted.for_autoscaler)
 
 
 class _JsonFormatter(logging.Formatter):

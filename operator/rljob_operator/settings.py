@@ -43,6 +43,7 @@ class Settings:
         nats_job_bytes: that the streams of a job may take together, of one replica; None for a share of a server.
         probe_host: address on which the probes are served.
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
+        keda_address: `host:port` on which KEDA's external-scaler protocol is served; empty if it is not.
         workers: number of jobs that are reconciled at once.
         log_level: least severe level that is logged.
         log_format: `json`, or another value for plain text.
@@ -56,6 +57,7 @@ class Settings:
     nats_job_bytes: int | None = None
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
+    keda_address: str = ""
     workers: int = 8
     log_level: str = "INFO"
     log_format: str = "json"
@@ -126,10 +128,24 @@ class Settings:
             nats_job_bytes=number("RLJOB_NATS_JOB_GB", 0, least=0, most=1_000_000) * 1_000_000_000 or None,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),
+            keda_address=_address(environment, "RLJOB_KEDA_ADDRESS"),
             workers=number("RLJOB_WORKERS", 8, least=1, most=1024),
             log_level=one_of("RLJOB_LOG_LEVEL", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
             log_format=environment.get("RLJOB_LOG_FORMAT", "json"),
         )
+
+
+def _address(environment: Mapping[str, str], name: str) -> str:
+    """An address to listen on, as `host:port`; empty if the variable is not set.
+
+    Raises:
+        SpecError: it is no address.
+    """
+    text = environment.get(name, "")
+    host, _, port = text.rpartition(":")
+    if text and not (host and port.isdecimal() and int(port) <= 65_535):
+        raise SpecError(name, f"{text!r} is not an address to listen on: write one, such as 0.0.0.0:9090")
+    return text
 
 
 def _file(environment: Mapping[str, str], name: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from rljob_operator.cluster.port import Ref
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,12 @@ class OperatorMetrics:
         self.objects = Gauge(
             "rljob_operator_cached_objects", "Objects known from watches.", registry=self.registry
         )
+        self.wanted = Gauge(
+            "rljob_pool_wanted_replicas",
+            "Engines that a RolloutPool should have, as the operator has decided.",
+            ["namespace", "rolloutpool"],
+            registry=self.registry,
+        )
         self.requests = Counter(
             "rljob_operator_api_requests_total",
             "Requests to the API server, except watches; status 0 had no answer.",
@@ -47,6 +55,12 @@ class OperatorMetrics:
     def count_request(self, verb: str, kind: str, status: int) -> None:
         """Count one request to the API server."""
         self.requests.labels(verb, kind, str(status)).inc()
+
+    def set_wanted(self, wanted: Iterable[tuple[Ref, int]]) -> None:
+        """Set the engines that all RolloutPools should have that are decided about."""
+        self.wanted.clear()
+        for pool, replicas in wanted:
+            self.wanted.labels(pool.namespace, pool.name).set(replicas)
 
 
 class Probes:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_core.autoscale import (
+    SCHEDULE_SECONDS,
     START_SECONDS,
     UNAVAILABLE_SECONDS,
     ScaledPool,
@@ -252,6 +253,43 @@ def test_a_pool_that_never_starts_is_replaced_and_tried_again_later() -> None:
     assert not scaling.limit
 
 
+def unscheduled(seconds: float) -> ScaledPool:
+    """A pool of which one engine of four has a node."""
+    return replace(CHEAP, wanted=4, ready=1, late_seconds=seconds, unscheduled_seconds=seconds)
+
+
+def test_engines_that_find_no_node_are_replaced_before_they_would_be_late() -> None:
+    assert SCHEDULE_SECONDS < START_SECONDS
+    fast = replace(FAST, wanted=2, ready=2)
+    state, scaling = decide(
+        ScalerState(changed=0.0), ScalingGoal(), [unscheduled(SCHEDULE_SECONDS), fast], load(), now=500.0
+    )
+    assert scaling.limit != "PoolNotStarting"
+    assert scaling.replicas["cheap"] >= 4
+    state, scaling = decide(
+        state, ScalingGoal(), [unscheduled(SCHEDULE_SECONDS + 1), fast], load(), now=501.0
+    )
+    assert scaling.limit == "PoolNotStarting"
+    assert "found no node within 5 min" in scaling.message
+    assert scaling.changed
+    assert scaling.replicas == {"cheap": 0, "fast": 4}
+
+
+def test_engines_that_find_no_node_wait_for_one_where_no_other_pool_may_have_more() -> None:
+    waiting = unscheduled(SCHEDULE_SECONDS + 1)
+    for others in (
+        [],
+        [replace(FAST, wanted=9, ready=9, most=9, least=9)],
+        [replace(FAST, wanted=2, most=2)],
+        [replace(FAST, wanted=2, unscheduled_seconds=SCHEDULE_SECONDS + 1)],
+    ):
+        state, scaling = decide(
+            ScalerState(changed=0.0), ScalingGoal(), [waiting, *others], load(), now=500.0
+        )
+        assert not state.unavailable
+        assert scaling.replicas["cheap"] >= 4
+
+
 def test_a_profile_that_lies_by_ten_is_found_out() -> None:
     """Engines make a tenth of what they promise: after a while, there are as many as the trainer needs."""
     state, goal, now, step = ScalerState(), ScalingGoal(), 0.0, 20
@@ -292,6 +330,7 @@ NUMBERS = st.one_of(st.just(0.0), st.floats(0, 1e9), st.just(1e12))
             ready=st.integers(0, 20_000),
             interruptions=st.floats(0, 3600),
             late_seconds=NUMBERS,
+            unscheduled_seconds=NUMBERS,
         ),
         max_size=4,
         unique_by=lambda pool: pool.name,

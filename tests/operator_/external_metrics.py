@@ -1,10 +1,11 @@
-"""The metrics API that autoscalers ask (`external.metrics.k8s.io`), of one figure that a test sets."""
+"""The metrics API that autoscalers ask (`external.metrics.k8s.io`), of one figure that a test sets or looks up."""
 
 from __future__ import annotations
 
 import json
 import ssl
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -22,11 +23,13 @@ class ExternalMetrics:
 
     Attributes:
         value: of every metric that is asked for.
+        source: returns the value of a metric of that name; without one, it is `value`.
         asked: how often one was.
     """
 
     def __init__(self, pair: KeyPair) -> None:
         self.value = 0
+        self.source: Callable[[str], float] | None = None
         self.asked = 0
         metrics = self
 
@@ -80,12 +83,14 @@ class ExternalMetrics:
             return {}
         self.asked += 1
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        item = {"metricName": path.rpartition("/")[2], "metricLabels": {}, "timestamp": now}
+        name = path.rpartition("/")[2]
+        value = self.value if self.source is None else self.source(name)
+        item = {"metricName": name, "metricLabels": {}, "timestamp": now}
         return {
             "kind": "ExternalMetricValueList",
             "apiVersion": _VERSION,
             "metadata": {},
-            "items": [{**item, "value": str(self.value)}],
+            "items": [{**item, "value": str(value)}],
         }
 
     def manifests(self) -> list[Object]:

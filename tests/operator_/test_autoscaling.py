@@ -1,18 +1,27 @@
-"""Kubernetes' own HorizontalPodAutoscaler scales a pool by a figure from outside, and nobody gets in its way."""
+"""Kubernetes' own HorizontalPodAutoscaler scales a pool by a figure from outside, and nobody gets in its way.
+
+The figure may be what the operator itself has decided, by its Prometheus metric or by KEDA's protocol.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from api_proxy import ApiProxy
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.nats_server import EmbeddedServer
 from external_metrics import GROUP, ExternalMetrics
+from keda_client import Keda
 from operators import Namespace, Object, Operator, children_of, manifest, until
 from own_control_plane import own_control_plane
+from reporting_coordinator import coordinator
+
+from rljob_core.messages import PoolSpeed
 
 pytestmark = pytest.mark.xdist_group("autoscaling")
 
@@ -51,9 +60,17 @@ def operator(
         yield running
 
 
-def autoscaler(*, most: int) -> Object:
-    """One engine for every ten of the backlog."""
-    metric = {"metric": {"name": "backlog"}, "target": {"type": "AverageValue", "averageValue": "10"}}
+BACKLOG: Object = {
+    "type": "External",
+    "external": {
+        "metric": {"name": "backlog"},
+        "target": {"type": "AverageValue", "averageValue": "10"},
+    },
+}
+"""One engine for every ten of it."""
+
+
+def autoscaler(*, most: int, metric: Object = BACKLOG) -> Object:
     quick = {
         "stabilizationWindowSeconds": 0,
         "policies": [{"type": "Pods", "value": 100, "periodSeconds": 1}],
@@ -66,7 +83,7 @@ def autoscaler(*, most: int) -> Object:
             "scaleTargetRef": {"apiVersion": "rljob.dev/v1alpha1", "kind": "RolloutPool", "name": POOL},
             "minReplicas": 1,
             "maxReplicas": most,
-            "metrics": [{"type": "External", "external": metric}],
+            "metrics": [metric],
             "behavior": {"scaleUp": quick, "scaleDown": quick},
         },
     }
@@ -160,3 +177,108 @@ def test_who_scales_a_pool_while_the_operator_writes_it_is_not_undone(
     until(lambda: replicas(watched) == 5)
     time.sleep(1)
     assert replicas(watched, "rolloutpool") == 5
+
+
+# ------------------------------------------------------------------------------- what the operator has decided
+
+SPEEDS = {"cpu": PoolSpeed(1, 300.0, 300.0)}
+DECIDED: Object = {
+    "autoscaling": {"stabilizationWindowSeconds": 0},
+    "pools": [{"name": "cpu", "scaling": {"policy": "External", "minReplicas": 0, "maxReplicas": 9}}],
+}
+WANTED: Object = {
+    "type": "External",
+    "external": {"metric": {"name": "wanted"}, "target": {"type": "AverageValue", "averageValue": "1"}},
+}
+
+
+async def follows(watched: Namespace, url: str, metric: Object) -> None:
+    """A pool of one engine whose autoscaler follows what the operator decides."""
+
+    def engines(number: int) -> bool:
+        watched.pods_run()
+        return replicas(watched, "rolloutpool") == replicas(watched) == status_of_pool(watched) == number
+
+    until(lambda: engines(1))
+    watched.kubectl.apply(autoscaler(most=9, metric=metric))
+    async with coordinator(watched, url, SPEEDS) as job:
+        await job.report_until(lambda: engines(4))
+        job.training, job.waiting = 4.0, 0.0
+        await job.report_until(lambda: engines(1))
+    # Who has set them has its own reasons.
+    assert all(
+        re.fullmatch(r"pool cpu: \d → \d engines", said) for said in watched.events("sums", "PoolScaled")
+    )
+
+
+def wanted(watched: Namespace) -> int | None:
+    """What the job's status says that the pool should have."""
+    status = watched.existing("rljob", "sums").get("status", {})
+    pools = status.get("autoscaling", {}).get("pools", [])
+    return int(pools[0]["replicas"]) if pools else None
+
+
+async def test_a_pool_follows_the_operator_s_decision_by_its_prometheus_metric(
+    operator: Operator, watched: Namespace, metrics: ExternalMetrics, nats_server: EmbeddedServer
+) -> None:
+    line = f'rljob_pool_wanted_replicas{{namespace="{watched.name}",rolloutpool="{POOL}"}} '
+    assert line not in operator.metrics()
+    watched.apply(manifest(steps=100_000, rollout=DECIDED))
+
+    def adapter(_: str) -> float:
+        """What an adapter from Prometheus to the metrics API does."""
+        return float(operator.metrics().partition(line)[2].partition("\n")[0])
+
+    until(lambda: wanted(watched) == 1)
+    until(lambda: replicas(watched) == 0)
+    watched("scale", "rolloutpool", POOL, "--replicas=1")  # an HPA leaves a pool of none alone
+    metrics.source = adapter
+    try:
+        await follows(watched, nats_server.url, WANTED)
+    finally:
+        metrics.source = None
+    watched("delete", "rljob", "sums")
+    until(lambda: line not in operator.metrics())
+
+
+async def test_a_pool_follows_the_operator_s_decision_by_keda_s_protocol(
+    proxy: ApiProxy,
+    watched: Namespace,
+    metrics: ExternalMetrics,
+    nats_server: EmbeddedServer,
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "operator.log"
+    listening = {"RLJOB_KEDA_ADDRESS": "127.0.0.1:0"}
+    with Operator(proxy.kubeconfig, nats_server.url, watched.name, log, **listening) as operator:
+        said = re.search(r"external scaler of KEDA on port (\d+)", log.read_text())
+        assert said is not None
+        with Keda(tmp_path, f"127.0.0.1:{said[1]}", watched.name, "sums", rolloutPool=POOL) as keda:
+            with pytest.raises(grpc.RpcError, match=f"there is no RolloutPool {watched.name}/{POOL}"):
+                keda.is_active()
+            watched.apply(manifest(steps=100_000, rollout=DECIDED))
+            until(lambda: wanted(watched) == 1)
+            until(lambda: replicas(watched) == 0)
+            assert keda.is_active()
+            assert keda.next_activity()
+            watched("scale", "rolloutpool", POOL, "--replicas=1")  # as KEDA does with what is active
+            metrics.source = keda.metric
+            try:
+                await follows(watched, nats_server.url, keda.spec())
+            finally:
+                metrics.source = None
+            # The operator scales it now: KEDA is told so, and sets nothing.
+            scaling = {"policy": "Internal", "maxReplicas": 9}
+            pool = {"name": "cpu", "costPerHour": "1", "scaling": scaling}
+            watched.patch("rljob", "sums", {"spec": {"rollout": {"pools": [pool]}}})
+            until(lambda: "the operator scales it" in refusal(keda))
+        assert operator.status("healthz") == 200
+
+
+def refusal(keda: Keda) -> str:
+    """Why KEDA gets no figure; empty if it gets one."""
+    try:
+        keda.metric("s0-replicas")
+    except grpc.RpcError as error:
+        return str(error)
+    return ""

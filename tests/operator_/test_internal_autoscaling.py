@@ -5,19 +5,19 @@ There is no node here, so pods are told to be ready as kubelets would.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from e2e.harness.errors import ClusterError
 from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, manifest, until
 from own_control_plane import operator_there, own_control_plane
+from reporting_coordinator import coordinator
 
-from rljob_core.messages import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
-from rljob_core.ports import Channel
-from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_core.autoscale import SCHEDULE_SECONDS
+from rljob_core.messages import PoolSpeed
 
 pytestmark = pytest.mark.xdist_group("autoscaling")
 
@@ -37,52 +37,6 @@ SPEEDS = {"cheap": PoolSpeed(1, 100.0, 100.0), "fast": PoolSpeed(1, 300.0, 300.0
 
 control_plane, watched = own_control_plane("internal")
 operator = operator_there()
-
-
-class Coordinator:
-    """Reports steps of 1,000 tokens, as a coordinator does."""
-
-    def __init__(self, store: NatsStore) -> None:
-        self._store = store
-        self._step = 0
-        self._seconds = 0.0
-        self.training, self.waiting = 1.0, 0.5
-
-    async def report_until(self, condition: Callable[[], Any]) -> None:
-        """Report a step, again and again, until something holds."""
-        async with asyncio.timeout(200):
-            while not await asyncio.to_thread(condition):
-                await self.report()
-
-    async def report(self) -> None:
-        self._step += 1
-        self._seconds += self.training + self.waiting
-        stats = StepStats(tokens=1000, seconds_training=self.training, seconds_waiting=self.waiting)
-        line = StepMetrics(
-            self._step,
-            self._step,
-            self._seconds,
-            reward_mean=0.5,
-            stats=stats,
-            tokens_generated=1000 * self._step,
-            pools=SPEEDS,
-        )
-        await self._store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(line))
-
-
-@asynccontextmanager
-async def coordinator(watched: Namespace, url: str) -> AsyncIterator[Coordinator]:
-    uid = (await asyncio.to_thread(watched.existing, "rljob", "sums"))["metadata"]["uid"]
-    store = NatsStore(
-        url,
-        subject=f"rljob.{watched.name}.sums.{uid}",
-        stream_prefix=f"RLJOB_{watched.name}_sums_{uid}",
-    )
-    await store.open()
-    try:
-        yield Coordinator(store)
-    finally:
-        await store.close()
 
 
 def engines(watched: Namespace) -> dict[str, int]:
@@ -113,7 +67,7 @@ async def test_pools_follow_what_the_trainer_needs(
     watched.apply(manifest(steps=100_000, rollout=SCALED))
     until(lambda: engines(watched) == {"cheap": 1, "fast": 1})
     watched.pods_run()
-    async with coordinator(watched, nats_server.url) as job:
+    async with coordinator(watched, nats_server.url, SPEEDS) as job:
         await job.report_until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
         until(lambda: watched.condition("sums", "ScalingLimited"))
         limited = watched.condition("sums", "ScalingLimited") or {}
@@ -150,7 +104,7 @@ async def test_a_budget_that_does_not_suffice_is_a_condition_and_an_event(
     watched.apply(manifest(steps=100_000, rollout=rollout))
     until(lambda: engines(watched) == {"cheap": 1, "fast": 1})
     watched.pods_run()
-    async with coordinator(watched, nats_server.url) as job:
+    async with coordinator(watched, nats_server.url, SPEEDS) as job:
         await job.report_until(lambda: engines(watched) == {"cheap": 1, "fast": 2})
     until(lambda: watched.is_true("sums", "ScalingLimited"))
     (said,) = until(lambda: watched.events("sums", "BudgetTooSmall"))
@@ -161,3 +115,65 @@ async def test_a_budget_that_does_not_suffice_is_a_condition_and_an_event(
     watched.patch("rljob", "sums", {"spec": {"rollout": {"autoscaling": {"budgetPerHour": "60"}}}})
     until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
     until(lambda: not watched.is_true("sums", "ScalingLimited"))
+
+
+def of_pool(watched: Namespace, pool: str) -> set[str]:
+    """Its pods, but those that go."""
+    items = json.loads(watched("get", "pods", f"--selector=rljob.dev/pool={pool}", "--output=json"))["items"]
+    return {p["metadata"]["name"] for p in items if "deletionTimestamp" not in p["metadata"]}
+
+
+def evicted(watched: Namespace, pod: str) -> bool:
+    """Whether the eviction API lets a pod go, as it is asked when a machine is about to be taken away."""
+    metadata = {"name": pod, "namespace": watched.name}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{watched.name}/pods/{pod}/eviction"
+    try:
+        watched.kubectl("create", f"--raw={path}", "--filename=-", input_text=json.dumps(eviction))
+    except ClusterError:  # the disruption budget does not count all pods yet
+        return False
+    return True
+
+
+def waited_longer(watched: Namespace, pod: str) -> None:
+    """Let a pod, for which the real scheduler finds no node, have waited for one for as long as one may."""
+    found = watched.get("pod", pod)
+    conditions = {} if found is None else {c["type"]: c for c in found["status"].get("conditions", [])}
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("reason") == "Unschedulable":
+        since = datetime.now(UTC) - timedelta(seconds=SCHEDULE_SECONDS + 60)
+        scheduled["lastTransitionTime"] = since.isoformat(timespec="seconds").replace("+00:00", "Z")
+        with suppress(ClusterError):  # it has just been deleted
+            watched.patch(
+                "pod", pod, {"status": {"conditions": [*conditions.values()]}}, "--subresource=status"
+            )
+
+
+async def test_engines_of_another_pool_take_the_place_of_an_evicted_one_that_finds_no_node(
+    operator: Operator, watched: Namespace, nats_server: EmbeddedServer
+) -> None:
+    watched.apply(manifest(steps=100_000, rollout=SCALED))
+    until(lambda: engines(watched) == {"cheap": 1, "fast": 1})
+    watched.pods_run()
+    async with coordinator(watched, nats_server.url, SPEEDS) as job:
+        await job.report_until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
+        until(lambda: len(of_pool(watched, "fast")) == 3)
+        watched.pods_run()
+        job.waiting = 0.0
+        for _ in range(12):
+            await job.report()
+        before = of_pool(watched, "fast")
+        until(lambda: evicted(watched, min(before)))
+        (new,) = until(lambda: of_pool(watched, "fast") - before)
+
+        def replaced() -> bool:
+            waited_longer(watched, new)
+            return engines(watched) == {"cheap": 5, "fast": 2}
+
+        await job.report_until(replaced)
+    until(lambda: watched.is_true("sums", "ScalingLimited"))
+    limited = watched.condition("sums", "ScalingLimited") or {}
+    assert limited["reason"] == "PoolNotStarting"
+    (said,) = until(lambda: watched.events("sums", "PoolNotStarting"))
+    assert "engines of fast have not started within 15 min, or found no node within 5 min" in said
+    assert of_pool(watched, "fast") == before - {min(before)}

@@ -10,7 +10,7 @@ import pytest
 from dictionary_server import NOW, DictionaryServer
 from small_job import MakeJob
 
-from rljob_core.autoscale import START_SECONDS, StepLoad, TrainingLoad
+from rljob_core.autoscale import SCHEDULE_SECONDS, START_SECONDS, StepLoad, TrainingLoad
 from rljob_core.messages import PoolSpeed
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
@@ -166,6 +166,23 @@ async def test_a_pool_whose_engines_do_not_start_is_replaced(scaled: Scaled) -> 
     assert scaled.limited == ("True", "PoolNotStarting")
 
 
+async def test_a_pool_whose_engines_find_no_node_is_replaced(scaled: Scaled) -> None:
+    await scaled.train()
+    pods = [p for p in scaled.server.of("Pod") if "rollout-fast" in p["metadata"]["name"]]
+    for pod in pods[1:]:  # spot machines were taken away
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        condition["lastTransitionTime"] = scaled.server.now.isoformat()
+        pod["status"]["conditions"] = [condition]
+    (fast,) = (d for d in scaled.server.of("Deployment") if "rollout-fast" in d["metadata"]["name"])
+    fast["status"] |= {"readyReplicas": 1}
+    await scaled.settle(SCHEDULE_SECONDS - 60, ready=False)
+    assert scaled.engines == {"cheap": 2, "fast": 3}
+    await scaled.settle(80, ready=False)
+    assert scaled.engines == {"cheap": 8, "fast": 1}
+    assert scaled.limited == ("True", "PoolNotStarting")
+    assert ("Warning", "PoolNotStarting") in scaled.server.events
+
+
 async def test_a_pool_that_an_autoscaler_gives_up_keeps_its_engines(
     server: DictionaryServer, defaults: ClusterDefaults, make_job: MakeJob
 ) -> None:
@@ -187,6 +204,11 @@ async def test_a_pool_that_an_autoscaler_gives_up_keeps_its_engines(
     await found.settle(1)
     assert found.engines == {"cheap": 5}
     assert found.limited == ("False", "NotScaledInternally")
+    status = server.stored.autoscaling
+    assert status is not None
+    assert [(p.name, p.policy, p.replicas) for p in status.pools] == [("cheap", "External", 5)]
+    found.job = make_job(steps=1000, rollout__pools=[{"name": "cheap", "replicas": 5}])
+    await found.settle(1)
     assert server.stored.autoscaling is None
 
 

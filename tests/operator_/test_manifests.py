@@ -24,6 +24,7 @@ pytestmark = pytest.mark.xdist_group("manifests")
 
 EXTERNAL = MANIFESTS / "overlays/external-nats"
 CLUSTER = MANIFESTS / "overlays/nats-cluster"
+KEDA = MANIFESTS / "overlays/keda"
 ROLES = ("Role", "ClusterRole")
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
@@ -51,6 +52,7 @@ def every(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "external-nats": EXTERNAL,
         "open-nats": opened,
         "nats-cluster": CLUSTER,
+        "keda": KEDA,
     }
     return {name: rendered(kubectl, folder) for name, folder in folders.items()}
 
@@ -97,7 +99,7 @@ def test_applied_again_nothing_changes(kubectl: Kubectl) -> None:
     kubectl("apply", "--kustomize", str(MANIFESTS), "--server-side", "--force-conflicts", "--dry-run=server")
 
 
-@pytest.mark.parametrize("folder", [MANIFESTS, EXTERNAL], ids=["base", "external-nats"])
+@pytest.mark.parametrize("folder", [MANIFESTS, EXTERNAL, KEDA], ids=["base", "external-nats", "keda"])
 def test_it_is_valid_as_strictly_as_can_be(kubectl: Kubectl, folder: Path) -> None:
     arguments = ["--kustomize", str(folder), "--dry-run=server", "--validate=strict"]
     assert "Warning" not in kubectl("apply", *arguments)
@@ -303,6 +305,34 @@ def test_only_the_clients_port_of_nats_is_reached_and_only_by_ours(every: dict[s
     assert rule["ports"] == [{"protocol": "TCP", "port": 4222}]
     assert all("podSelector" in peer for peer in rule["from"])
     assert "egress" not in policy
+
+
+def test_keda_reaches_the_operator(every: dict[str, list[Object]]) -> None:
+    objects = every["keda"]
+    port = int(environment(objects)["RLJOB_KEDA_ADDRESS"].rpartition(":")[2])
+    assert "RLJOB_KEDA_ADDRESS" not in environment(every["base"])
+    service = one(objects, "Service", "rljob-external-scaler")
+    operator = one(objects, "Deployment", "rljob-operator")
+    assert service["spec"]["selector"] == operator["spec"]["template"]["metadata"]["labels"]
+    (target,) = service["spec"]["ports"]
+    listening = {p["name"]: p["containerPort"] for p in pod_of(operator)["containers"][0]["ports"]}
+    assert (target["port"], listening[target["targetPort"]]) == (port, port)
+    before, after = (
+        one(every[name], "NetworkPolicy", "rljob-operator")["spec"]["ingress"] for name in ("base", "keda")
+    )
+    (added,) = after[len(before) :]
+    assert added["ports"] == [{"protocol": "TCP", "port": port}]
+    assert [*added["from"][0]] == ["namespaceSelector"]
+    scaled = YAML(typ="safe").load(KEDA / "scaled-object.yaml")
+    (trigger,) = scaled["spec"]["triggers"]
+    metadata = service["metadata"]
+    assert trigger["metadata"] == {
+        "scalerAddress": f"{metadata['name']}.{metadata['namespace']}:{port}",
+        "rolloutPool": scaled["spec"]["scaleTargetRef"]["name"],
+    }
+    page = (CHECKOUT / "docs/autoscaling.md").read_text()
+    shown = (KEDA / "scaled-object.yaml").read_text().partition("apiVersion")[2]
+    assert shown in page
 
 
 def test_the_operator_reaches_a_server_elsewhere(every: dict[str, list[Object]]) -> None:

@@ -1,4 +1,8 @@
-"""How many engines the pools of scaling policy Internal get: the core's policy, from and to a job's status.
+"""How many engines the pools of a job should have: the core's policy, from and to a job's status.
+
+Pools of scaling policy Internal get them. Of a job without such pools, the same is decided for those of policy
+External, for their autoscalers to follow. Where a job has both, those of policy External count with what they have,
+because nobody knows whether their autoscalers follow.
 
 What the policy has to remember is in the status (`status.autoscaling`), so that an operator that has just been started
 decides as the one before it. It decides when metrics are due, every few seconds; in between, pools keep the sizes that
@@ -7,7 +11,7 @@ were decided on last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -28,7 +32,7 @@ class Autoscaled:
 
     Attributes:
         replicas: engines by name, of the pools of policy Internal.
-        status: `status.autoscaling`; None if the job has no such pool.
+        status: `status.autoscaling`; None if all pools of the job have a fixed number of engines.
         limited: the condition `ScalingLimited`: whether it holds, its reason, its message; None to leave it as it is.
     """
 
@@ -44,35 +48,51 @@ def autoscaled(observed: Observed, *, due: bool) -> Autoscaled:
         observed: what is known of the job.
         due: whether to look at metrics again; else the sizes stay, within the bounds.
     """
-    internal = [pool for pool in observed.job.spec.rollout.pools if pool.scaled_internally]
+    scaled = [pool for pool in observed.job.spec.rollout.pools if pool.scaling is not None]
+    internal = [pool for pool in scaled if pool.scaled_internally]
     before = observed.status.autoscaling
-    if not internal:
-        known = any(c.type == SCALING_LIMITED for c in observed.status.conditions)
-        return Autoscaled({}, limited=(False, "NotScaledInternally", "") if known else None)
-    decided = {} if before is None else {pool.name: pool.replicas for pool in before.pools}
-    if not due and before is not None and all(pool.name in decided for pool in internal):
-        return Autoscaled({pool.name: pool.within_bounds(decided[pool.name]) for pool in internal}, before)
-    pools = [_pool(observed, pool, decided) for pool in observed.job.spec.rollout.pools]
+    known = any(c.type == SCALING_LIMITED for c in observed.status.conditions)
+    not_ours = (False, "NotScaledInternally", "") if known else None
+    if not scaled:
+        return Autoscaled({}, limited=not_ours)
+    decided = _decided(before, scaled)
+    if not due and before is not None and all(pool.name in decided for pool in scaled):
+        kept = {pool.name: pool.within_bounds(decided[pool.name]) for pool in internal}
+        return Autoscaled(kept, before, None if internal else not_ours)
+    free = internal or scaled
+    pools = [_pool(observed, pool, decided, free=pool in free) for pool in observed.job.spec.rollout.pools]
     load = None if observed.metrics is None else observed.metrics.load
     state, scaling = autoscale.decide(_state(before), _goal(observed), pools, load, observed.now.timestamp())
+    status = _status(state, scaling, scaled, before)
     replicas = {pool.name: scaling.replicas[pool.name] for pool in internal}
-    status = _status(state, scaling, replicas, before)
+    if not internal:
+        return Autoscaled(replicas, status, not_ours)
     if scaling.limit:
         return Autoscaled(replicas, status, (True, scaling.limit, scaling.message))
     return Autoscaled(replicas, status, (False, "DemandMet" if state.demand > 0 else "NothingMeasured", ""))
 
 
-def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int]) -> ScaledPool:
+def _decided(before: AutoscalingStatus | None, scaled: Sequence[PoolSpec]) -> dict[str, int]:
+    """Engines that were decided on before, of the pools whose policy has not changed since."""
+    if before is None:
+        return {}
+    policies = {pool.name: pool.scaling.policy for pool in scaled if pool.scaling is not None}
+    return {pool.name: pool.replicas for pool in before.pools if policies.get(pool.name) == pool.policy}
+
+
+def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, free: bool) -> ScaledPool:
+    """A pool as it is; its number of engines is to be decided if it is `free`."""
     existing = observed.pools.get(pool.name)
-    wanted = decided.get(pool.name) if pool.scaled_internally else None
+    wanted = decided.get(pool.name) if free else None
     if wanted is None and existing is not None:
         wanted = engines(existing)
-    if pool.scaled_internally and pool.scaling is not None:
+    if free and pool.scaling is not None:
         least, most = pool.scaling.min_replicas, pool.scaling.max_replicas
     else:
         least = most = pool.within_bounds(pool.initial_replicas if wanted is None else wanted)
     # The quickest: the others may have been ready, and not ready, in between.
-    started = [p.start_seconds for p in observed.pods if p.pool == pool.name and p.start_seconds is not None]
+    pods = [pod for pod in observed.pods if pod.pool == pool.name]
+    started = [pod.start_seconds for pod in pods if pod.start_seconds is not None]
     return ScaledPool(
         name=pool.name,
         price=float(pool.cost_per_hour or 0),
@@ -83,6 +103,7 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int]) -> Sca
         interruptions=pool.interruptions_per_hour,
         start_seconds=min(started, default=USUAL_START_SECONDS),
         late_seconds=_late_seconds(observed, pool.name),
+        unscheduled_seconds=max((p.unscheduled_seconds for p in pods if not p.terminating), default=0.0),
     )
 
 
@@ -136,7 +157,7 @@ def _state(before: AutoscalingStatus | None) -> ScalerState:
 
 
 def _status(
-    state: ScalerState, scaling: Scaling, replicas: Mapping[str, int], before: AutoscalingStatus | None
+    state: ScalerState, scaling: Scaling, scaled: Sequence[PoolSpec], before: AutoscalingStatus | None
 ) -> AutoscalingStatus:
     until = state.unavailable
     return AutoscalingStatus(
@@ -150,12 +171,14 @@ def _status(
         message=scaling.changed or ("" if before is None else before.message),
         pools=[
             AutoscaledPoolStatus(
-                name=name,
-                replicas=count,
-                tokens_per_second=state.speeds.get(name),
-                unavailable_until=_text(until[name]) if name in until else None,
+                name=pool.name,
+                policy=pool.scaling.policy,
+                replicas=scaling.replicas[pool.name],
+                tokens_per_second=state.speeds.get(pool.name),
+                unavailable_until=_text(until[pool.name]) if pool.name in until else None,
             )
-            for name, count in replicas.items()
+            for pool in scaled
+            if pool.scaling is not None
         ],
     )
 

@@ -108,7 +108,8 @@ def _pools(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
     known = {pool.name: pool.replicas for pool in before.pools}
     decided = after.autoscaling
     reason = f": {decided.message}" if decided is not None and decided.message else ""
-    why = {} if decided is None else {pool.name: reason for pool in decided.pools}
+    internal = [] if decided is None else [pool for pool in decided.pools if pool.policy == "Internal"]
+    why = {pool.name: reason for pool in internal}
     for pool in after.pools:
         if known.get(pool.name, pool.replicas) != pool.replicas:
             yield Event(

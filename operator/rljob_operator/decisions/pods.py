@@ -77,6 +77,7 @@ class Pod:
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
         uid: the uid of the object; None of a local process.
+        unscheduled_seconds: for how long the scheduler has found no node for it; 0 if it has one.
         start_seconds: from its creation until it was last found ready; None if it is not, or of a local process.
     """
 
@@ -92,6 +93,7 @@ class Pod:
     doubtful_until: datetime | None = None
     lost: bool = False
     uid: str | None = None
+    unscheduled_seconds: float = 0.0
     start_seconds: float | None = None
 
 
@@ -116,6 +118,7 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
         uid=metadata.get("uid"),
+        unscheduled_seconds=_unscheduled_seconds(conditions, now),
         start_seconds=_start_seconds(metadata, conditions),
     )
 
@@ -129,6 +132,14 @@ def _start_seconds(metadata: Manifest, conditions: dict[str, Any]) -> float | No
     if created is None or ready is None or not _holds(conditions, "Ready"):
         return None
     return max((datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds(), 0.0)
+
+
+def _unscheduled_seconds(conditions: dict[str, Any], now: datetime) -> float:
+    scheduled = conditions.get("PodScheduled", {})
+    if (scheduled.get("status"), scheduled.get("reason")) != ("False", "Unschedulable"):
+        return 0.0
+    since = scheduled.get("lastTransitionTime")
+    return 0.0 if since is None else max((now - datetime.fromisoformat(since)).total_seconds(), 0.0)
 
 
 def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:

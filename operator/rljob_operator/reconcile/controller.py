@@ -32,6 +32,7 @@ from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.rechecks import Rechecks
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
+from rljob_operator.reconcile.wanted_replicas import WantedReplicas
 from rljob_operator.reconcile.work_queue import WorkQueue
 from rljob_operator.telemetry import OperatorMetrics
 
@@ -85,6 +86,7 @@ class Controller:
         self._prepared: dict[JobKey, tuple[object, int]] = {}
         """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
         self.cache = KubeCache()
+        self.wanted = WantedReplicas(self.cache)
         self._liveness = WatchLiveness()
         self._cluster = KubeCluster(
             api, self.cache, wrote=lambda kind: self._liveness.wrote(kind, time.monotonic())
@@ -109,8 +111,7 @@ class Controller:
 
     def seen(self, kind: str | None, manifest: Manifest) -> None:
         """Handle a watch event: ADDED, MODIFIED, DELETED, or None for an object that was listed."""
-        key = job_key(manifest)
-        if key is None:
+        if (key := job_key(manifest)) is None:
             return
         self._liveness.saw(manifest["kind"])
         if kind == "DELETED":
@@ -161,6 +162,7 @@ class Controller:
         self._telemetry.waiting.set(len(self._queue))
         self._telemetry.oldest.set(self._queue.oldest)
         self._telemetry.objects.set(len(self.cache))
+        self._telemetry.set_wanted(self.wanted)
 
     async def _heartbeat(self) -> None:
         while True:
@@ -203,8 +205,7 @@ class Controller:
 
     async def _reconcile_once(self, key: JobKey) -> float | None:
         """Reconcile one job once; returns the seconds until the next time, None to wait for an event."""
-        manifest = self.cache.job(key)
-        if manifest is None:
+        if (manifest := self.cache.job(key)) is None:
             self._forget(key)
             return None
         if manifest["spec"].get("managedBy", MANAGED_BY) != MANAGED_BY:
@@ -239,8 +240,7 @@ class Controller:
         """
         metrics = self._metrics.metrics(key)
         size = trajectory_room(job.spec, 0 if metrics is None else metrics.stream_bytes)
-        nats = job.spec.nats
-        settings = nats.replicas, nats.credentials_generation, restorable
+        settings = job.spec.nats.replicas, job.spec.nats.credentials_generation, restorable
         wanted = job.metadata.uid, self._connection.connections, *settings
         before, prepared = self._prepared.get(key, (None, 0))
         if not (before == wanted and size <= prepared):

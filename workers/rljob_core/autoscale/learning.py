@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -11,6 +11,9 @@ from rljob_core.autoscale.scaling import ScaledPool, ScalerState, ScalingGoal
 
 START_SECONDS = 900.0
 """Seconds in which engines start. A pool whose engines take longer counts as unable to have more than serve already."""
+SCHEDULE_SECONDS = 300.0
+"""Seconds in which engines find a node, also one that a cluster autoscaler adds for them. A pool whose engines have
+found none by then counts the same if another pool may have more: spot machines may not come back."""
 UNAVAILABLE_SECONDS = 3600.0
 """For how long it does, before it is tried again."""
 _LEAST_EFFICIENCY = 0.02
@@ -30,7 +33,9 @@ def learned(
     unavailable |= {
         pool.name: now + UNAVAILABLE_SECONDS
         for pool in pools
-        if pool.late_seconds > START_SECONDS and pool.least < pool.most and pool.name not in unavailable
+        if pool.least < pool.most
+        and pool.name not in unavailable
+        and (pool.late_seconds > START_SECONDS or _replaceable(pool, pools, unavailable))
     }
     names = {pool.name for pool in pools}
     state = replace(
@@ -43,6 +48,17 @@ def learned(
     if load.demand > 0 and (enough or state.demand <= 0):
         state = replace(state, demand=load.demand * load.overhead)
     return replace(state, efficiency=_efficiency(state, goal, pools, load))
+
+
+def _replaceable(pool: ScaledPool, pools: Sequence[ScaledPool], unavailable: Mapping[str, float]) -> bool:
+    """Whether engines of a pool find no node, and another pool may have more than it has."""
+    return pool.unscheduled_seconds > SCHEDULE_SECONDS and any(
+        other.name != pool.name
+        and other.name not in unavailable
+        and other.unscheduled_seconds <= SCHEDULE_SECONDS
+        and other.within(other.wanted or 0) < other.most
+        for other in pools
+    )
 
 
 def _efficiency(

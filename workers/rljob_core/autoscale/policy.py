@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rljob_core.autoscale.allocation import Allocation, PoolOffer, allocation_of, cheapest, fastest
-from rljob_core.autoscale.learning import START_SECONDS, learned
+from rljob_core.autoscale.learning import SCHEDULE_SECONDS, START_SECONDS, learned
 from rljob_core.autoscale.load import TrainingLoad
 from rljob_core.autoscale.scaling import USUAL_WAITING, ScaledPool, ScalerState, Scaling, ScalingGoal
 
@@ -264,8 +264,9 @@ def _unavailable(state: ScalerState) -> _Shortfall | None:
     if not state.unavailable:
         return None
     text = (
-        f"engines of {', '.join(sorted(state.unavailable))} have not started within {START_SECONDS / 60:.0f} min: the "
-        "other pools take their place, and the pool is tried again later; its RolloutPool's condition Ready says why"
+        f"engines of {', '.join(sorted(state.unavailable))} have not started within {START_SECONDS / 60:.0f} min, "
+        f"or found no node within {SCHEDULE_SECONDS / 60:.0f} min: the other pools take their place, and the pool is "
+        "tried again later; its RolloutPool's condition Ready says why"
     )
     return _Shortfall("PoolNotStarting", text)
 
@@ -274,7 +275,7 @@ def _outside(pools: Sequence[ScaledPool], state: ScalerState) -> str:
     """Why engines change although none had to be added or could be saved."""
     late = [pool.name for pool in pools if pool.name in state.unavailable]
     if late:
-        return f"engines of {', '.join(late)} have not started"
+        return f"engines of {', '.join(late)} have not started, or found no node"
     unknown = [pool.name for pool in pools if pool.name not in state.speeds]
     return (
         f"one engine shows how fast {', '.join(unknown)} is" if unknown else "the pools' bounds have changed"

@@ -43,6 +43,7 @@ class ScaledPool:
         interruptions: of one engine in an hour.
         start_seconds: that an engine takes until it serves.
         late_seconds: for how long not all engines that are wanted have been ready; 0 if all are.
+        unscheduled_seconds: for how long an engine has found no node; 0 if all have one.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ScaledPool:
     interruptions: float = 0.0
     start_seconds: float = USUAL_START_SECONDS
     late_seconds: float = 0.0
+    unscheduled_seconds: float = 0.0
 
     def within(self, replicas: int) -> int:
         """The nearest number of engines that it may have."""

@@ -45,8 +45,10 @@ class AutoscaledPoolStatus(ApiModel):
 
     name: str
     """The pool."""
+    policy: Literal["External", "Internal"] = "Internal"
+    """Its scaling policy."""
     replicas: int = 0
-    """Engines that the operator has decided on."""
+    """Engines that the operator has decided on. With policy External, the pool's autoscaler may set them."""
     tokens_per_second: float | None = None
     """That one of its engines generates with all slots taken, as last measured."""
     unavailable_until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
@@ -75,7 +77,7 @@ class AutoscalingStatus(ApiModel):
     pools: Annotated[list[AutoscaledPoolStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(
         default=[]
     )
-    """The pools of scaling policy Internal."""
+    """The pools with scaling bounds."""
 
 
 class CostStatus(ApiModel):

@@ -87,6 +87,10 @@ class KubeCache:
         """The RLJob itself."""
         return self.get(key, Ref("RLJob", *key))
 
+    def key_of(self, ref: Ref) -> JobKey | None:
+        """The job that the object at an address belongs to; None if no such object is known."""
+        return self._jobs.get(ref)
+
     def jobs(self) -> list[JobKey]:
         """The keys of all RLJobs."""
         return [key for ref, key in self._jobs.items() if ref.kind == "RLJob"]

@@ -1,0 +1,1 @@
+"""KEDA's external-scaler protocol (gRPC): KEDA asks how many engines a RolloutPool should have."""

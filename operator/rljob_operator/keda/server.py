@@ -1,0 +1,97 @@
+"""`ExternalScaler`: the gRPC server that KEDA asks how many engines a RolloutPool should have.
+
+KEDA lets a HorizontalPodAutoscaler divide the metric by its target, which is 1: so the metric is the number of engines.
+Where nothing is decided, the call fails, and KEDA leaves the pool as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from rljob_operator.decisions.wanted_engines import NotDecided
+from rljob_operator.keda import protocol
+
+log = logging.getLogger(__name__)
+
+METRIC = "replicas"
+_TARGET = 1
+_LOOK_SECONDS = 1.0
+_LARGEST_REQUEST = 1 << 16
+
+
+class ExternalScaler:
+    """Answers KEDA.
+
+    Args:
+        wanted: returns the engines that the RolloutPool of a namespace and a name should have.
+    """
+
+    def __init__(self, wanted: Callable[[str, str], int]) -> None:
+        self._wanted = wanted
+        self._server: Any = None
+
+    async def start(self, address: str) -> int:
+        """Serve on `host:port`; returns the port, which is a free one if it was 0."""
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _LARGEST_REQUEST)]
+        self._server = grpc.aio.server(options=options)
+        reference, request = protocol.ScaledObjectRef, protocol.GetMetricsRequest
+        methods = {
+            "IsActive": grpc.unary_unary_rpc_method_handler(self._is_active, *_codec(reference)),
+            "StreamIsActive": grpc.unary_stream_rpc_method_handler(
+                self._stream_is_active, *_codec(reference)
+            ),
+            "GetMetricSpec": grpc.unary_unary_rpc_method_handler(self._metric_spec, *_codec(reference)),
+            "GetMetrics": grpc.unary_unary_rpc_method_handler(self._metrics, *_codec(request)),
+        }
+        handler = grpc.method_handlers_generic_handler(protocol.SERVICE, methods)
+        self._server.add_generic_rpc_handlers((handler,))
+        port = int(self._server.add_insecure_port(address))
+        await self._server.start()
+        return port
+
+    async def stop(self) -> None:
+        """End, with all calls."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+    async def _is_active(self, reference: Any, context: Any) -> Any:
+        return protocol.IsActiveResponse(result=await self._asked(reference, context) > 0)
+
+    async def _stream_is_active(self, reference: Any, context: Any) -> AsyncIterator[Any]:
+        told = None
+        while True:
+            active = await self._asked(reference, context) > 0
+            if active != told:
+                told = active
+                yield protocol.IsActiveResponse(result=active)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _metric_spec(self, _: Any, __: Any) -> Any:
+        spec = protocol.MetricSpec(metricName=METRIC, targetSize=_TARGET, targetSizeFloat=_TARGET)
+        return protocol.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def _metrics(self, request: Any, context: Any) -> Any:
+        wanted = await self._asked(request.scaledObjectRef, context)
+        value = protocol.MetricValue(
+            metricName=request.metricName, metricValue=wanted, metricValueFloat=wanted
+        )
+        return protocol.GetMetricsResponse(metricValues=[value])
+
+    async def _asked(self, reference: Any, context: Any) -> int:
+        """The number for a ScaledObject, whose pool is in its own namespace; ends the call if there is none."""
+        name = reference.scalerMetadata.get("rolloutPool") or reference.name
+        try:
+            return self._wanted(reference.namespace, name)
+        except NotDecided as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+
+
+def _codec(request: Any) -> tuple[Any, Any]:
+    """How a request is read, and an answer written."""
+    return request.FromString, lambda answer: answer.SerializeToString()
