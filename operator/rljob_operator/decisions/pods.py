@@ -17,6 +17,7 @@ from rljob_operator.names import Role
 _OVERDUE = timedelta(seconds=30)
 # The scheduler skips a pod while its claims are being bound, and schedules it in its next round.
 _SCHEDULING_TIME = timedelta(seconds=6)
+_UNSCHEDULABLE = "Unschedulable"
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _NO_MESSAGE = "it gave no message: see its log"
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -74,6 +75,8 @@ class Pod:
     Attributes:
         exit: the end of its newest process that has ended; a newer process may run.
         trouble: why it does not run, as far as Kubernetes reports a reason.
+        scheduled: whether it has a node.
+        unschedulable_since: since when the scheduler finds no node for it; None if it does, or has not looked yet.
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
         uid: the uid of the object; None of a local process.
@@ -89,6 +92,8 @@ class Pod:
     evicted: bool
     exit: PodExit | None
     trouble: Trouble | None = None
+    scheduled: bool = False
+    unschedulable_since: datetime | None = None
     doubtful_until: datetime | None = None
     lost: bool = False
     uid: str | None = None
@@ -113,6 +118,8 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         evicted=status.get("reason") == "Evicted" or _holds(conditions, "DisruptionTarget"),
         exit=end,
         trouble=None if doubtful else _trouble(status, conditions, end),
+        scheduled=_holds(conditions, "PodScheduled"),
+        unschedulable_since=_unschedulable_since(conditions),
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
         uid=metadata.get("uid"),
@@ -131,12 +138,23 @@ def _start_seconds(metadata: Manifest, conditions: dict[str, Any]) -> float | No
     return max((datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds(), 0.0)
 
 
-def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:
+def _unscheduled_since(conditions: dict[str, Any]) -> datetime | None:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") != "False" or "lastTransitionTime" not in scheduled:
         return None
-    until = datetime.fromisoformat(scheduled["lastTransitionTime"]) + _SCHEDULING_TIME
-    return until if now < until else None
+    return datetime.fromisoformat(scheduled["lastTransitionTime"])
+
+
+def _unschedulable_since(conditions: dict[str, Any]) -> datetime | None:
+    """As `Pod.unschedulable_since`: a pod that a gate keeps from the scheduler may well have a node."""
+    reason = conditions.get("PodScheduled", {}).get("reason", _UNSCHEDULABLE)
+    return _unscheduled_since(conditions) if reason == _UNSCHEDULABLE else None
+
+
+def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:
+    since = _unscheduled_since(conditions)
+    until = None if since is None else since + _SCHEDULING_TIME
+    return until if until is not None and now < until else None
 
 
 def _end(status: Manifest, role: str) -> PodExit | None:
@@ -155,7 +173,7 @@ def _end(status: Manifest, role: str) -> PodExit | None:
 def _trouble(status: Manifest, conditions: dict[str, Any], end: PodExit | None) -> Trouble | None:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return Trouble(scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""))
+        return Trouble(scheduled.get("reason", _UNSCHEDULABLE), scheduled.get("message", ""))
     for container, waiting in _waiting(status):
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
         if reason in _NO_IMAGE:

@@ -1,0 +1,135 @@
+"""Decides how many nodes the trainer's gang has: `spec.trainer.numNodes`, or fewer while not all of them can run.
+
+A gang starts with all nodes. With `minNodes`:
+
+* If a pod of the gang cannot be scheduled for `PATIENCE`, or the Job cannot create it because a quota is used up, a
+  gang of as many nodes as have been scheduled replaces it. If these are fewer than `minNodes`, the gang waits, as one
+  of a fixed size does.
+* Every other attempt tries all nodes again: after a crash, the loss of a node, or a change of the job.
+* A smaller gang that trains is stopped after a while, whereby it saves a checkpoint, and the next attempt tries all
+  nodes. The time is `FIRST_TRIAL` at first; after each trial in vain it is the time since the gang became smaller, so
+  it doubles, up to `LAST_TRIAL`.
+
+Only an attempt shows whether there is room for all pods: the operator may not read nodes, and only the scheduler knows
+which pods it would evict. A gang that tries in vain holds the nodes that it gets for `PATIENCE`, and then trains there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rljob_operator.decisions.conditions import ConditionValue, condition
+from rljob_operator.decisions.observe import Gang, Observed
+from rljob_operator.decisions.pods import Pod
+
+PATIENCE = timedelta(seconds=60)
+"""How long a pod may be unschedulable until the gang does without it."""
+FIRST_TRIAL = timedelta(minutes=10)
+"""How long a gang that has become smaller trains until all nodes are tried again."""
+LAST_TRIAL = timedelta(hours=1)
+"""The longest time that a smaller gang trains between two trials."""
+
+REDUCED = "TrainerReduced"
+"""The condition that the gang has fewer nodes than `numNodes`; its transition time is when that began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The decision about the size of a gang that runs.
+
+    Attributes:
+        nodes: the gang's; others, if another attempt of that size is to replace it.
+        reduced: what `TrainerReduced` then says.
+        retry_at: when to decide again; None if an event will come first.
+    """
+
+    nodes: int
+    reduced: ConditionValue | None = None
+    retry_at: datetime | None = None
+
+
+def decide_size(observed: Observed, gang: Gang) -> Size:
+    """Whether a running gang stays as large as it is."""
+    trainer = observed.job.spec.trainer
+    pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
+    if trainer.min_nodes is None:
+        return Size(gang.nodes)
+    if waiting := _waiting_since(gang, pods):
+        return _smaller(observed, gang, pods, waiting, least=trainer.min_nodes)
+    if gang.nodes < trainer.num_nodes and _all_ready(gang.nodes, pods):
+        return _larger(observed, gang)
+    return Size(gang.nodes)
+
+
+def initial_nodes(observed: Observed) -> int:
+    """Nodes of an attempt that starts: as decided when the one before it ended, if the spec still allows that."""
+    trainer, decided = observed.job.spec.trainer, observed.status.trainer_nodes
+    return decided if trainer.least_nodes <= decided <= trainer.num_nodes else trainer.num_nodes
+
+
+def all_nodes(observed: Observed, gang: Gang) -> ConditionValue | None:
+    """What `TrainerReduced` says when an attempt of all nodes follows the gang; None if the gang had as many."""
+    nodes = observed.job.spec.trainer.num_nodes
+    if gang.nodes >= nodes:
+        return None
+    return (
+        True,
+        "TryingAllNodes",
+        f"attempt {gang.attempt} had {gang.nodes} nodes; the next one tries all {nodes}",
+    )
+
+
+def reduced(observed: Observed, attempt: int, nodes: int) -> ConditionValue | None:
+    """What `TrainerReduced` says of an attempt that is not to be replaced by one of another size; None for nothing.
+
+    It stays true while all nodes are tried, until all of them train.
+    """
+    trainer, before = observed.job.spec.trainer, condition(observed.status, REDUCED)
+    pods = [pod for pod in observed.pods if pod.attempt == attempt]
+    if before is not None and before.status == "True":
+        if nodes < trainer.num_nodes or not _all_ready(nodes, pods):
+            return True, before.reason, before.message
+    elif nodes < trainer.num_nodes:
+        return True, "FewerNodes", f"{nodes} of {trainer.num_nodes} nodes"
+    return None if before is None and trainer.min_nodes is None else (False, "AllNodes", "")
+
+
+def _waiting_since(gang: Gang, pods: list[Pod]) -> datetime | None:
+    """Since when one of the gang's pods waits for room; None if none does."""
+    times = [pod.unschedulable_since for pod in pods if pod.unschedulable_since is not None]
+    if gang.uncreated and gang.began is not None:
+        times.append(gang.began)
+    return min(times, default=None)
+
+
+def _smaller(observed: Observed, gang: Gang, pods: list[Pod], waiting: datetime, *, least: int) -> Size:
+    able = sum(pod.scheduled and not pod.terminating and not pod.evicted and pod.exit is None for pod in pods)
+    if able < least:
+        return Size(gang.nodes)
+    until = waiting + PATIENCE
+    if observed.now < until:
+        return Size(gang.nodes, retry_at=until)
+    troubles = (pod.trouble.message for pod in pods if pod.unschedulable_since and pod.trouble is not None)
+    why = next(troubles, "the others cannot be created: is a quota of the namespace used up?")
+    message = (
+        f"{able} of {observed.job.spec.trainer.num_nodes} nodes have room for attempt {gang.attempt}: {why}"
+    )
+    return Size(able, (True, "Unschedulable", message))
+
+
+def _larger(observed: Observed, gang: Gang) -> Size:
+    if gang.began is None:
+        return Size(gang.nodes)
+    before = condition(observed.status, REDUCED)
+    lasted = timedelta()
+    if before is not None and before.status == "True" and before.last_transition_time is not None:
+        lasted = gang.began - datetime.fromisoformat(before.last_transition_time)
+    trial = gang.began + min(max(lasted, FIRST_TRIAL), LAST_TRIAL)
+    if observed.now < trial:
+        return Size(gang.nodes, retry_at=trial)
+    return Size(observed.job.spec.trainer.num_nodes, all_nodes(observed, gang))
+
+
+def _all_ready(nodes: int, pods: list[Pod]) -> bool:
+    return sum(pod.ready for pod in pods) >= nodes
