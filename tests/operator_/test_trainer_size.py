@@ -14,9 +14,10 @@ from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL, PATIENCE
+from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 
+PATIENCE = timedelta(seconds=60)
 NO_ROOM = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
 
 
@@ -180,7 +181,7 @@ async def test_a_smaller_gang_tries_all_nodes_again_and_waits_twice_as_long_each
         number += 2
     minutes = [pause / timedelta(minutes=1) for pause in pauses]
     assert minutes == [10, 11, 23, 47, 60, 60]
-    assert (pauses[0], pauses[-1]) == (FIRST_TRIAL, LAST_TRIAL)
+    assert (pauses[0], pauses[-1]) == (FIRST_TRIAL * PATIENCE, LAST_TRIAL * PATIENCE)
     assert gangs.server.stored.failures == 0
 
 
@@ -188,7 +189,7 @@ async def test_a_gang_that_has_grown_is_reduced_no_more(gangs: Gangs, elastic: R
     await gangs.begin(elastic, room=2)
     await gangs.after(elastic, PATIENCE)
     await gangs.begin(elastic, room=2)
-    await gangs.after(elastic, FIRST_TRIAL)
+    await gangs.after(elastic, FIRST_TRIAL * PATIENCE)
     result = await gangs.begin(elastic, room=4)
     assert gangs.nodes == attempt(3, 4)
     assert gangs.reduced == ("False", "AllNodes", "")
@@ -201,7 +202,7 @@ async def test_a_smaller_gang_that_does_not_train_yet_stays(gangs: Gangs, elasti
     await gangs.begin(elastic, room=3)
     await gangs.after(elastic, PATIENCE)
     await gangs.begin(elastic, room=1)
-    await gangs.after(elastic, LAST_TRIAL)
+    await gangs.after(elastic, LAST_TRIAL * PATIENCE)
     assert gangs.nodes == attempt(2, 3)
     await gangs.begin(elastic, room=2)
     await gangs.after(elastic, PATIENCE)

@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 
 from rljob_core import worker_protocol
 from rljob_operator.backoff import Backoff
+from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.decisions.conditions import ConditionValue
 from rljob_operator.decisions.observe import Gang, GangState, Observed
 from rljob_operator.decisions.pods import PodExit
@@ -63,12 +64,13 @@ class Attempt:
     reduced: ConditionValue | None = None
 
 
-def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt:
+def decide(observed: Observed, resolved: ResolvedJob, *, wanted_hash: str, backoff: Backoff) -> Attempt:
     """The current attempt, and whether its Job stays.
 
     Args:
         observed: what is known of the job.
-        wanted_hash: `trainer_gang.trainer_hash` of the job's present spec.
+        resolved: the job with its present spec.
+        wanted_hash: `trainer_gang.trainer_hash` of it.
         backoff: delays between attempts.
     """
     status, trainer = observed.status, observed.job.spec.trainer
@@ -97,7 +99,8 @@ def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt
             reason="TrainerConfigChanged",
             reduced=all_nodes(observed, gang),
         )
-    size = decide_size(observed, gang)
+    patience = timedelta(seconds=resolved.defaults.gang_seconds)
+    size = decide_size(observed, gang, patience=patience)
     if size.reduced is None:
         return replace(current, retry_at=size.retry_at)
     return replace(

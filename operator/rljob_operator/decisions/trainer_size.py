@@ -2,16 +2,16 @@
 
 A gang starts with all nodes. With `minNodes`:
 
-* If a pod of the gang cannot be scheduled for `PATIENCE`, or the Job cannot create it because a quota is used up, a
-  gang of as many nodes as have been scheduled replaces it. If these are fewer than `minNodes`, the gang waits, as one
-  of a fixed size does.
+* If a pod of the gang finds no node in the time that the cluster's settings give it (`gang_seconds`), or the Job cannot
+  create it because a quota is used up, a gang of as many nodes as have been found replaces it. If these are fewer than
+  `minNodes`, the gang waits, as one of a fixed size does.
 * Every other attempt tries all nodes again: after a crash, the loss of a node, or a change of the job.
-* A smaller gang that trains is stopped after a while, whereby it saves a checkpoint, and the next attempt tries all
-  nodes. The time is `FIRST_TRIAL` at first; after each trial in vain it is the time since the gang became smaller, so
-  it doubles, up to `LAST_TRIAL`.
+* A smaller gang that trains is stopped after ten times that time, whereby it saves a checkpoint, and the next attempt
+  tries all nodes. After each trial in vain it trains for as long as the gang has been smaller, so the time doubles, up
+  to sixty times: trials in vain take a tenth of the time at first, and in the end a sixtieth.
 
 Only an attempt shows whether there is room for all pods: the operator may not read nodes, and only the scheduler knows
-which pods it would evict. A gang that tries in vain holds the nodes that it gets for `PATIENCE`, and then trains there.
+which pods it would evict. A gang that tries in vain holds the nodes that it gets for that time, and then trains there.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from rljob_operator.decisions.conditions import ConditionValue, condition
 from rljob_operator.decisions.observe import Gang, Observed
 from rljob_operator.decisions.pods import Pod
 
-PATIENCE = timedelta(seconds=60)
-"""How long a pod may be unschedulable until the gang does without it."""
-FIRST_TRIAL = timedelta(minutes=10)
-"""How long a gang that has become smaller trains until all nodes are tried again."""
-LAST_TRIAL = timedelta(hours=1)
-"""The longest time that a smaller gang trains between two trials."""
+FIRST_TRIAL = 10
+"""For how many times the time that pods have to find a node a gang that has become smaller trains before a trial."""
+LAST_TRIAL = 60
+"""The same at most, after trials in vain."""
 
 REDUCED = "TrainerReduced"
 """The condition that the gang has fewer nodes than `numNodes`; its transition time is when that began."""
@@ -49,16 +47,22 @@ class Size:
     retry_at: datetime | None = None
 
 
-def decide_size(observed: Observed, gang: Gang) -> Size:
-    """Whether a running gang stays as large as it is."""
+def decide_size(observed: Observed, gang: Gang, *, patience: timedelta) -> Size:
+    """Whether a running gang stays as large as it is.
+
+    Args:
+        observed: what is known of the job.
+        gang: the Job of its newest attempt.
+        patience: in which its pods have to find a node.
+    """
     trainer = observed.job.spec.trainer
     pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
     if trainer.min_nodes is None:
         return Size(gang.nodes)
     if waiting := _waiting_since(gang, pods):
-        return _smaller(observed, gang, pods, waiting, least=trainer.min_nodes)
+        return _smaller(observed, gang, pods, waiting + patience)
     if gang.nodes < trainer.num_nodes and _all_ready(gang.nodes, pods):
-        return _larger(observed, gang)
+        return _larger(observed, gang, patience)
     return Size(gang.nodes)
 
 
@@ -103,11 +107,10 @@ def _waiting_since(gang: Gang, pods: list[Pod]) -> datetime | None:
     return min(times, default=None)
 
 
-def _smaller(observed: Observed, gang: Gang, pods: list[Pod], waiting: datetime, *, least: int) -> Size:
+def _smaller(observed: Observed, gang: Gang, pods: list[Pod], until: datetime) -> Size:
     able = sum(pod.scheduled and not pod.terminating and not pod.evicted and pod.exit is None for pod in pods)
-    if able < least:
+    if able < observed.job.spec.trainer.least_nodes:
         return Size(gang.nodes)
-    until = waiting + PATIENCE
     if observed.now < until:
         return Size(gang.nodes, retry_at=until)
     troubles = (pod.trouble.message for pod in pods if pod.unschedulable_since and pod.trouble is not None)
@@ -118,14 +121,14 @@ def _smaller(observed: Observed, gang: Gang, pods: list[Pod], waiting: datetime,
     return Size(able, (True, "Unschedulable", message))
 
 
-def _larger(observed: Observed, gang: Gang) -> Size:
+def _larger(observed: Observed, gang: Gang, patience: timedelta) -> Size:
     if gang.began is None:
         return Size(gang.nodes)
     before = condition(observed.status, REDUCED)
     lasted = timedelta()
     if before is not None and before.status == "True" and before.last_transition_time is not None:
         lasted = gang.began - datetime.fromisoformat(before.last_transition_time)
-    trial = gang.began + min(max(lasted, FIRST_TRIAL), LAST_TRIAL)
+    trial = gang.began + min(max(lasted, FIRST_TRIAL * patience), LAST_TRIAL * patience)
     if observed.now < trial:
         return Size(gang.nodes, retry_at=trial)
     return Size(observed.job.spec.trainer.num_nodes, all_nodes(observed, gang))

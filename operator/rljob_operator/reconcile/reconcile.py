@@ -5,8 +5,7 @@
     outcome = await reconciler.run(job)               # until it is finished and its children are gone
 
 To resume a job that has ended: `await cluster.patch_status(job, status.resumed(await cluster.status(job)))`, then
-`run`. To check pod template patches without a cluster: `desired(resolve_job(job, defaults), Targets(attempt=1,
-failures=0, pools={}))` raises `SpecError`.
+`run`. To check pod template patches: `desired(resolve_job(job, defaults), Targets(1, 0, {}))` raises `SpecError`.
 
 The status is written *before* anything is done: the number of a trainer attempt before its Job exists, `Succeeded`
 before the children that prove it are removed. So a crash between any two calls repeats work, and never loses or
@@ -139,7 +138,7 @@ class Reconciler:
                 check_name(observed)
             resolved = resolve_job(job, self._defaults)
             attempt = trainer_attempts.decide(
-                observed, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
+                observed, resolved, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
             )
             targets = Targets(
                 attempt.number if attempt.keep else None,
