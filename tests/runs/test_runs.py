@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_runtime.weights.create import open_store
-from runs import LiveRun, audit, still_there, write_job
+from runs import RLJOB, LiveRun, audit, still_there, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -145,3 +146,26 @@ def test_a_gang_of_two_ranks_trains_and_one_rank_s_death_replaces_it(start: Star
     ranks[-1].kill()
     run.until("the next attempt", lambda: "job-trainer-2-0" in run.pids())
     check_finished(run)
+
+
+@pytest.mark.parametrize("backend", ["Torch", "FSDP"])
+def test_a_gang_has_other_ranks_in_each_attempt_and_nothing_is_lost(start: Start, backend: str):
+    elastic = {"numNodes": 2, "minNodes": 1, "backend": backend}
+    run = start(trainer={**elastic, "options": {"threads": 1}, "checkpoint": {"everySteps": 2}}, steps=16)
+    run.until("step 2", lambda: run.steps() >= 2)
+    assert "job-trainer-1-1" in run.pids()
+    for attempt, nodes in ((2, 1), (3, 2)):
+        reached = run.steps()
+        patch(run, f"trainer.numNodes={nodes}")
+        run.until(f"attempt {attempt}", lambda pod=f"job-trainer-{attempt}-0": pod in run.pids())
+        run.until("its steps", lambda least=reached + 2: run.steps() >= least)
+        assert (f"job-trainer-{attempt}-1" in run.pids()) == (nodes == 2)
+    summary = check_finished(run, steps=16)
+    assert (summary["trainer_attempts"], summary["optimizer_resets"]) == (3, [])
+    assert "2 → 1 nodes" in run.said
+    assert "1 → 2 nodes" in run.said
+
+
+def patch(run: LiveRun, change: str) -> None:
+    """Change the job of a run while it runs."""
+    subprocess.run([RLJOB, "patch", str(run.output), "--set", change], check=True, capture_output=True)
