@@ -69,6 +69,14 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Unschedulable:
+    """Since when the scheduler has found no node for a pod, and why."""
+
+    since: datetime
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A worker's pod.
 
@@ -76,7 +84,7 @@ class Pod:
         exit: the end of its newest process that has ended; a newer process may run.
         trouble: why it does not run, as far as Kubernetes reports a reason.
         scheduled: whether it has a node.
-        unschedulable_since: since when the scheduler finds no node for it; None if it does, or has not looked yet.
+        unschedulable: that the scheduler finds no node for it; None if it does, or has not looked yet.
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
         uid: the uid of the object; None of a local process.
@@ -93,7 +101,7 @@ class Pod:
     exit: PodExit | None
     trouble: Trouble | None = None
     scheduled: bool = False
-    unschedulable_since: datetime | None = None
+    unschedulable: Unschedulable | None = None
     doubtful_until: datetime | None = None
     lost: bool = False
     uid: str | None = None
@@ -119,7 +127,7 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         exit=end,
         trouble=None if doubtful else _trouble(status, conditions, end),
         scheduled=_holds(conditions, "PodScheduled"),
-        unschedulable_since=_unschedulable_since(conditions),
+        unschedulable=_unschedulable(conditions),
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
         uid=metadata.get("uid"),
@@ -145,10 +153,12 @@ def _unscheduled_since(conditions: dict[str, Any]) -> datetime | None:
     return datetime.fromisoformat(scheduled["lastTransitionTime"])
 
 
-def _unschedulable_since(conditions: dict[str, Any]) -> datetime | None:
-    """As `Pod.unschedulable_since`: a pod that a gate keeps from the scheduler may well have a node."""
-    reason = conditions.get("PodScheduled", {}).get("reason", _UNSCHEDULABLE)
-    return _unscheduled_since(conditions) if reason == _UNSCHEDULABLE else None
+def _unschedulable(conditions: dict[str, Any]) -> Unschedulable | None:
+    """As `Pod.unschedulable`; for a pod that a gate keeps from the scheduler there may well be a node."""
+    since, scheduled = _unscheduled_since(conditions), conditions.get("PodScheduled", {})
+    if since is None or scheduled.get("reason", _UNSCHEDULABLE) != _UNSCHEDULABLE:
+        return None
+    return Unschedulable(since, scheduled.get("message", ""))
 
 
 def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:

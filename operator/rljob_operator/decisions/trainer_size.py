@@ -101,7 +101,7 @@ def reduced(observed: Observed, attempt: int, nodes: int) -> ConditionValue | No
 
 def _waiting_since(gang: Gang, pods: list[Pod]) -> datetime | None:
     """Since when one of the gang's pods waits for room; None if none does."""
-    times = [pod.unschedulable_since for pod in pods if pod.unschedulable_since is not None]
+    times = [pod.unschedulable.since for pod in pods if pod.unschedulable is not None]
     if gang.uncreated and gang.began is not None:
         times.append(gang.began)
     return min(times, default=None)
@@ -113,11 +113,10 @@ def _smaller(observed: Observed, gang: Gang, pods: list[Pod], until: datetime) -
         return Size(gang.nodes)
     if observed.now < until:
         return Size(gang.nodes, retry_at=until)
-    troubles = (pod.trouble.message for pod in pods if pod.unschedulable_since and pod.trouble is not None)
-    why = next(troubles, "the others cannot be created: is a quota of the namespace used up?")
-    message = (
-        f"{able} of {observed.job.spec.trainer.num_nodes} nodes have room for attempt {gang.attempt}: {why}"
-    )
+    found = (pod.unschedulable.message for pod in pods if pod.unschedulable is not None)
+    why = next(found, "the others cannot be created: is a quota of the namespace used up?")
+    wanted = observed.job.spec.trainer.num_nodes
+    message = f"{able} of {wanted} nodes have room for attempt {gang.attempt}: {why}"
     return Size(able, (True, "Unschedulable", message))
 
 
