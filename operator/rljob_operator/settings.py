@@ -112,6 +112,7 @@ class Settings:
                 containers=True,
                 issuer=issuer,
                 token_seconds=number("RLJOB_NATS_CREDENTIALS_HOURS", 168, least=1, most=87_600) * 3600,
+                gang_seconds=number("RLJOB_GANG_SECONDS", 60, least=1, most=86_400),
                 template=_template(environment),
                 egress=_egress(environment),
             ),

@@ -96,6 +96,7 @@ CHANGES: Mapping[str, Any] = {
     "rollout.autoscaling.stabilizationWindowSeconds": 60,
     "rollout.pools.template": LABELLED,
     "trainer.numNodes": 2,
+    "trainer.minNodes": 1,
     "trainer.numProcPerNode": 2,
     "trainer.microBatchTokens": 7,
     "trainer.options": {"threads": 1},

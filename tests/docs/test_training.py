@@ -9,6 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rljob_core.spec import ModelSpec, RLJob
+from rljob_core.spec.training import TrainerSpec
 from rljob_runtime.training.losses.registry import LOSSES
 from rljob_runtime.training.options import (
     DeepSpeedBackendOptions,
@@ -58,5 +59,8 @@ def test_a_fragment_is_valid(fragment: str) -> None:
         job = RLJob.model_validate(found)
         check_backend(job.spec)
         assert (Path(__file__).parents[2] / job.spec.model.uri / "config.json").is_file()
+    elif "trainer" in found:
+        trainer = TrainerSpec.model_validate(found["trainer"])
+        assert trainer.least_nodes < trainer.num_nodes
     else:
         assert ModelSpec.model_validate(found["model"]).lora is not None

@@ -43,15 +43,20 @@ def own_control_plane(name: str, **options: Any) -> tuple[Any, Any]:
     return control_plane, watched
 
 
-def operator_there() -> Any:
-    """The fixture `operator`, which runs on the module's `control_plane` for the test's namespace."""
+def operator_there(**environment: str) -> Any:
+    """The fixture `operator`, which runs on the module's `control_plane` for the test's namespace.
+
+    Args:
+        environment: variables of its own.
+    """
 
     @pytest.fixture
     def operator(
         control_plane: ControlPlane, nats_server: EmbeddedServer, watched: Namespace, tmp_path: Path
     ) -> Iterator[Operator]:
         log = tmp_path / "operator.log"
-        with Operator(control_plane.kubeconfig, nats_server.url, watched.name, log) as running:
+        kubeconfig = control_plane.kubeconfig
+        with Operator(kubeconfig, nats_server.url, watched.name, log, **environment) as running:
             yield running
 
     return operator

@@ -15,8 +15,8 @@ from rljob_core.messages import PoolSpeed
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
+from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.observe import JobMetrics
-from rljob_operator.decisions.status import condition
 from rljob_operator.reconcile.reconcile import RESYNC_SECONDS, Reconciler
 
 POOLS = [

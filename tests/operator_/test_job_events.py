@@ -75,6 +75,10 @@ READY = status(("Ready", "True", "Training"))
             status(("Ready", "False", "TrainerBackOff"), message="x", trainerAttempt=1, failures=1),
             [("Warning", "TrainerFailed")],
         ),
+        (status(trainerNodes=0), status(trainerNodes=4), []),
+        (status(trainerNodes=4), status(trainerNodes=4), []),
+        (status(trainerNodes=4), status(trainerNodes=2), [("Normal", "TrainerResized")]),
+        (status(trainerNodes=2), status(("Suspended", "True", "x"), trainerNodes=0), [("Normal", "x")]),
         (status(writerEpoch=0), status(writerEpoch=1), []),
         (status(writerEpoch=1), status(writerEpoch=2), [("Normal", "CoordinatorRecovered")]),
         # Pools, of a job that goes on.
@@ -98,6 +102,12 @@ READY = status(("Ready", "True", "Training"))
 )
 def test_events_of_a_job(before: RLJobStatus, after: RLJobStatus, said: list[tuple[str, str]]) -> None:
     assert [(event.type, event.reason) for event in events(before, after)] == said
+
+
+def test_a_change_of_the_gang_says_why() -> None:
+    after = status(("TrainerReduced", "True", "Unschedulable"), message="no GPU is free", trainerNodes=2)
+    (event,) = events(status(trainerNodes=4), after)
+    assert event.message == "4 → 2 nodes: no GPU is free"
 
 
 def test_a_scaling_says_what_became_of_which_pool() -> None:

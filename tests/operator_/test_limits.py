@@ -16,7 +16,8 @@ from rljob_operator.children import limits
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
-from rljob_operator.decisions.status import Phase, condition
+from rljob_operator.decisions.conditions import condition
+from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.reconcile import Reconciler
 
 MOST_COPIES = 2

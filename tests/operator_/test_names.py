@@ -18,7 +18,8 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.port import Ref
-from rljob_operator.decisions.status import Phase, condition
+from rljob_operator.decisions.conditions import condition
+from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.reconcile import Reconciler
 
 DEFAULTS = ClusterDefaults("nats://nats:4222", "/w", "/c", "/t", per_job=True)

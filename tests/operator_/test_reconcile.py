@@ -21,7 +21,8 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.local.cluster import LocalCluster
 from rljob_operator.cluster.port import Event
-from rljob_operator.decisions.status import Phase, condition, resumed
+from rljob_operator.decisions.conditions import condition
+from rljob_operator.decisions.status import Phase, resumed
 from rljob_operator.reconcile.outcome import ReconcileOutcome
 from rljob_operator.reconcile.reconcile import Reconciler
 

@@ -215,6 +215,7 @@ MANIFESTS = [
     case(f"{POOL_0}.interruptionsPerHour", -1, at_least(0)),
     case("spec.model.lora.rank", 0, at_least(1)),
     case("spec.trainer.numNodes", 0, at_least(1)),
+    case("spec.trainer.minNodes", 0, at_least(1)),
     case(f"{POOL_0}.replicas", -1, at_least(0)),
     case(f"{POOL_0}.hosts", 2, at_most(1)),
     case("spec.backoffLimit", -1, at_least(0)),
@@ -313,6 +314,11 @@ MANIFESTS = [
         said(
             "replicas and scaling exclude each other: keep replicas for a fixed number, or scaling to let an"
         ),
+    ),
+    case(
+        "spec.trainer.minNodes",
+        2,
+        said("minNodes is more than numNodes: lower it, or raise numNodes, with which the gang starts"),
     ),
     case(
         f"{POOL_0}.scaling.minReplicas",

@@ -12,9 +12,10 @@ import pytest
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
+from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.observe import JobMetrics
 from rljob_operator.decisions.pods import Trouble
-from rljob_operator.decisions.status import Phase, condition, resumed
+from rljob_operator.decisions.status import Phase, resumed
 from rljob_operator.reconcile.reconcile import RESYNC_SECONDS, Reconciler
 
 MakeJob = Callable[..., RLJob]

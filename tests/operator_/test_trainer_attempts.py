@@ -11,8 +11,9 @@ import pytest
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.observe import JobMetrics
-from rljob_operator.decisions.status import Phase, condition
+from rljob_operator.decisions.status import Phase
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 
 MakeJob = Callable[..., RLJob]

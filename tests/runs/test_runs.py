@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_runtime.weights.create import open_store
-from runs import LiveRun, audit, still_there, write_job
+from runs import RLJOB, LiveRun, audit, still_there, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -145,3 +146,37 @@ def test_a_gang_of_two_ranks_trains_and_one_rank_s_death_replaces_it(start: Star
     ranks[-1].kill()
     run.until("the next attempt", lambda: "job-trainer-2-0" in run.pids())
     check_finished(run)
+
+
+@pytest.mark.drawn("backends of a gang whose ranks change", 1)
+@pytest.mark.parametrize("backend", ["Torch", "FSDP", "DeepSpeed"])
+def test_a_gang_has_other_ranks_in_each_attempt_and_nothing_is_lost(start: Start, backend: str):
+    elastic = {"numNodes": 2, "minNodes": 1, "backend": backend}
+    run = start(trainer={**elastic, "options": {"threads": 1}, "checkpoint": {"everySteps": 2}}, steps=1000)
+
+    def trains(attempt: int, nodes: int) -> bool:
+        ranks = {name for name in run.pids() if name.startswith(f"job-trainer-{attempt}-")}
+        return len(ranks) == nodes and trained_last(run) == attempt
+
+    run.until("a step of two ranks", lambda: trains(1, nodes=2))
+    patch(run, "trainer.numNodes=1")
+    run.until("a step of one rank", lambda: trains(2, nodes=1))
+    patch(run, "trainer.numNodes=2")
+    run.until("a step of two ranks again", lambda: trains(3, nodes=2))
+    patch(run, f"steps={run.steps() + 2}")
+    assert run.wait() == 0, run.said[-3000:] + run.logs()
+    summary = check_finished(run, steps=run.summary()["steps"])
+    assert (summary["trainer_attempts"], summary["optimizer_resets"]) == (3, [])
+    assert "2 → 1 nodes" in run.said
+    assert "1 → 2 nodes" in run.said
+
+
+def trained_last(run: LiveRun) -> int:
+    """The trainer's attempt that committed the newest step."""
+    lines = (run.output / "metrics.jsonl").read_bytes().splitlines(keepends=True) if run.steps() else []
+    return next((json.loads(line)["trainer_attempt"] for line in reversed(lines) if line.endswith(b"\n")), 0)
+
+
+def patch(run: LiveRun, change: str) -> None:
+    """Change the job of a run while it runs."""
+    subprocess.run([RLJOB, "patch", str(run.output), "--set", change], check=True, capture_output=True)

@@ -23,6 +23,7 @@ class ClusterDefaults:
             child processes of their own.
         issuer: signs the roles' NATS credentials; None if the NATS server does not authenticate clients.
         token_seconds: for how long a role's NATS token is valid.
+        gang_seconds: for how long a pod of an elastic trainer may find no node until its gang does without it.
         template: pod template patch applied below every job's own patch; its container `worker` stands for the
             container of each role.
         nats_replicas: number of servers that keep each stream, whatever a job without a server of its own says; None
@@ -39,6 +40,7 @@ class ClusterDefaults:
     containers: bool = False
     issuer: Issuer | None = None
     token_seconds: int = 168 * 3600
+    gang_seconds: int = 60
     template: Manifest = field(default_factory=dict)
     nats_replicas: int | None = None
     egress: tuple[Manifest, ...] = ()

@@ -46,6 +46,7 @@ class Targets:
         restorable: whether the job's streams may be filled from a backup.
         tokens_expire: second since 1970 at which the roles' NATS tokens expire; None if they last.
         scaled: engines by pool, of the pools that the operator scales.
+        nodes: of the attempt's gang; None for all.
     """
 
     attempt: int | None
@@ -54,6 +55,7 @@ class Targets:
     restorable: bool = False
     tokens_expire: int | None = None
     scaled: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    nodes: int | None = None
 
 
 def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
@@ -88,7 +90,8 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
         *trainer_service(job.job),
     ]
     if targets.attempt is not None:
-        children.append(trainer_job(job, targets.attempt, targets.failures))
+        nodes = targets.nodes or job.spec.trainer.num_nodes
+        children.append(trainer_job(job, targets.attempt, targets.failures, nodes))
     made = (
         *permanent_children(job, targets),
         *(with_digest(child) for child in children),

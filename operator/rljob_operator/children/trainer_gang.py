@@ -15,15 +15,18 @@ RENDEZVOUS_PORT = 29400
 
 
 def trainer_hash(job: ResolvedJob) -> str:
-    """Digest of everything in a trainer's Job except the attempt's number: if it changes, a new attempt is needed."""
-    return digest([_trainer_template(job, 0), job.spec.trainer.num_nodes])
+    """Digest of everything in a trainer's Job except the attempt's number: if it changes, a new attempt is needed.
+
+    A Job of fewer nodes than `numNodes` has the digest of the Job of all nodes.
+    """
+    nodes = job.spec.trainer.num_nodes
+    return digest([_trainer_template(job, 0, nodes), nodes])
 
 
-def trainer_job(job: ResolvedJob, attempt: int, failures: int) -> Manifest:
+def trainer_job(job: ResolvedJob, attempt: int, failures: int, nodes: int) -> Manifest:
     """The Job of one attempt: one pod per node; Kubernetes itself never restarts them (`backoffLimit` 0)."""
     metadata = child_metadata(job.job, names.trainer_job(job.metadata.name, attempt), Role.TRAINER)
     metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt)}
-    nodes = job.spec.trainer.num_nodes
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -36,13 +39,13 @@ def trainer_job(job: ResolvedJob, attempt: int, failures: int) -> Manifest:
             "completionMode": "Indexed",
             "completions": nodes,
             "parallelism": nodes,
-            "template": _trainer_template(job, attempt),
+            "template": _trainer_template(job, attempt, nodes),
         },
     }
 
 
 def trainer_service(job: RLJob) -> list[Manifest]:
-    """The Service that gives the gang's pods their host names; empty for a gang of one pod, which needs none."""
+    """The Service that gives the gang's pods their host names; empty if the gang never has more than one."""
     if job.spec.trainer.num_nodes == 1:
         return []
     name = names.child(job.metadata.name, Role.TRAINER)
@@ -61,14 +64,14 @@ def trainer_service(job: RLJob) -> list[Manifest]:
     return [service]
 
 
-def _trainer_template(job: ResolvedJob, attempt: int) -> Manifest:
+def _trainer_template(job: ResolvedJob, attempt: int, nodes: int) -> Manifest:
     container: Manifest = {
         "name": Role.TRAINER.value,
-        "command": _trainer_command(job.job),
+        "command": _trainer_command(nodes, job.spec.trainer.num_proc_per_node),
         "env": [{"name": worker_protocol.ATTEMPT, "value": str(attempt)}],
     }
     spec: Manifest = {"restartPolicy": "Never", "containers": [container]}
-    if job.spec.trainer.num_nodes > 1:
+    if nodes > 1:
         service = names.child(job.metadata.name, Role.TRAINER)
         first = f"{names.trainer_job(job.metadata.name, attempt)}-0"
         spec["subdomain"] = service
@@ -82,15 +85,14 @@ def _trainer_template(job: ResolvedJob, attempt: int) -> Manifest:
     return pod_template(job, Role.TRAINER, names.config_map(job.metadata.name), patches)
 
 
-def _trainer_command(job: RLJob) -> list[str]:
-    trainer = job.spec.trainer
-    if trainer.num_nodes * trainer.num_proc_per_node == 1:
+def _trainer_command(nodes: int, processes: int) -> list[str]:
+    if nodes * processes == 1:
         return command(Role.TRAINER)
-    if trainer.num_nodes == 1:
+    if nodes == 1:
         place = ["--standalone"]
     else:
         place = [
-            f"--nnodes={trainer.num_nodes}",
+            f"--nnodes={nodes}",
             "--node-rank=$(JOB_COMPLETION_INDEX)",
             "--master-addr=$(MASTER_ADDR)",
             "--master-port=$(MASTER_PORT)",
@@ -100,6 +102,6 @@ def _trainer_command(job: RLJob) -> list[str]:
         "-m",
         "torch.distributed.run",
         *place,
-        f"--nproc-per-node={trainer.num_proc_per_node}",
+        f"--nproc-per-node={processes}",
     ]
     return [*launcher, "--max-restarts=0", "--module", *command(Role.TRAINER)[2:]]

@@ -58,6 +58,7 @@ _JOB_COLUMNS = (
     Column("Steps", "integer", ".spec.steps", "Steps in all.", wide=True),
     Column("Staleness", "integer", ".status.stalenessMax", "Largest staleness consumed.", wide=True),
     Column("Attempt", "integer", ".status.trainerAttempt", "Current attempt of the trainer.", wide=True),
+    Column("Ranks", "integer", ".status.trainerRanks", "Training processes of the trainer.", wide=True),
     Column("Reason", "string", _REASON, "Why it is ready, or not.", wide=True),
 )
 _POOL_COLUMNS = (

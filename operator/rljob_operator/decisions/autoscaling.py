@@ -93,6 +93,7 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, fre
     # The quickest: the others may have been ready, and not ready, in between.
     pods = [pod for pod in observed.pods if pod.pool == pool.name]
     started = [pod.start_seconds for pod in pods if pod.start_seconds is not None]
+    waiting = [p.unschedulable.since for p in pods if p.unschedulable is not None and not p.terminating]
     return ScaledPool(
         name=pool.name,
         price=float(pool.cost_per_hour or 0),
@@ -103,7 +104,7 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, fre
         interruptions=pool.interruptions_per_hour,
         start_seconds=min(started, default=USUAL_START_SECONDS),
         late_seconds=_late_seconds(observed, pool.name),
-        unscheduled_seconds=max((p.unscheduled_seconds for p in pods if not p.terminating), default=0.0),
+        unscheduled_seconds=max(((observed.now - since).total_seconds() for since in waiting), default=0.0),
     )
 
 

@@ -8,16 +8,19 @@ from typing import Literal
 from rljob_core.spec import ConditionStatus, RLJobStatus
 from rljob_operator.decisions.observe import Observed
 
+ConditionValue = tuple[bool, str, str]
+"""Whether a condition holds, its reason and its message."""
+
 
 def conditions(
-    observed: Observed, status: RLJobStatus, values: Mapping[str, tuple[bool, str, str]]
+    observed: Observed, status: RLJobStatus, values: Mapping[str, ConditionValue]
 ) -> list[ConditionStatus]:
     """The given conditions, in their order, followed by the others of `status`.
 
     Args:
         observed: what is known of the job; its status has the transition times so far.
         status: whose other conditions are kept, those of other programs too.
-        values: by type, whether a condition holds, its reason and its message.
+        values: of conditions, by type.
     """
     now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     before = {condition.type: condition for condition in observed.status.conditions}
@@ -36,3 +39,8 @@ def conditions(
             )
         )
     return result + [condition for condition in status.conditions if condition.type not in values]
+
+
+def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
+    """The condition of that type; None if the status has none."""
+    return next((c for c in status.conditions if c.type == kind), None)

@@ -12,9 +12,10 @@ from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import checkpoint_uri
+from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.kept_log import kept_gang
 from rljob_operator.decisions.observe import Observed
-from rljob_operator.decisions.status import Assessment, Phase, condition
+from rljob_operator.decisions.status import Assessment, Phase
 from rljob_operator.names import Role
 
 

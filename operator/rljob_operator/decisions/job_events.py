@@ -7,7 +7,8 @@ from typing import Literal
 
 from rljob_core.spec import ConditionStatus, RLJob, RLJobStatus, ineffective_fields
 from rljob_operator.cluster.port import Event
-from rljob_operator.decisions.status import condition
+from rljob_operator.decisions.conditions import condition
+from rljob_operator.decisions.trainer_size import REDUCED
 from rljob_operator.names import Role
 
 _ANNOUNCED = {"Suspended", "Succeeded", "Failed", "Stalled"}
@@ -90,6 +91,10 @@ def _trainer(before: RLJobStatus, after: RLJobStatus) -> Iterator[Event]:
         else:
             message = f"attempt {after.trainer_attempt} follows; {after.failures} have failed so far"
             yield Event("Normal", "TrainerRestarted", message)
+    if 0 < before.trainer_nodes != after.trainer_nodes > 0:
+        reduced = condition(after, REDUCED)
+        why = f": {reduced.message}" if reduced is not None and reduced.message else ""
+        yield Event("Normal", "TrainerResized", f"{before.trainer_nodes} → {after.trainer_nodes} nodes{why}")
     ready = condition(after, "Ready")
     if ready is not None and ready.reason == "TrainerBackOff" and after.failures != before.failures:
         yield Event("Warning", "TrainerFailed", ready.message)

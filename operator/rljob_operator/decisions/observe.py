@@ -46,6 +46,8 @@ class Gang:
     """The Job of a trainer attempt.
 
     Attributes:
+        nodes: pods that it wants.
+        uncreated: pods of these that it cannot create, unless one has failed.
         failures: number of failed attempts before it.
         config_hash: digest of what the Job was rendered from.
         terminating: whether the Job is being deleted.
@@ -55,6 +57,8 @@ class Gang:
 
     attempt: int
     state: GangState
+    nodes: int
+    uncreated: int
     failures: int
     config_hash: str
     terminating: bool
@@ -226,6 +230,8 @@ def _gang(manifest: Manifest) -> Gang:
     return Gang(
         attempt=int(metadata["labels"][names.LABEL_ATTEMPT]),
         state=state,
+        nodes=manifest["spec"]["completions"],
+        uncreated=_uncreated(manifest["spec"]["completions"], status),
         failures=int(metadata["annotations"][names.FAILURES]),
         config_hash=metadata["annotations"][names.CONFIG_HASH],
         terminating="deletionTimestamp" in metadata,
@@ -233,3 +239,13 @@ def _gang(manifest: Manifest) -> Gang:
         ended=ended,
         message=message,
     )
+
+
+def _uncreated(nodes: int, status: Manifest) -> int:
+    """Pods that a Job lacks though none has ended with a failure or is about to end; it reports its pods' numbers."""
+    uncounted = status.get("uncountedTerminatedPods", {})
+    ended = status.get("failed") or status.get("terminating") or uncounted.get("failed")
+    if ended or "active" not in status:
+        return 0
+    succeeded = status.get("succeeded", 0) + len(uncounted.get("succeeded", ()))
+    return max(nodes - int(status["active"]) - int(succeeded), 0)

@@ -17,6 +17,7 @@ from rljob_operator.names import Role
 _OVERDUE = timedelta(seconds=30)
 # The scheduler skips a pod while its claims are being bound, and schedules it in its next round.
 _SCHEDULING_TIME = timedelta(seconds=6)
+_UNSCHEDULABLE = "Unschedulable"
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _NO_MESSAGE = "it gave no message: see its log"
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -68,16 +69,25 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Unschedulable:
+    """Since when the scheduler has found no node for a pod, and why."""
+
+    since: datetime
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A worker's pod.
 
     Attributes:
         exit: the end of its newest process that has ended; a newer process may run.
         trouble: why it does not run, as far as Kubernetes reports a reason.
+        scheduled: whether it has a node.
+        unschedulable: that the scheduler finds no node for it; None if it does, or has not looked yet.
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
         uid: the uid of the object; None of a local process.
-        unscheduled_seconds: for how long the scheduler has found no node for it; 0 if it has one.
         start_seconds: from its creation until it was last found ready; None if it is not, or of a local process.
     """
 
@@ -90,10 +100,11 @@ class Pod:
     evicted: bool
     exit: PodExit | None
     trouble: Trouble | None = None
+    scheduled: bool = False
+    unschedulable: Unschedulable | None = None
     doubtful_until: datetime | None = None
     lost: bool = False
     uid: str | None = None
-    unscheduled_seconds: float = 0.0
     start_seconds: float | None = None
 
 
@@ -115,10 +126,11 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         evicted=status.get("reason") == "Evicted" or _holds(conditions, "DisruptionTarget"),
         exit=end,
         trouble=None if doubtful else _trouble(status, conditions, end),
+        scheduled=_holds(conditions, "PodScheduled"),
+        unschedulable=_unschedulable(conditions),
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
         uid=metadata.get("uid"),
-        unscheduled_seconds=_unscheduled_seconds(conditions, now),
         start_seconds=_start_seconds(metadata, conditions),
     )
 
@@ -134,20 +146,25 @@ def _start_seconds(metadata: Manifest, conditions: dict[str, Any]) -> float | No
     return max((datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds(), 0.0)
 
 
-def _unscheduled_seconds(conditions: dict[str, Any], now: datetime) -> float:
-    scheduled = conditions.get("PodScheduled", {})
-    if (scheduled.get("status"), scheduled.get("reason")) != ("False", "Unschedulable"):
-        return 0.0
-    since = scheduled.get("lastTransitionTime")
-    return 0.0 if since is None else max((now - datetime.fromisoformat(since)).total_seconds(), 0.0)
-
-
-def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:
+def _unscheduled_since(conditions: dict[str, Any]) -> datetime | None:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") != "False" or "lastTransitionTime" not in scheduled:
         return None
-    until = datetime.fromisoformat(scheduled["lastTransitionTime"]) + _SCHEDULING_TIME
-    return until if now < until else None
+    return datetime.fromisoformat(scheduled["lastTransitionTime"])
+
+
+def _unschedulable(conditions: dict[str, Any]) -> Unschedulable | None:
+    """As `Pod.unschedulable`; for a pod that a gate keeps from the scheduler there may well be a node."""
+    since, scheduled = _unscheduled_since(conditions), conditions.get("PodScheduled", {})
+    if since is None or scheduled.get("reason", _UNSCHEDULABLE) != _UNSCHEDULABLE:
+        return None
+    return Unschedulable(since, scheduled.get("message", ""))
+
+
+def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | None:
+    since = _unscheduled_since(conditions)
+    until = None if since is None else since + _SCHEDULING_TIME
+    return until if until is not None and now < until else None
 
 
 def _end(status: Manifest, role: str) -> PodExit | None:
@@ -166,7 +183,7 @@ def _end(status: Manifest, role: str) -> PodExit | None:
 def _trouble(status: Manifest, conditions: dict[str, Any], end: PodExit | None) -> Trouble | None:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return Trouble(scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""))
+        return Trouble(scheduled.get("reason", _UNSCHEDULABLE), scheduled.get("message", ""))
     for container, waiting in _waiting(status):
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
         if reason in _NO_IMAGE:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from rljob_core.spec import CostStatus
 from rljob_operator.decisions.autoscaling import SCALING_LIMITED, Autoscaled
-from rljob_operator.decisions.conditions import conditions
+from rljob_operator.decisions.conditions import condition, conditions
 from rljob_operator.decisions.cost import cost
 from rljob_operator.decisions.observe import Observed
-from rljob_operator.decisions.status import Assessment, Phase, condition
+from rljob_operator.decisions.status import Assessment, Phase
 
 
 def with_scaling(

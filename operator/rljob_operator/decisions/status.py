@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from rljob_core.spec import ConditionStatus, PoolStatus, RLJobStatus
-from rljob_operator.decisions.conditions import conditions
+from rljob_core.spec import PoolStatus, RLJobStatus
+from rljob_operator.decisions.conditions import ConditionValue, condition, conditions
 from rljob_operator.decisions.kept_log import at_rest
 from rljob_operator.decisions.observe import JobMetrics, Observed
 from rljob_operator.decisions.starvation import starvation
 from rljob_operator.decisions.trainer_attempts import Attempt
+from rljob_operator.decisions.trainer_size import REDUCED, reduced
 from rljob_operator.names import Role
 
 
@@ -97,12 +98,7 @@ def rejected(observed: Observed, reason: str, message: str) -> Assessment:
 
 def resumed(status: RLJobStatus) -> RLJobStatus:
     """The status with which an ended job continues: no conditions, no failures, the same number of attempts."""
-    return status.model_copy(update={"conditions": [], "failures": 0})
-
-
-def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:
-    """The condition of that type; None if the status has none."""
-    return next((c for c in status.conditions if c.type == kind), None)
+    return status.model_copy(update={"conditions": [], "failures": 0, "trainer_nodes": 0, "trainer_ranks": 0})
 
 
 # ---------------------------------------------------------------------------------------------- verdicts
@@ -166,7 +162,7 @@ def _progress(observed: Observed, attempt: Attempt) -> _PhaseWithReason:
     gang = [pod for pod in observed.pods if pod.attempt == attempt.number]
     ready[Role.TRAINER], wanted[Role.TRAINER] = (
         sum(pod.ready for pod in gang),
-        observed.job.spec.trainer.num_nodes,
+        attempt.nodes,
     )
     # The job needs one engine, one reward worker, the coordinator, and all pods of the trainer's gang.
     needed = {role: max(wanted[role] if role in _ALL_NEEDED else 1, 1) for role in _WAITED_FOR}
@@ -213,7 +209,7 @@ def _status(
     else:
         moving = phase is not Phase.STALLED and not at_rest(observed, failed=phase is Phase.FAILED)
     stalled = phase in {Phase.FAILED, Phase.STALLED}
-    values: dict[str, tuple[bool, str, str]] = {
+    values: dict[str, ConditionValue] = {
         "Ready": (ready, reason, message),
         "Suspended": (phase is Phase.SUSPENDED, reason if phase is Phase.SUSPENDED else "NotSuspended", ""),
         "Reconciling": (moving, *((moving_reason, moving_message) if moving else ("AsWanted", ""))),
@@ -230,6 +226,12 @@ def _status(
         values |= starvation(observed.metrics, held)
     if observed.metrics is not None and observed.metrics.optimizer_reset:  # it stays true: nothing undoes it
         values["OptimizerReset"] = (True, "CheckpointLost", observed.metrics.optimizer_reset)
+    if attempt is not None and phase is Phase.RUNNING:
+        smaller = attempt.reduced or reduced(observed, attempt.number, attempt.nodes)
+    else:
+        smaller = (False, "NotTraining", "") if condition(observed.status, REDUCED) is not None else None
+    if smaller is not None:
+        values[REDUCED] = smaller
     rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,
@@ -238,7 +240,14 @@ def _status(
         "rollout": f"{sum(d.ready for d in rollout)}/{sum(d.replicas for d in rollout)}",
     }
     if attempt is not None:
-        update |= {"trainer_attempt": attempt.number, "failures": attempt.failures}
+        update |= {
+            "trainer_attempt": attempt.number,
+            "trainer_nodes": attempt.nodes,
+            "trainer_ranks": attempt.nodes * observed.job.spec.trainer.num_proc_per_node,
+            "failures": attempt.failures,
+        }
+    elif phase is Phase.SUSPENDED:
+        update |= {"trainer_nodes": 0, "trainer_ranks": 0}
     if observed.metrics is not None and (metrics_due or phase is not Phase.RUNNING):
         update |= _metrics(observed.status, observed.metrics)
     return observed.status.model_copy(update=update)

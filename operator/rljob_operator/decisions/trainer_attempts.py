@@ -1,12 +1,13 @@
 """Decides which attempt of the trainer gang should run, and which ended attempts count as failures.
 
-The only stored state is `trainerAttempt` and `failures` in the status, both written before anything is done:
+The only stored state is `trainerAttempt`, `trainerNodes` and `failures` in the status, written before anything is done:
 
 * No Job and no pod of any attempt exists: the next attempt starts. Its number is one higher even if the last attempt
   was never created (or was deleted, or suspended), because the number is a fencing token and must not be used twice.
   A job that was restored from a backup continues after the attempts that its metrics report. If these are not known any
   more, its coordinator fences the attempts that are too low, one after the other.
-* The Job runs: it stays, unless what it was rendered from has changed; then it is deleted, and not counted.
+* The Job runs: it stays, unless what it was rendered from has changed, or another number of nodes is due
+  (`trainer_size`); then it is deleted, and not counted.
 * The Job failed: it counts if one of its pods crashed. It does not count if pods were evicted or deleted, by a person
   or with their node (which leaves no pod to read), if they were fenced, or if something outside was missing. After
   the back-off the Job is deleted, which leads to the first case. If `backoffLimit` is exceeded, or the user has to
@@ -18,13 +19,16 @@ twice counts it once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rljob_core import worker_protocol
 from rljob_operator.backoff import Backoff
+from rljob_operator.children.resolved_job import ResolvedJob
+from rljob_operator.decisions.conditions import ConditionValue
 from rljob_operator.decisions.observe import Gang, GangState, Observed
 from rljob_operator.decisions.pods import PodExit
+from rljob_operator.decisions.trainer_size import all_nodes, decide_size, initial_nodes
 
 # Each look for what is missing costs the start of an attempt.
 _MISSING_SECONDS = 10.0
@@ -38,15 +42,18 @@ class Attempt:
 
     Attributes:
         number: number of the current attempt.
+        nodes: of its gang; of the next one, if its Job should not exist.
         failures: number of attempts that failed and count, this one included.
         keep: whether the Job of this attempt should exist.
         reason, message: why, in CamelCase and for people.
         complete: whether training is finished.
         failed: the reason for which the whole job fails; empty if it does not.
         retry_at: when to decide again; None if an event will come first.
+        reduced: what the condition `TrainerReduced` says, if the next attempt has another number of nodes.
     """
 
     number: int
+    nodes: int
     failures: int
     keep: bool
     reason: str
@@ -54,33 +61,56 @@ class Attempt:
     complete: bool = False
     failed: str = ""
     retry_at: datetime | None = None
+    reduced: ConditionValue | None = None
 
 
-def decide(observed: Observed, *, wanted_hash: str, backoff: Backoff) -> Attempt:
+def decide(observed: Observed, resolved: ResolvedJob, *, wanted_hash: str, backoff: Backoff) -> Attempt:
     """The current attempt, and whether its Job stays.
 
     Args:
         observed: what is known of the job.
-        wanted_hash: `trainer_gang.trainer_hash` of the job's present spec.
+        resolved: the job with its present spec.
+        wanted_hash: `trainer_gang.trainer_hash` of it.
         backoff: delays between attempts.
     """
-    status = observed.status
+    status, trainer = observed.status, observed.job.spec.trainer
     gang = max(observed.gangs, key=lambda gang: gang.attempt, default=None)
     if gang is None:
+        nodes = initial_nodes(observed)
         if any(pod.attempt is not None for pod in observed.pods):
-            return Attempt(status.trainer_attempt, status.failures, keep=False, reason="TrainerStopping")
+            return Attempt(
+                status.trainer_attempt, nodes, status.failures, keep=False, reason="TrainerStopping"
+            )
         newest = status.trainer_attempt or _restored(observed)
-        return Attempt(newest + 1, status.failures, keep=True, reason="TrainerStarting")
+        return Attempt(newest + 1, nodes, status.failures, keep=True, reason="TrainerStarting")
+    current = Attempt(gang.attempt, gang.nodes, gang.failures, keep=True, reason="TrainerRunning")
     if gang.terminating:
-        failures = max(status.failures, gang.failures)
-        return Attempt(gang.attempt, failures, keep=False, reason="TrainerStopping")
+        failures, nodes = max(status.failures, gang.failures), initial_nodes(observed)
+        return replace(current, nodes=nodes, failures=failures, keep=False, reason="TrainerStopping")
     if gang.state is GangState.COMPLETE:
-        return Attempt(gang.attempt, gang.failures, keep=True, reason="TrainingComplete", complete=True)
+        return replace(current, reason="TrainingComplete", complete=True)
     if gang.state is GangState.FAILED:
         return _after_failure(observed, gang, backoff)
-    if gang.config_hash != wanted_hash:
-        return Attempt(gang.attempt, gang.failures, keep=False, reason="TrainerConfigChanged")
-    return Attempt(gang.attempt, gang.failures, keep=True, reason="TrainerRunning")
+    if gang.config_hash != wanted_hash or gang.nodes < trainer.least_nodes:
+        return replace(
+            current,
+            nodes=trainer.num_nodes,
+            keep=False,
+            reason="TrainerConfigChanged",
+            reduced=all_nodes(observed, gang),
+        )
+    patience = timedelta(seconds=resolved.defaults.gang_seconds)
+    size = decide_size(observed, gang, patience=patience)
+    if size.reduced is None:
+        return replace(current, retry_at=size.retry_at)
+    return replace(
+        current,
+        nodes=size.nodes,
+        keep=False,
+        reason="TrainerResizing",
+        message=size.reduced[2],
+        reduced=size.reduced,
+    )
 
 
 def _restored(observed: Observed) -> int:
@@ -96,6 +126,7 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
             message = f"trainer: {end.user_error}"
             return Attempt(
                 gang.attempt,
+                gang.nodes,
                 gang.failures,
                 keep=True,
                 reason="UserError",
@@ -103,7 +134,7 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
                 failed="UserError",
             )
     missing = next((end.unavailable for end in exits if end.unavailable is not None), None)
-    taken = len(pods) < observed.job.spec.trainer.num_nodes or any(p.evicted or p.terminating for p in pods)
+    taken = len(pods) < gang.nodes or any(p.evicted or p.terminating for p in pods)
     crashed = any(end.code not in {0, worker_protocol.EXIT_STOPPED} and not end.fenced for end in exits)
     counts = crashed and not taken and missing is None and not any(end.fenced for end in exits)
     failures = gang.failures + (1 if counts else 0)
@@ -116,6 +147,7 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
     if failures > limit:
         return Attempt(
             gang.attempt,
+            gang.nodes,
             failures,
             keep=True,
             reason="BackoffLimitExceeded",
@@ -127,11 +159,21 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
     retry_at = (gang.ended or observed.now) + timedelta(seconds=seconds)
     message = f"trainer attempt {gang.attempt} ended: {cause}; {failures} of {limit} failures allowed"
     if observed.now >= retry_at:
-        return Attempt(gang.attempt, failures, keep=False, reason="TrainerRestarting", message=message)
+        return Attempt(
+            gang.attempt,
+            observed.job.spec.trainer.num_nodes,
+            failures,
+            keep=False,
+            reason="TrainerRestarting",
+            message=message,
+            reduced=all_nodes(observed, gang),
+        )
     reason = "TrainerBackOff"
     if missing is not None:
         reason, message = "Unavailable", f"trainer: {missing}"
-    return Attempt(gang.attempt, failures, keep=True, reason=reason, message=message, retry_at=retry_at)
+    return Attempt(
+        gang.attempt, gang.nodes, failures, keep=True, reason=reason, message=message, retry_at=retry_at
+    )
 
 
 def _was_healthy(gang: Gang, backoff: Backoff) -> bool:

@@ -60,12 +60,5 @@ def _key(job: ResolvedJob, targets: Targets) -> _ChildrenInputs:
         for name, pool in targets.pools.items()
     )
     scaled = sorted(targets.scaled.items())
-    return (
-        job.digest,
-        targets.attempt,
-        targets.failures,
-        targets.restorable,
-        targets.tokens_expire,
-        scaled,
-        pools,
-    )
+    trainer = targets.attempt, targets.nodes, targets.failures
+    return job.digest, *trainer, targets.restorable, targets.tokens_expire, scaled, pools

@@ -5,8 +5,7 @@
     outcome = await reconciler.run(job)               # until it is finished and its children are gone
 
 To resume a job that has ended: `await cluster.patch_status(job, status.resumed(await cluster.status(job)))`, then
-`run`. To check pod template patches without a cluster: `desired(resolve_job(job, defaults), Targets(attempt=1,
-failures=0, pools={}))` raises `SpecError`.
+`run`. To check pod template patches: `desired(resolve_job(job, defaults), Targets(1, 0, {}))` raises `SpecError`.
 
 The status is written *before* anything is done: the number of a trainer attempt before its Job exists, `Succeeded`
 before the children that prove it are removed. So a crash between any two calls repeats work, and never loses or
@@ -33,6 +32,7 @@ from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Reject
 from rljob_operator.decisions import failure_advice, trainer_attempts
 from rljob_operator.decisions import status as job_status
 from rljob_operator.decisions.autoscaling import autoscaled
+from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
 from rljob_operator.decisions.job_name import NAME, check_name
 from rljob_operator.decisions.job_rules import JobRules, NotAllowed
@@ -123,8 +123,7 @@ class Reconciler:
         self._rejected: tuple[int | None, str] = (0, "")
         """The generation whose children the cluster rejected, and why; nothing is applied until the spec changes."""
         self._taken, self._above = TakenNames(cluster), PodControllers(cluster)
-        self._refusals = PolicyRefusals(cluster)
-        self._rehearsal = Rehearsal(cluster)
+        self._refusals, self._rehearsal = PolicyRefusals(cluster), Rehearsal(cluster)
 
     async def reconcile(self, job: RLJob) -> Pass:
         """Reconcile once."""
@@ -139,7 +138,7 @@ class Reconciler:
                 check_name(observed)
             resolved = resolve_job(job, self._defaults)
             attempt = trainer_attempts.decide(
-                observed, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
+                observed, resolved, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
             )
             targets = Targets(
                 attempt.number if attempt.keep else None,
@@ -148,6 +147,7 @@ class Reconciler:
                 restorable=may_be_restored(job, observed.status.trainer_attempt),
                 tokens_expire=None if resolved.issuer is None else tokens.expires,
                 scaled=scaling.replicas,
+                nodes=attempt.nodes,
             )
             made = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
@@ -183,8 +183,7 @@ class Reconciler:
         assessment = with_scaling(assessment, observed, scaling, metrics_due=due)
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
-        if due:
-            self._metrics_written = now
+        self._metrics_written = now if due else self._metrics_written
         if stalled:
             await self._renew(observed, tokens)
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
@@ -208,7 +207,7 @@ class Reconciler:
             if assessment.phase is Phase.RUNNING:
                 return await self.reconcile(job)
             # Of a job that is to end, whatever is refused: its pods go.
-        moving = job_status.condition(assessment.status, "Reconciling")
+        moving = condition(assessment.status, "Reconciling")
         times = [assessment.retry_at, self._refusals.retry_at, *(pod.doubtful_until for pod in observed.pods)]
         if self._defaults.issuer is not None:
             times.append(tokens.renewed_at)
@@ -295,5 +294,5 @@ def _reason(error: SpecError | NotAllowed) -> str:
 
 
 def _why(result: Pass) -> tuple[str, str]:
-    found = job_status.condition(result.status, result.phase.value)
+    found = condition(result.status, result.phase.value)
     return ("", "") if found is None else (found.reason, found.message)

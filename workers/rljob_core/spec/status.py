@@ -118,13 +118,18 @@ class RLJobStatus(ApiModel):
     observed_generation: int = 0
     """Generation that this status was computed for."""
     conditions: Conditions = Field(default=[])
-    """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, ScalingLimited, Reconciling, Stalled."""
+    """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, TrainerReduced, ScalingLimited, Reconciling,
+    Stalled."""
     step: int = 0
     """Committed steps."""
     policy_version: int = 0
     """Newest committed version."""
     trainer_attempt: int = 0
     """Current attempt of the trainer gang."""
+    trainer_nodes: int = 0
+    """Nodes of the trainer's gang; of the next gang, while one replaces another."""
+    trainer_ranks: int = 0
+    """Training processes on these nodes."""
     failures: int = 0
     """Trainer attempts that failed and count against backoffLimit."""
     writer_epoch: int = 0

@@ -14,6 +14,7 @@ from rljob_core.spec.base import (
     ObjectName,
     Options,
     PositiveCount,
+    Rule,
     Uri,
 )
 
@@ -96,6 +97,10 @@ class TrainerSpec(ApiModel):
     distribution in the pods' image offers."""
     num_nodes: Annotated[int, Field(ge=1, le=4096)] = 1
     """Pods of the trainer's gang."""
+    # Not `numNodes: {min, max}`: a field of a structural schema has one type, and x-kubernetes-int-or-string, its only
+    # exception, allows no object. So numNodes stays an integer, which every stored job has.
+    min_nodes: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Pods that suffice while there is no room for numNodes; absent: numNodes. The batch stays the same."""
     num_proc_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     """Training processes (ranks) in each pod; no more ranks in all than a step has trajectories."""
     micro_batch_tokens: PositiveCount = 16384
@@ -106,3 +111,16 @@ class TrainerSpec(ApiModel):
     """Where and how often state is saved."""
     template: Options | None = None
     """Patch of the trainer's pod template."""
+    rules = (
+        Rule(
+            "minNodes",
+            "!has(self.minNodes) || self.minNodes <= self.numNodes",
+            "minNodes is more than numNodes: lower it, or raise numNodes, with which the gang starts",
+            lambda trainer: trainer.least_nodes <= trainer.num_nodes,
+        ),
+    )
+
+    @property
+    def least_nodes(self) -> int:
+        """The fewest nodes that a gang may have."""
+        return self.num_nodes if self.min_nodes is None else self.min_nodes

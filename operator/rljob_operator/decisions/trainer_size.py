@@ -1,0 +1,137 @@
+"""Decides how many nodes the trainer's gang has: `spec.trainer.numNodes`, or fewer while not all of them can run.
+
+A gang starts with all nodes. With `minNodes`:
+
+* If a pod of the gang finds no node in the time that the cluster's settings give it (`gang_seconds`), or the Job cannot
+  create it because a quota is used up, a gang of as many nodes as have been found replaces it. If these are fewer than
+  `minNodes`, the gang waits, as one of a fixed size does.
+* Every other attempt tries all nodes again: after a crash, the loss of a node, or a change of the job.
+* A smaller gang that trains is stopped after ten times that time, whereby it saves a checkpoint, and the next attempt
+  tries all nodes. After each trial in vain it trains for as long as the gang has been smaller, so the time doubles, up
+  to sixty times: trials in vain take a tenth of the time at first, and in the end a sixtieth.
+
+Only an attempt shows whether there is room for all pods: the operator may not read nodes, and only the scheduler knows
+which pods it would evict. A gang that tries in vain holds the nodes that it gets for that time, and then trains there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rljob_operator.decisions.conditions import ConditionValue, condition
+from rljob_operator.decisions.observe import Gang, Observed
+from rljob_operator.decisions.pods import Pod
+
+FIRST_TRIAL = 10
+"""For how many times the time that pods have to find a node a gang that has become smaller trains before a trial."""
+LAST_TRIAL = 60
+"""The same at most, after trials in vain."""
+
+REDUCED = "TrainerReduced"
+"""The condition that the gang has fewer nodes than `numNodes`; its transition time is when that began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The decision about the size of a gang that runs.
+
+    Attributes:
+        nodes: the gang's; others, if another attempt of that size is to replace it.
+        reduced: what `TrainerReduced` then says.
+        retry_at: when to decide again; None if an event will come first.
+    """
+
+    nodes: int
+    reduced: ConditionValue | None = None
+    retry_at: datetime | None = None
+
+
+def decide_size(observed: Observed, gang: Gang, *, patience: timedelta) -> Size:
+    """Whether a running gang stays as large as it is.
+
+    Args:
+        observed: what is known of the job.
+        gang: the Job of its newest attempt.
+        patience: in which its pods have to find a node.
+    """
+    trainer = observed.job.spec.trainer
+    pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
+    if trainer.min_nodes is None:
+        return Size(gang.nodes)
+    if waiting := _waiting_since(gang, pods):
+        return _smaller(observed, gang, pods, waiting + patience)
+    if gang.nodes < trainer.num_nodes and _all_ready(gang.nodes, pods):
+        return _larger(observed, gang, patience)
+    return Size(gang.nodes)
+
+
+def initial_nodes(observed: Observed) -> int:
+    """Nodes of an attempt that starts: as decided when the one before it ended, if the spec still allows that."""
+    trainer, decided = observed.job.spec.trainer, observed.status.trainer_nodes
+    return decided if trainer.least_nodes <= decided <= trainer.num_nodes else trainer.num_nodes
+
+
+def all_nodes(observed: Observed, gang: Gang) -> ConditionValue | None:
+    """What `TrainerReduced` says when an attempt of all nodes follows the gang; None if the gang had as many."""
+    nodes = observed.job.spec.trainer.num_nodes
+    if gang.nodes >= nodes:
+        return None
+    return (
+        True,
+        "TryingAllNodes",
+        f"attempt {gang.attempt} had {gang.nodes} nodes; the next one tries all {nodes}",
+    )
+
+
+def reduced(observed: Observed, attempt: int, nodes: int) -> ConditionValue | None:
+    """What `TrainerReduced` says of an attempt that is not to be replaced by one of another size; None for nothing.
+
+    It stays true while all nodes are tried, until all of them train.
+    """
+    trainer, before = observed.job.spec.trainer, condition(observed.status, REDUCED)
+    pods = [pod for pod in observed.pods if pod.attempt == attempt]
+    if before is not None and before.status == "True":
+        if nodes < trainer.num_nodes or not _all_ready(nodes, pods):
+            return True, before.reason, before.message
+    elif nodes < trainer.num_nodes:
+        return True, "FewerNodes", f"{nodes} of {trainer.num_nodes} nodes"
+    return None if before is None and trainer.min_nodes is None else (False, "AllNodes", "")
+
+
+def _waiting_since(gang: Gang, pods: list[Pod]) -> datetime | None:
+    """Since when one of the gang's pods waits for room; None if none does."""
+    times = [pod.unschedulable.since for pod in pods if pod.unschedulable is not None]
+    if gang.uncreated and gang.began is not None:
+        times.append(gang.began)
+    return min(times, default=None)
+
+
+def _smaller(observed: Observed, gang: Gang, pods: list[Pod], until: datetime) -> Size:
+    able = sum(pod.scheduled and not pod.terminating and not pod.evicted and pod.exit is None for pod in pods)
+    if able < observed.job.spec.trainer.least_nodes:
+        return Size(gang.nodes)
+    if observed.now < until:
+        return Size(gang.nodes, retry_at=until)
+    found = (pod.unschedulable.message for pod in pods if pod.unschedulable is not None)
+    why = next(found, "the others cannot be created: is a quota of the namespace used up?")
+    wanted = observed.job.spec.trainer.num_nodes
+    message = f"{able} of {wanted} nodes have room for attempt {gang.attempt}: {why}"
+    return Size(able, (True, "Unschedulable", message))
+
+
+def _larger(observed: Observed, gang: Gang, patience: timedelta) -> Size:
+    if gang.began is None:
+        return Size(gang.nodes)
+    before = condition(observed.status, REDUCED)
+    lasted = timedelta()
+    if before is not None and before.status == "True" and before.last_transition_time is not None:
+        lasted = gang.began - datetime.fromisoformat(before.last_transition_time)
+    trial = gang.began + min(max(lasted, FIRST_TRIAL * patience), LAST_TRIAL * patience)
+    if observed.now < trial:
+        return Size(gang.nodes, retry_at=trial)
+    return Size(observed.job.spec.trainer.num_nodes, all_nodes(observed, gang))
+
+
+def _all_ready(nodes: int, pods: list[Pod]) -> bool:
+    return sum(pod.ready for pod in pods) >= nodes

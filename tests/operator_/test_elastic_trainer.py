@@ -1,0 +1,165 @@
+"""An elastic trainer on a real API server with its scheduler and controllers; the test does what kubelets do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from e2e.harness.errors import ClusterError
+from operators import Namespace, Object, Operator, manifest, until
+from own_control_plane import operator_there, own_control_plane
+
+pytestmark = pytest.mark.xdist_group("operator")
+
+
+# Nodes would have room for the pods of other tests. The operator waits two seconds for a gang's nodes.
+control_plane, watched = own_control_plane("nodes")
+operator = operator_there(RLJOB_GANG_SECONDS="2")
+
+
+class Nodes:
+    """Nodes without a kubelet, of which each has room for one pod of a gang."""
+
+    def __init__(self, watched: Namespace, *names: str) -> None:
+        self._watched, self._names = watched, list[str]()
+        self.add(*names)
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            room = {"cpu": "2", "memory": "8Gi", "pods": "50"}
+            status = {"capacity": room, "allocatable": room, "conditions": [self._ready()]}
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+            self._watched.kubectl("create", "--filename=-", input_text=json.dumps(node))
+            self._names.append(name)
+
+    def lose(self, name: str) -> None:
+        """The node goes, and its pods with it."""
+        self._names.remove(name)
+        self._watched("delete", "node", name)
+        self._end(f"--field-selector=spec.nodeName={name}")
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """What the condition gives once it gives anything true; until then, the kubelets work."""
+
+        def after_kubelets() -> Any:
+            self._kubelets()
+            return condition()
+
+        return until(after_kubelets)
+
+    def _kubelets(self) -> None:
+        """They report that they live, and that their pods run; pods that are to end have ended."""
+        for name in self._names:
+            self._watched.patch(
+                "node", name, {"status": {"conditions": [self._ready()]}}, "--subresource=status"
+            )
+        for pod in json.loads(self._watched("get", "pods", "--output=json"))["items"]:
+            name = pod["metadata"]["name"]
+            if "deletionTimestamp" in pod["metadata"]:
+                self._end(name)
+            elif "nodeName" in pod["spec"] and pod["status"]["phase"] == "Pending":
+                conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
+                status = {"status": {"phase": "Running", "conditions": conditions}}
+                self._quietly("patch", "pod", name, "--type=merge", f"--patch={json.dumps(status)}")
+
+    def _end(self, which: str) -> None:
+        self._quietly("delete", "pod", which, "--force", "--grace-period=0", "--wait=false")
+
+    def _quietly(self, *arguments: str) -> None:
+        """kubectl about a pod that may have gone meanwhile."""
+        subresource = ["--subresource=status"] if arguments[0] == "patch" else []
+        try:
+            self._watched(*arguments, *subresource)
+        except ClusterError as error:
+            if "NotFound" not in str(error):
+                raise
+
+    @staticmethod
+    def _ready() -> Object:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now}
+
+
+def elastic(**pod: Any) -> Object:
+    """A job whose gang has three pods, or two; each takes a node."""
+    container = {"name": "trainer", "resources": {"requests": {"cpu": "2"}}}
+    return manifest(
+        model={"uri": "/model"},
+        weights={"uri": "/weights"},
+        trainer={
+            "numNodes": 3,
+            "minNodes": 2,
+            "numProcPerNode": 4,
+            "checkpoint": {"uri": "/checkpoints"},
+            "template": {"spec": {"containers": [container], **pod}},
+        },
+    )
+
+
+def gang(watched: Namespace) -> tuple[str, int] | None:
+    """The trainer's Job and its pods."""
+    names = watched.names("job")
+    job = watched.get("job", names[0]) if len(names) == 1 else None
+    return None if job is None else (job["metadata"]["name"], job["spec"]["completions"])
+
+
+def reason(watched: Namespace) -> tuple[str, str]:
+    found = watched.condition("sums", "TrainerReduced") or {}
+    return found.get("status", ""), found.get("reason", "")
+
+
+def test_a_gang_follows_the_nodes_that_there_are(operator: Operator, watched: Namespace) -> None:
+    nodes = Nodes(watched, "a", "b")
+    watched.apply(elastic())
+    nodes.until(lambda: gang(watched) == ("sums-trainer-2", 2))
+    assert reason(watched) == ("True", "Unschedulable")
+    (event,) = watched.events("sums", "TrainerResized")
+    assert event.startswith("3 → 2 nodes: 2 of 3 nodes have room for attempt 1: 0/2 nodes are available: ")
+    assert "2 Insufficient cpu" in event
+    status = watched.existing("rljob", "sums")["status"]
+    assert (status["trainerNodes"], status["trainerRanks"]) == (2, 8)
+
+    nodes.add("c")
+    nodes.until(lambda: gang(watched) == ("sums-trainer-3", 3))
+    nodes.until(lambda: reason(watched) == ("False", "AllNodes"))
+
+    nodes.lose("c")
+    nodes.until(lambda: gang(watched) == ("sums-trainer-4", 3))
+    nodes.until(lambda: gang(watched) == ("sums-trainer-5", 2))
+    words = [event.partition(":")[0] for event in watched.events("sums", "TrainerResized")]
+    assert words == ["3 → 2 nodes", "2 → 3 nodes", "3 → 2 nodes"]
+    assert watched.existing("rljob", "sums")["status"]["failures"] == 0
+    for name in ("a", "b"):
+        nodes.lose(name)
+
+
+def test_a_gang_fits_into_a_quota(operator: Operator, watched: Namespace) -> None:
+    nodes = Nodes(watched, "a", "b", "c")
+    scope = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["gangs"]}]}
+    for created in (
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "value": 1,
+            "preemptionPolicy": "Never",
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "spec": {"hard": {"pods": "2"}, "scopeSelector": scope},
+        },
+    ):
+        watched.kubectl(
+            "create", "--filename=-", input_text=json.dumps(created | {"metadata": {"name": "gangs"}})
+        )
+    nodes.until(lambda: "used" in (watched.get("resourcequota", "gangs") or {}).get("status", {}))
+    watched.apply(elastic(priorityClassName="gangs"))
+    nodes.until(lambda: gang(watched) == ("sums-trainer-2", 2))
+    nodes.until(
+        lambda: (watched.condition("sums", "TrainerReduced") or {}).get("message", "").endswith("used up?")
+    )
+    for name in ("a", "b", "c"):
+        nodes.lose(name)
