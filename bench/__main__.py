@@ -1,10 +1,10 @@
 """`python -m bench [--full | --smoke | --gpu] [NAME …]`: run benchmarks, print tables, write JSON to bench/out.
 
 Names: store, replicas, tls, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap,
-dispatch, simulator, learning, peer; all of them by default. Without a flag the long ones (trainer, recovery, bound,
-overlap, dispatch, simulator, learning, peer) measure fewer cases. The documented figures are those of `--full`, which
-takes more than an hour for all. `--smoke` takes seconds each and only shows that a benchmark works; its figures mean
-nothing. `--gpu` runs swap and trainer on a GPU. The operator has a command of its own, `make bench-operator`.
+dispatch, cost, simulator, learning, peer; all of them by default. Without a flag the long ones (trainer, recovery,
+bound, overlap, dispatch, simulator, learning, peer) measure fewer cases. The documented figures are those of `--full`,
+which takes hours for all. `--smoke` takes seconds each and only shows that a benchmark works; its figures mean nothing.
+`--gpu` runs swap and trainer on a GPU. The operator has a command of its own, `make bench-operator`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ NAMES = (
     "bound",
     "overlap",
     "dispatch",
+    "cost",
     "simulator",
     "learning",
     "peer",

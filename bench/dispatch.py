@@ -1,12 +1,14 @@
-"""What each policy of dispatch brings on unequal engines, with real processes, NATS and the real protocol.
+"""What each policy of dispatch brings, with real processes, NATS and the real protocol.
 
-Two H100 and four L40S, emulated (they sleep) at a twentieth of their time, with 16 slots each; lengths as StreamRL
-measured them: median 1,160 tokens, σ 0.99 of which 0.855 are the prompt's, cut at 16k. A step's 12 prompts with 8
-samples fill all slots once; prompts come again, so that their lengths can be learnt. Training takes little.
+Engines are emulated (they sleep) at a twentieth of their time. `--full` runs all regimes; otherwise the first one: two
+H100 and four L40S with 16 slots each; lengths as StreamRL measured them: median 1,160 tokens, σ 0.99 of which 0.855 are
+the prompt's, cut at 16k. A step's 12 prompts with 8 samples fill all slots once; prompts come again, so that their
+lengths can be learnt. Training takes little.
 
 Policies that came one after the other are compared by the sources of the commits that brought them (`before`: each
 group goes to the engine with the most free slots), which need the repository's history; the newest are switched off by
-the job's spec. The first steps fill the pipeline and teach the predictor, and are left out.
+the job's spec. The first steps fill the pipeline and teach the predictor, and are left out. What virtual time says of
+the same regimes, exactly, is in docs/dispatch.md.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,11 @@ from bench.jobs import ROOT, metrics, run_job
 BEFORE, BY_PROFILE = "98acadc", "e8c73fe"
 """The last commit before engines were chosen by their profiles, and the first one after it."""
 
-ALL: dict[str, Any] = {}
 NO_MOVES: dict[str, Any] = {"progressTokens": 0}
 NO_WINDOW: dict[str, Any] = {"window": 0}
 STREAMING: dict[str, Any] = {"mode": "Streaming"}
-ONE_AHEAD: dict[str, Any] = {"mode": "BoundedAsync", "maxStaleness": 1}
 SYNCHRONOUS: dict[str, Any] = {"mode": "Synchronous"}
+RATIOS = ("speed_up", "over_synchronous")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +39,80 @@ class Variant:
     Attributes:
         name: for people.
         changes: of `spec.rollout`, and of `window` in `spec.pipeline`.
-        pipeline: of the job, if it is not that of the comparison.
         commit: whose sources run it; empty for those that are here.
     """
 
     name: str
-    changes: dict[str, Any]
-    pipeline: dict[str, Any] | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
     commit: str = ""
 
 
-VARIANTS = (
-    Variant("Synchronous, before", ALL, SYNCHRONOUS, BEFORE),
-    Variant("before", ALL, commit=BEFORE),
-    Variant("by profile, siblings apart", NO_WINDOW, commit=BY_PROFILE),
+BASE = Variant("before", commit=BEFORE)
+SYNCHRONOUSLY = Variant("Synchronous, before", commit=BEFORE)
+LADDER = (
+    BASE,
+    Variant("by profile, siblings apart", NO_WINDOW, BY_PROFILE),
+    Variant("  and the window alone", commit=BY_PROFILE),
     Variant("  and the longest first", NO_MOVES | NO_WINDOW),
     Variant("  and stragglers move", NO_WINDOW),
-    Variant("  and the window: all", ALL),
+    Variant("  and the window: all"),
 )
+SUMMARY = (BASE, Variant("all"))
+FRESHNESS = (Variant("without the window", NO_WINDOW), Variant("all"))
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """What generates what.
+
+    Attributes:
+        name: for people.
+        pools: names of devices and how many engines each has.
+        pipelines: that are compared.
+        variants: of dispatch.
+        slots: of each engine.
+        prompts, siblings: of a step.
+        median, longest: of answers, in tokens.
+        per_token: seconds of training for a token.
+    """
+
+    name: str
+    pools: dict[str, int]
+    pipelines: tuple[dict[str, Any], ...]
+    variants: tuple[Variant, ...] = SUMMARY
+    slots: int = 16
+    prompts: int = 12
+    siblings: int = 8
+    median: int = 1160
+    longest: int = 16_384
+    per_token: float = 8e-6
+
+
+def ahead(bound: int) -> dict[str, Any]:
+    """The pipeline that runs ahead by so many versions."""
+    return {"mode": "BoundedAsync", "maxStaleness": bound}
+
+
+UNEQUAL = Regime("2 H100 + 4 L40S", {"H100": 2, "L40S": 4}, (STREAMING, ahead(1)), LADDER)
+EQUAL = Regime("4 H100", {"H100": 4}, (STREAMING, ahead(1), ahead(2), ahead(4)), prompts=8)
+FULL_CACHES = Regime(
+    "4 L40S, full KV caches", {"L40S": 4}, (ahead(1),), slots=64, prompts=32, median=4000, longest=32_768
+)
+LONG_TAIL = Regime(
+    "4 H100, groups of 16, answers up to 32k",
+    {"H100": 4},
+    (ahead(2), ahead(3)),
+    slots=64,
+    prompts=16,
+    siblings=16,
+    longest=32_768,
+    per_token=3e-5,
+)
+TRAINER_BOUND = Regime(
+    "4 H100, trainer-bound", {"H100": 4}, (ahead(2),), FRESHNESS, prompts=8, per_token=8e-4
+)
+BALANCED = Regime("4 H100, balanced", {"H100": 4}, (ahead(4),), FRESHNESS, prompts=8, per_token=2.8e-4)
+REGIMES = (UNEQUAL, EQUAL, FULL_CACHES, LONG_TAIL, TRAINER_BOUND, BALANCED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +120,41 @@ class Sizes:
     """How much is measured.
 
     Attributes:
-        pipelines: that are compared.
-        variants: of dispatch.
+        regimes: that are compared.
+        synchronous: whether to compare with `Synchronous` as it was before.
         steps: of each job.
         skip: of these, the first that are left out.
         scale: of a device's time.
     """
 
-    pipelines: tuple[dict[str, Any], ...] = (STREAMING, ONE_AHEAD)
-    variants: tuple[Variant, ...] = VARIANTS
+    regimes: tuple[Regime, ...] = REGIMES
+    synchronous: bool = True
     steps: int = 16
     skip: int = 6
     scale: float = 0.05
 
 
 FULL = Sizes()
-SMOKE = Sizes((STREAMING,), VARIANTS[-1:], steps=3, skip=1, scale=0.002)
-SIZES = {"full": FULL, "quick": Sizes((ONE_AHEAD,), VARIANTS[2:], steps=10, skip=4), "smoke": SMOKE}
+QUICK = Sizes((replace(UNEQUAL, pipelines=(ahead(1),)),), steps=10, skip=4)
+SMOKE = Sizes(
+    (replace(UNEQUAL, pipelines=(STREAMING,), variants=LADDER[-1:]),),
+    synchronous=False,
+    steps=3,
+    skip=1,
+    scale=0.002,
+)
+SIZES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 
 
-def manifest(variant: Variant, pipeline: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
+def manifest(regime: Regime, variant: Variant, pipeline: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
     """The job."""
     rollout = {name: value for name, value in variant.changes.items() if name != "window"}
     window = {name: value for name, value in variant.changes.items() if name == "window"}
-    lengths = {"median": 1160, "sigma": 0.99, "promptSigma": 0.855, "min": 16, "max": 16_384}
-    engine = {"slots": 16, "device": "H100", "timeScale": sizes.scale, "lengths": lengths}
+    first, *_ = regime.pools
+    lengths = {
+        "median": regime.median, "sigma": 0.99, "promptSigma": 0.855, "min": 16, "max": regime.longest,
+    }  # fmt: skip
+    engine = {"slots": regime.slots, "device": first, "timeScale": sizes.scale, "lengths": lengths}
     return {
         "apiVersion": "rljob.dev/v1alpha1",
         "kind": "RLJob",
@@ -99,24 +166,24 @@ def manifest(variant: Variant, pipeline: dict[str, Any], sizes: Sizes) -> dict[s
                 "dataset": "chain_sum",
                 "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "size": 36},
                 "promptTemplate": "{{ metadata.expression | replace(' ', '') }}=",
-                "promptsPerStep": 12,
-                "groupSize": 8,
+                "promptsPerStep": regime.prompts,
+                "groupSize": regime.siblings,
             },
-            "pipeline": (variant.pipeline or pipeline) | window,
+            "pipeline": pipeline | window,
             "rollout": {
                 "engine": {"name": "Emulated", "options": engine},
-                "sampling": {"maxTokens": 16_384},
+                "sampling": {"maxTokens": regime.longest},
                 "pools": [
-                    {"name": "h100", "replicas": 2},
-                    {"name": "l40s", "replicas": 4, "engine": {"options": {"device": "L40S"}}},
+                    {"name": device.lower(), "replicas": count, "engine": {"options": {"device": device}}}
+                    for device, count in regime.pools.items()
                 ],
                 **rollout,
             },
             "trainer": {
                 "backend": "Emulated",
-                "microBatchTokens": 20_000,
+                "microBatchTokens": regime.longest + 3616,
                 "checkpoint": {"everySteps": 1000},
-                "options": {"secondsPerToken": sizes.scale * 8e-6},
+                "options": {"secondsPerToken": sizes.scale * regime.per_token},
             },
         },
     }
@@ -134,43 +201,57 @@ def unpack(commit: str, folder: Path) -> Path | None:
     return found
 
 
-def measure(variant: Variant, pipeline: dict[str, Any], sizes: Sizes, source: Path) -> dict[str, Any]:
+def measure(
+    regime: Regime, variant: Variant, pipeline: dict[str, Any], sizes: Sizes, source: Path
+) -> dict[str, Any]:
     """Seconds per step, and mean staleness, of one job."""
     with tempfile.TemporaryDirectory() as temporary:
         file, folder = Path(temporary) / "job.yaml", Path(temporary) / "run"
-        file.write_text(json.dumps(manifest(variant, pipeline, sizes)))
+        file.write_text(json.dumps(manifest(regime, variant, pipeline, sizes)))
         run_job(file, folder, audit=False, source=source)
         lines = [m for m in metrics(folder) if m["reward_mean"] is not None]
     rest = lines[sizes.skip :]
     seconds = (lines[-1]["seconds"] - lines[sizes.skip - 1]["seconds"]) / len(rest)
     return {
+        "regime": regime.name,
         "variant": variant.name.strip(),
-        "pipeline": variant.pipeline or pipeline,
+        "pipeline": pipeline,
         "seconds_per_step": seconds,
         "staleness": sum(m["stats"]["staleness_mean"] for m in rest) / len(rest),
     }
 
 
 def main(sizes: Sizes = FULL) -> dict[str, Any]:
-    """Print the table; seconds per step and ratios to the line named `before`, or to the first one."""
+    """Print a table for each regime; seconds per step, and throughput over the first line's and over `Synchronous`."""
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
-        commits = {v.commit for v in sizes.variants if v.commit}
+        commits = {v.commit for regime in sizes.regimes for v in regime.variants if v.commit}
+        commits |= {BEFORE} if sizes.synchronous else set()
         sources = {"": ROOT} | {commit: unpack(commit, Path(temporary)) for commit in sorted(commits)}
-        for pipeline in sizes.pipelines:
-            print(f"η = {pipeline.get('maxStaleness', 0)}")
-            print(f"{'dispatch':<30} {'s/step':>7} {'staleness':>9} {'speed-up':>8}")
-            base = 0.0
-            for variant in sizes.variants:
-                if (source := sources[variant.commit]) is None:
-                    continue
-                row = measure(variant, pipeline, sizes, source)
-                seconds = row["seconds_per_step"]
-                base = seconds if not base or variant.name == "before" else base
-                row["speed_up"] = base / seconds
-                rows.append(row)
-                print(
-                    f"{variant.name:<30} {seconds:>7.2f} {row['staleness']:>9.2f} {base / seconds:>7.2f}x",
-                    flush=True,
-                )
+        for regime in sizes.regimes:
+            print(regime.name)
+            print(f"{'dispatch':<30} {'s/step':>7} {'staleness':>9} {'speed-up':>8} over Synchronous")
+            waits = 0.0
+            if sizes.synchronous and (source := sources[BEFORE]) is not None:
+                rows.append(measure(regime, SYNCHRONOUSLY, SYNCHRONOUS, sizes, source))
+                waits = rows[-1]["seconds_per_step"]
+                print(_line(rows[-1]), flush=True)
+            for pipeline in regime.pipelines:
+                print(f"η = {pipeline.get('maxStaleness', 0)}")
+                first = 0.0
+                for variant in regime.variants:
+                    if (source := sources[variant.commit]) is None:
+                        continue
+                    row = measure(regime, variant, pipeline, sizes, source)
+                    first = first or row["seconds_per_step"]
+                    row["speed_up"] = first / row["seconds_per_step"]
+                    if waits:
+                        row["over_synchronous"] = waits / row["seconds_per_step"]
+                    rows.append(row)
+                    print(_line(row), flush=True)
     return {"rows": rows}
+
+
+def _line(row: dict[str, Any]) -> str:
+    ratios = " ".join(f"{row[name]:>7.2f}x" if name in row else " " * 8 for name in RATIOS)
+    return f"{row['variant']:<30} {row['seconds_per_step']:>7.2f} {row['staleness']:>9.2f} {ratios}"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bench.__main__ import NAMES
 
-from bench import dispatch, engine, learning, overlap, peer, replicas, simulator, store, tls
+from bench import cost, dispatch, engine, learning, overlap, peer, replicas, simulator, store, tls
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,6 +66,13 @@ def test_dispatch_on_unequal_engines(capsys: pytest.CaptureFixture[str]) -> None
     (row,) = dispatch.main(dispatch.SMOKE)["rows"]
     assert row["seconds_per_step"] > 0
     assert "speed-up" in capsys.readouterr().out
+
+
+def test_cost_of_chosen_and_of_fixed_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = cost.main(cost.SMOKE)["rows"]
+    assert rows[-1]["engines"] == "Internal, with spot"
+    assert all(row["tokens_per_dollar"] > 0 for row in rows)
+    assert "tokens/$" in capsys.readouterr().out
 
 
 def test_a_simulated_job_beside_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,89 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
-from rljob_core.autoscale import (
-    ScaledPool,
-    ScalerState,
-    ScalingGoal,
-    StepLoad,
-    TrainingLoad,
-    decide,
-)
-from rljob_core.messages import PoolSpeed
+from bench.fluid import START, Fluid
 
-START = 180.0
-"""Seconds that an engine takes until it serves."""
-TOKENS = 100_000.0
-"""Of a step."""
-
-
-@dataclass
-class Fluid:
-    """A job in which engines generate steadily, and the trainer trains what there is.
-
-    Attributes:
-        trains: tokens per second of a trainer that never waits, by the hour.
-        speeds: tokens per second of an engine, by pool.
-        says: what they say instead.
-        changes: how often engines were added or taken away.
-    """
-
-    pools: list[ScaledPool]
-    speeds: dict[str, float]
-    trains: Callable[[float], float] = lambda hour: 20_000.0
-    says: dict[str, float] = field(default_factory=dict)
-    noise: float = 0.1
-    seed: int = 1
-
-    def run(self, hours: float, *, evict: Callable[[float, str], bool] = lambda hour, pool: False) -> None:
-        random, state, now, step = Random(self.seed), ScalerState(), 0.0, 0
-        starting: list[tuple[float, str]] = []
-        recent: list[StepLoad] = []
-        self.changes, self.cost, self.waited, self.busy = 0, 0.0, 0.0, 0.0
-        while now < hours * 3600:
-            ready = {p.name: p.ready for p in self.pools}
-            supply = sum(n * self.speeds[name] for name, n in ready.items())
-            busy = TOKENS / self.trains(now / 3600) * (1 + random.uniform(-self.noise, self.noise))
-            seconds = max(busy, TOKENS / supply if supply else 60.0)
-            trained = TOKENS * (1 + random.uniform(-self.noise, self.noise))
-            step += 1
-            engines = sum(ready.values())
-            recent = [*recent, StepLoad(trained, trained, busy, seconds - busy, seconds, engines)][-10:]
-            used = TOKENS / seconds / supply if supply else 0.0
-            said = {
-                name: PoolSpeed(n, n * self.speeds[name] * used, (self.says or self.speeds)[name], used)
-                for name, n in ready.items()
-                if n
-            }
-            load = TrainingLoad(step=step, steps=step, recent=tuple(recent), pools=said)
-            now += seconds
-            self.cost += sum(p.price * (p.wanted or 0) for p in self.pools) * seconds / 3600
-            if now > 3600:
-                self.waited, self.busy = self.waited + seconds - busy, self.busy + busy
-            state, scaling = decide(state, ScalingGoal(), self.pools, load, now)
-            self.changes += bool(scaling.changed)
-            for index, pool in enumerate(self.pools):
-                wanted, had = scaling.replicas[pool.name], pool.wanted or 0
-                starting += [(now + START, pool.name)] * max(wanted - had, 0)
-                there = min(pool.ready, wanted)
-                if evict(now / 3600, pool.name) and there:
-                    there -= 1
-                    starting.append((now + START, pool.name))
-                self.pools[index] = replace(pool, wanted=wanted, ready=there)
-            begun = [name for at, name in starting if at <= now]
-            starting = [(at, name) for at, name in starting if at > now]
-            self.pools = [
-                replace(p, ready=min(p.ready + begun.count(p.name), p.wanted or 0)) for p in self.pools
-            ]
-
-    @property
-    def waiting(self) -> float:
-        """Share of its time for which the trainer waited, after the first hour."""
-        return self.waited / (self.waited + self.busy)
+from rljob_core.autoscale import ScaledPool
 
 
 def pools() -> list[ScaledPool]:
