@@ -93,7 +93,12 @@ class ModelEngine:
             return None
         if isinstance(work, Release):
             for key in zip(work.trajectories, work.attempts, strict=True):
-                if (run := self.running.pop(key, None)) is not None:
+                if work.unless_begun:  # what it holds it has not begun
+                    if any((w.trajectory, w.attempt) == key for w in self.held):
+                        self.held = [w for w in self.held if (w.trajectory, w.attempt) != key]
+                        self.made.pop(key, None)
+                        say(GenerationEnded(name, *key, RELEASED, failure=False))
+                elif (run := self.running.pop(key, None)) is not None:
                     progress[key[0]] = progress_of(*key, run)
                     say(GenerationEnded(name, *key, RELEASED, failure=False))
             return None

@@ -401,6 +401,13 @@ MUTANTS: dict[str, Mutant] = {
         by=("tests",),
         tests=SUSPECTS,
     ),
+    "siblings that wait on other engines kill these, too": Mutant(
+        "rljob_core.planner.engines",
+        "    suspects.recall_siblings(context, engine, siblings)\n",
+        "",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
     "an engine of whose end nothing is known makes prime suspects": Mutant(
         "rljob_core.planner.prime_suspect",
         "    if engine not in context.liveness.dead:\n        return []\n",

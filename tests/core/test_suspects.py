@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 from ledger_history import check_history, records
-from poison_cost import LONG, SHORT, Poison, chance, one_sibling, prompt, run
+from poison_cost import LONG, SHORT, Poison, chance, nothing, one_sibling, prompt, run
 from test_migration import RecordedPlanner, stored
 from world import World, job_config
 
-from rljob_core.actions import PayloadSeen, ProgressFound, Summary
-from rljob_core.messages import EngineDied, EngineGone, Generate
+from rljob_core.actions import PayloadSeen, ProgressFound, SendToEngine, SignalSeen, Summary
+from rljob_core.messages import (
+    RELEASED,
+    EngineDied,
+    EngineGone,
+    EngineSignal,
+    Generate,
+    GenerationEnded,
+    Release,
+)
 from rljob_core.planner.evaluation import Evaluation
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset
 from rljob_core.trajectory import VersionSpan, group_of
@@ -71,14 +79,14 @@ def test_what_dies_beside_it_is_not_given_up() -> None:
     assert len(set(map(group_of, world.deaths[-1]))) == 1
 
 
-@pytest.mark.parametrize(("step_seconds", "deaths"), [(SHORT, 6), (LONG, 6)])
+@pytest.mark.parametrize("step_seconds", [SHORT, LONG])
 @pytest.mark.parametrize(
-    ("guilty", "poison"),
-    [("g100", prompt(100)), ("g1", prompt(1)), ("g100", one_sibling(100))],
+    ("guilty", "poison", "deaths"),
+    [("g100", prompt(100), 3), ("g1", prompt(1), 5), ("g100", one_sibling(100), 3)],
     ids=["prompt", "prompt of the first step", "sibling"],
 )
 def test_a_large_engine_that_dies_of_it_accuses_few(
-    guilty: str, poison: Poison, step_seconds: float, deaths: int
+    guilty: str, poison: Poison, deaths: int, step_seconds: float
 ) -> None:
     found = run(1, poison, step_seconds=step_seconds, steps=8)
     assert found.given_up == (guilty,)
@@ -93,12 +101,55 @@ def test_among_all_prompts_of_a_step_which_begin_together_it_is_found_as_soon(mo
     assert found.deaths <= 4
 
 
-@pytest.mark.parametrize("poison", [prompt(500), one_sibling(500)], ids=["prompt", "sibling"])
-def test_one_prompt_of_a_thousand_costs_a_job_little_time(poison: Poison) -> None:
-    clean = run(1, lambda _: False, step_seconds=LONG)
-    found = run(1, poison, step_seconds=LONG)
-    assert found.given_up == ("g500",)
-    assert found.seconds <= 1.05 * clean.seconds
+@pytest.mark.parametrize(("seed", "step_seconds"), [(1, LONG), (2, LONG), (2, SHORT)])
+def test_one_prompt_of_a_thousand_costs_a_job_little_time(seed: int, step_seconds: float) -> None:
+    clean = run(seed, nothing, step_seconds=step_seconds)
+    for poison in (prompt(500 + seed), one_sibling(500 + seed)):
+        found = run(seed, poison, step_seconds=step_seconds)
+        assert found.given_up == (f"g{500 + seed}",)
+        assert found.seconds <= 1.05 * clean.seconds
+
+
+def test_siblings_that_wait_on_other_engines_are_given_back_when_one_kills_its_engine() -> None:
+    job = of_two_engines()
+    state = job.planner.state
+    mine, others = (sorted(s.id for s in state.siblings() if s.engine == e) for e in ("e0.x", "e1.x"))
+    parted = [t for t in others if group_of(t) in map(group_of, mine)]
+    assert parted
+    job.see(EngineDied("e0.x", 139, ""))
+    ((engine, item),) = recalled(job)
+    assert (engine, sorted(item.trajectories), item.unless_begun) == ("e1.x", parted, True)
+    job.see(*(GenerationEnded(engine, t, 1, RELEASED, failure=False) for t in parted))
+    job.engine("e2.x")
+    siblings = [s for s in state.siblings() if group_of(s.id) in map(group_of, parted)]
+    assert {job.sent(s.id).attempt for s in siblings} >= {2}
+    assert all(job.sent(s.id).survivor for s in siblings if s.attempt == 2)
+    job.see(EngineDied(state.sibling(parted[0]).engine, 139, ""))
+    assert len(recalled(job)) == 1, "they are together now"
+
+
+def test_nothing_is_given_back_for_an_engine_of_which_nobody_says_that_it_crashed() -> None:
+    job = of_two_engines()
+    job.lose("e0.x")
+    assert not recalled(job)
+
+
+def of_two_engines() -> RecordedPlanner:
+    """Two prompts of two siblings, which two engines generate."""
+    job = RecordedPlanner(data={"promptsPerStep": 2, "groupSize": 2}, rollout={"progressTokens": 0})
+    signals = (EngineSignal(name, "a", 0, 0, 0, 8, 0, 0, 0) for name in ("e0.x", "e1.x"))
+    job.see(*(SignalSeen(signal.engine, signal) for signal in signals))
+    return job
+
+
+def recalled(job: RecordedPlanner) -> list[tuple[str, Release]]:
+    return [
+        (action.engine, item)
+        for action in job.actions
+        if isinstance(action, SendToEngine)
+        for item in action.items
+        if isinstance(item, Release)
+    ]
 
 
 def test_of_what_outlives_engines_by_chance_nothing_is_given_up() -> None:

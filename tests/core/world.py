@@ -32,15 +32,18 @@ from rljob_core.actions import (
 )
 from rljob_core.config import JobConfig
 from rljob_core.messages import (
+    RELEASED,
     Cancel,
     CheckpointWritten,
     EngineDied,
     EngineSignal,
     Finish,
     Generate,
+    GenerationEnded,
     Hello,
     MicroBatch,
     PayloadMissing,
+    Release,
     Resume,
     RewardResult,
     StepProposed,
@@ -86,6 +89,8 @@ class SimulatedEngine:
     running: dict[tuple[str, int], VersionSpan] = field(default_factory=dict)
     waiting: list[Generate] = field(default_factory=list)
     taken: set[tuple[str, int]] = field(default_factory=set)
+    released: list[Generate] = field(default_factory=list)
+    """What it was asked to give back, and has not begun."""
     beginning: str = ""
     """The group that it begins, of those that have outlived an engine; it begins the next one a token later."""
 
@@ -106,6 +111,10 @@ class SimulatedEngine:
             self.waiting = [w for w in self.waiting if (w.trajectory, w.attempt) not in named]
             for key in named & self.running.keys():
                 del self.running[key]
+        elif isinstance(work, Release):
+            named = set(zip(work.trajectories, work.attempts, strict=True))
+            self.released += [w for w in self.waiting if (w.trajectory, w.attempt) in named]
+            self.waiting = [w for w in self.waiting if (w.trajectory, w.attempt) not in named]
         elif (work.trajectory, work.attempt) not in self.taken:
             self.taken.add((work.trajectory, work.attempt))
             self.waiting.append(work)
@@ -209,6 +218,7 @@ class World:
                 engine = self.engines[action.engine]
                 for item in action.items:
                     engine.give(item)
+                self.after(0.0, lambda: self.give_back(engine))
                 self.after(0.0, lambda: self.fill(engine))
             case SendToTrainer(attempt=self.attempt):
                 self.after(0.0, lambda: self.train(action.message))
@@ -241,6 +251,11 @@ class World:
             running, held = len(engine.running), len(engine.running) + len(engine.waiting)
             signal = EngineSignal(engine.name, "a", 0, engine.version, held, engine.slots, running, 0, 0)
             self.observe(SignalSeen(engine.name, signal))
+
+    def give_back(self, engine: SimulatedEngine) -> None:
+        released, engine.released = engine.released, []
+        for work in released:
+            self.observe(GenerationEnded(engine.name, work.trajectory, work.attempt, RELEASED, failure=False))
 
     def fill(self, engine: SimulatedEngine) -> None:
         while engine.name in self.engines and len(engine.running) < engine.slots:

@@ -57,7 +57,7 @@ def test_a_full_cache_costs_time_and_loses_nothing() -> None:
     roomy, tight = (simulate(scenario(None, engine(2, kv_tokens=size))) for size in (None, 600))
     assert tight.outcome == "Succeeded"
     assert [len(step.staleness) for step in tight.steps] == [len(step.staleness) for step in roomy.steps]
-    assert tight.seconds > 1.1 * roomy.seconds
+    assert tight.seconds > 1.05 * roomy.seconds
 
 
 def test_an_engine_stands_still_for_new_weights() -> None:

@@ -53,10 +53,16 @@ RELEASED = "Released"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give these attempts back with their progress: other engines continue them; `attempts` as in `Cancel`."""
+    """Give these attempts back with their progress: other engines continue them.
+
+    Attributes:
+        attempts: as in `Cancel`.
+        unless_begun: only those of which no token is generated yet.
+    """
 
     trajectories: tuple[str, ...]
     attempts: tuple[int, ...]
+    unless_begun: bool = False
     kind: Literal["release"] = "release"
 
 

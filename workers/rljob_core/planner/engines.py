@@ -209,6 +209,7 @@ def lose_engine(context: PlannerContext, engine: str, cause: str, *, beginning: 
         prime_suspect.on_failed_alone(context, tried, cause)
     suspects.on_engine_lost(context, engine, held, beginning=beginning, convicted=convicted)
     _retire(context, engine, had)
+    suspects.recall_siblings(context, engine, siblings)
 
 
 def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool:

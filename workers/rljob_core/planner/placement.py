@@ -1,7 +1,9 @@
-"""Which engine takes the siblings of a group: each its own, but those of a group that outlived an engine stay together.
+"""Which engine takes the siblings of a group: each its own where slots are left over, and otherwise all the same one.
 
 Siblings are parted, so that a prompt with long answers occupies no engine alone; unless the prompt is longer than its
-answers are expected to be, as each of these engines would have to compute it.
+answers are expected to be, as each of these engines would have to compute it. Where more waits than engines have slots
+for, all of them are kept busy anyway, and siblings stay together unless the KV caches are half full: a prompt that
+kills its engines then finds one of them, beside few other prompts that can be suspected.
 
 What an engine held when it died may be what killed it. Siblings share a prompt: if it kills engines, it kills as many
 at once as generate it. So the siblings of such a group stay together from then on, and such groups are spread over the
@@ -18,6 +20,9 @@ from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.engine_queue import EngineQueue
 from rljob_core.trajectory import State, group_of
+
+PARTING_CACHE = 0.5
+"""Share of the KV caches in use from which siblings are parted in any case: long answers fill one engine's cache."""
 
 
 def open_engines(context: PlannerContext, apart: Collection[str]) -> list[EngineView]:
@@ -42,6 +47,7 @@ class Placement:
         self._open: list[EngineView] | None = None
         self.is_survivor = False
         self._context, self._apart = context, apart
+        self._waiting_at_first, self._slots = len(context.state.waiting), -1
         self._tokens = context.liveness.load.mean_tokens
         self._queue: EngineQueue | None = None
         self._group: GroupState | None = None
@@ -61,13 +67,21 @@ class Placement:
         """Whether no engine has room for anything."""
         return all(e.room(self._context.prefetch) <= 0 for e in self._engines)
 
+    @property
+    def _all_find_slots(self) -> bool:
+        """Whether engines had slots for all that waited when they were first asked for."""
+        if self._slots < 0:
+            self._slots = sum(max(0, e.free_slots) for e in self._engines)
+        return self._slots >= self._waiting_at_first
+
     def begin(self, group: GroupState) -> None:
         """Turn to this group, unless it is the last one still."""
         if self._group is group:
             return
         self._group, self._engine = group, None
         self.is_survivor, self.able = group.deaths > 0, self._engines
-        self._together = self.is_survivor or self._prefill_outweighs(group)
+        crowd = not self._all_find_slots and self._context.liveness.load.cache_share < PARTING_CACHE
+        self._together = self.is_survivor or crowd or self._prefill_outweighs(group)
         if not self.is_survivor:
             return
         _, home = self._all_survivors()[group.id]

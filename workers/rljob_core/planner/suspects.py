@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rljob_core.actions import SendToEngine
 from rljob_core.job_state import Sibling
+from rljob_core.messages import Release
 from rljob_core.planner import attributed_deaths, prime_suspect
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
@@ -108,6 +110,25 @@ def on_engine_lost(
         cohorts.insert(*_halves(accused))
     if accused:
         cohorts.awaited_since = context.liveness.heartbeats
+
+
+def recall_siblings(context: PlannerContext, engine: str, held: Iterable[Sibling]) -> None:
+    """Have engines give back what they have not begun, of groups of which another engine has died.
+
+    Siblings are parted over engines (`placement`). If their prompt kills engines, each of these dies as soon as it
+    begins one; so what waits there is sent out together with what the dead engine held. Nothing is recalled for an
+    engine whose crash was not reported: it may have gone with its machine.
+    """
+    if engine not in context.liveness.dead:
+        return
+    groups = (context.state.groups.get(g) for g in dict.fromkeys(group_of(s.id) for s in held))
+    elsewhere: dict[str, list[Sibling]] = {}
+    for sibling in (s for group in groups if group is not None for s in group.siblings):
+        if sibling.state is State.GENERATING and not sibling.deaths:
+            elsewhere.setdefault(sibling.engine, []).append(sibling)
+    for name, siblings in elsewhere.items():
+        ids, attempts = tuple(s.id for s in siblings), tuple(s.attempt for s in siblings)
+        context.act(SendToEngine(name, (Release(ids, attempts, unless_begun=True),)))
 
 
 def _suspected(context: PlannerContext) -> dict[str, str]:

@@ -201,8 +201,14 @@ class Assignments:
 
     async def _release(self, release: Release) -> None:
         """Give back what runs of these, once its progress is stored; what cannot be stored is generated to its end."""
-        wanted = {r for r in map(request_id, release.trajectories, release.attempts) if r in self.running}
-        for request in sorted(await self._progress.store(wanted)):
+        named = set(map(request_id, release.trajectories, release.attempts))
+        free = named & self.running.keys()
+        if release.unless_begun:
+            await self.return_waiting([w for w in self.waiting if _request(w) in named], RELEASED)
+            free -= {progress.id for progress in await self._engine.progress(dict.fromkeys(free, 1))}
+        else:
+            free = await self._progress.store(free)
+        for request in sorted(free):
             running = self.running.pop(request, None)
             if running is None:  # it has ended meanwhile
                 continue
