@@ -8,6 +8,7 @@ can, `<!-- not run: it needs a GPU -->`. Only `rljob` is run here, so that a blo
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -36,6 +37,8 @@ from rljob_sim.scenario import STREAMRL_LENGTHS
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
+UPDATE = bool(os.environ.get("RLJOB_UPDATE_PAGES"))
+"""Whether outputs are written into the pages instead of compared."""
 PAGES = sorted({*DOCS.rglob("*.md"), *CHECKOUT.glob("*.md"), CHECKOUT / "e2e/README.md"})
 
 _BLOCK = re.compile(
@@ -123,8 +126,11 @@ def test_a_page_shows_what_the_command_does(page: Path, reader: Path) -> None:
             ensure_run(arguments)
             result = CliRunner().invoke(app, arguments)
             assert result.exit_code == (2 if shown.startswith("error") else 0), (command, result.output)
-            if shown:
-                assert result.output.replace(f"{reader}/", "") == shown
+            said = result.output.replace(f"{reader}/", "")
+            if shown and UPDATE:
+                page.write_text(page.read_text().replace(shown, said))
+            elif shown:
+                assert said == shown, f"RLJOB_UPDATE_PAGES=1 writes it into {name(page)}"
 
 
 def test_pages_are_run() -> None:
