@@ -2,8 +2,9 @@
 
 Siblings are parted, so that a prompt with long answers occupies no engine alone; unless the prompt is longer than its
 answers are expected to be, as each of these engines would have to compute it. Where more waits than engines have slots
-for, all of them are kept busy anyway, and siblings stay together unless the KV caches are half full: a prompt that
-kills its engines then finds one of them, beside few other prompts that can be suspected.
+for, later steps included, there is enough to keep engines busy, and siblings stay together unless the KV caches are
+half full: parted, they would bring 4 % at most there, and a prompt that kills its engines would find several of them,
+beside four times as many prompts that can be suspected.
 
 What an engine held when it died may be what killed it. Siblings share a prompt: if it kills engines, it kills as many
 at once as generate it. So the siblings of such a group stay together from then on, and such groups are spread over the

@@ -124,7 +124,7 @@ def recall_siblings(context: PlannerContext, engine: str, held: Iterable[Sibling
     groups = (context.state.groups.get(g) for g in dict.fromkeys(group_of(s.id) for s in held))
     elsewhere: dict[str, list[Sibling]] = {}
     for sibling in (s for group in groups if group is not None for s in group.siblings):
-        if sibling.state is State.GENERATING and not sibling.deaths:
+        if sibling.state is State.GENERATING and not sibling.deaths and sibling.inherited is None:
             elsewhere.setdefault(sibling.engine, []).append(sibling)
     for name, siblings in elsewhere.items():
         ids, attempts = tuple(s.id for s in siblings), tuple(s.attempt for s in siblings)

@@ -162,8 +162,7 @@ class Assignments:
                 self.changed.set()
 
     def _has(self, work: Generate) -> bool:
-        request = _request(work)
-        return work in self.waiting or request in self.running or request in self.storing
+        return work in self.waiting or _request(work) in (self.running.keys() | self.storing)
 
     async def _inherited_progress(self, batch: EngineWorkBatch) -> dict[str, PartialTrajectory]:
         """By request, the stored progress that assignments continue, where it is stored and may be continued."""
@@ -205,7 +204,9 @@ class Assignments:
         free = named & self.running.keys()
         if release.unless_begun:
             await self.return_waiting([w for w in self.waiting if _request(w) in named], RELEASED)
-            free -= {progress.id for progress in await self._engine.progress(dict.fromkeys(free, 1))}
+            begun, load = await self._engine.progress(dict.fromkeys(free, 1)), self._engine.load()
+            some_ended = len(self.running) > load.running + load.waiting  # of which there is no progress, too
+            free = set() if some_ended else free - {progress.id for progress in begun}
         else:
             free = await self._progress.store(free)
         for request in sorted(free):
