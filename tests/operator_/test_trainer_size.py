@@ -13,6 +13,7 @@ from small_job import MakeJob
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
@@ -51,6 +52,15 @@ class Gangs:
             found = {"status": "True"} if number < room else {"status": "False", "reason": "Unschedulable"}
             scheduled = {"type": "PodScheduled", "lastTransitionTime": now, "message": NO_ROOM, **found}
             pod["status"]["conditions"].append(scheduled)
+        return await self.settle(job)
+
+    def pod(self, number: int) -> Manifest:
+        return next(pod for pod in self.server.of("Pod") if pod["metadata"]["name"].endswith(f"-{number}"))
+
+    async def joins(self, job: RLJob, number: int) -> Pass:
+        """A pod gets a node."""
+        (scheduled,) = (c for c in self.pod(number)["status"]["conditions"] if c["type"] == "PodScheduled")
+        scheduled |= {"status": "True", "lastTransitionTime": self.server.now.isoformat()}
         return await self.settle(job)
 
     async def after(self, job: RLJob, time: timedelta) -> Pass:
@@ -158,6 +168,68 @@ async def test_pods_that_a_quota_forbids_count_as_without_room(gangs: Gangs, ela
     assert gangs.nodes == attempt(2, 3)
     assert gangs.reduced is not None
     assert "quota" in gangs.reduced[2]
+
+
+@pytest.mark.parametrize("seconds", [(0,), (0, 59), (0, 30), (0, 1)])
+async def test_patience_begins_anew_with_each_node_that_joins(
+    gangs: Gangs, elastic: RLJob, seconds: tuple[int, ...]
+) -> None:
+    await gangs.begin(elastic, room=1)
+    await gangs.after(elastic, timedelta(hours=1))
+    for number, later in enumerate(seconds, start=1):
+        await gangs.after(elastic, timedelta(seconds=later))
+        result = await gangs.joins(elastic, number)
+        assert gangs.nodes == attempt(1, 4), "the next may be about to join"
+        assert result.retry_at == gangs.server.now + PATIENCE
+    await gangs.after(elastic, PATIENCE)
+    assert gangs.nodes == attempt(2, 1 + len(seconds))
+
+
+def counted_late(gangs: Gangs) -> None:
+    """The quota is free again, and the Job does not report the pod yet."""
+    gangs.pod(3)["status"]["conditions"].pop()
+    gangs.server.of("Job")[0]["status"]["active"] = 3
+
+
+def found_late(gangs: Gangs) -> None:
+    counted_late(gangs)
+    gangs.pod(3)["status"]["conditions"].append({"type": "PodScheduled", "status": "True"})
+
+
+def deleted(gangs: Gangs) -> None:
+    soon = gangs.server.now + 2 * PATIENCE
+    gangs.pod(3)["metadata"]["deletionTimestamp"] = soon.isoformat()
+
+
+def evicted(gangs: Gangs) -> None:
+    gangs.pod(3)["status"]["conditions"].append({"type": "DisruptionTarget", "status": "True"})
+
+
+def surplus(gangs: Gangs) -> None:
+    """All nodes are found, and a pod more than the Job wants waits."""
+    found_late(gangs)
+    (gang,) = gangs.server.of("Job")
+    waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": gangs.server.now.isoformat()}
+    gangs.server.pod(gang, 4)["status"]["conditions"].append(waits)
+
+
+def crashed(gangs: Gangs) -> None:
+    container = {"name": "trainer", "state": {"terminated": {"exitCode": 1}}}
+    gangs.pod(0)["status"]["containerStatuses"] = [container]
+
+
+@pytest.mark.parametrize("happens", [counted_late, found_late, deleted, evicted, surplus, crashed])
+async def test_a_gang_that_has_its_pods_or_is_about_to_end_is_not_replaced(
+    gangs: Gangs, elastic: RLJob, happens: Callable[[Gangs], None]
+) -> None:
+    await gangs.begin(elastic, room=3)
+    happens(gangs)
+    await gangs.after(elastic, PATIENCE)
+    assert gangs.nodes == attempt(1, 4)
+    assert gangs.reduced == ("False", "AllNodes", "")
+    gangs.server.gang_ends(code=1)
+    await gangs.settle(elastic)
+    assert gangs.server.stored.failures == (0 if happens in {deleted, evicted} else 1)
 
 
 async def test_a_smaller_gang_tries_all_nodes_again_and_waits_twice_as_long_each_time(
