@@ -15,6 +15,7 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.conditions import condition
+from rljob_operator.decisions.status import Phase
 from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 
@@ -230,6 +231,22 @@ async def test_a_gang_that_has_its_pods_or_is_about_to_end_is_not_replaced(
     gangs.server.gang_ends(code=1)
     await gangs.settle(elastic)
     assert gangs.server.stored.failures == (0 if happens in {deleted, evicted} else 1)
+
+
+async def test_a_job_that_stalls_has_as_few_nodes_as_before(gangs: Gangs, make_job: MakeJob) -> None:
+    def job(**wrong: Any) -> RLJob:
+        return make_job(trainer__numNodes=4, trainer__minNodes=2, **wrong)
+
+    await gangs.begin(job(), room=2)
+    await gangs.after(job(), PATIENCE)
+    await gangs.begin(job(), room=2)
+    reduced = condition(gangs.server.stored, "TrainerReduced")
+    assert reduced is not None
+    gangs.server.now += timedelta(seconds=1)
+    result = await gangs._reconciler.reconcile(job(reward__template={"spec": {"containers": "x"}}))
+    assert result.phase is Phase.STALLED
+    assert condition(gangs.server.stored, "TrainerReduced") == reduced
+    assert gangs.nodes == attempt(2, 2)
 
 
 async def test_a_smaller_gang_tries_all_nodes_again_and_waits_twice_as_long_each_time(
