@@ -10,13 +10,17 @@ import pytest
 from dictionary_server import DictionaryServer
 from small_job import MakeJob
 
+from rljob_core.messages import StepMetrics, StepStats
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.conditions import condition
+from rljob_operator.decisions.observe import JobMetrics
 from rljob_operator.decisions.status import Phase
-from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL
+from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL, STARTS
+from rljob_operator.names import LABEL_ATTEMPT
+from rljob_operator.reconcile.metrics import merged
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 
 PATIENCE = timedelta(seconds=60)
@@ -28,8 +32,13 @@ class Gangs:
 
     def __init__(self, server: DictionaryServer, defaults: ClusterDefaults) -> None:
         self.server = server
+        self.metrics: JobMetrics | None = None
         self._reconciler = Reconciler(
-            server, defaults, clock=lambda: server.now, backoff=Backoff(first=1, last=1)
+            server,
+            defaults,
+            clock=lambda: server.now,
+            backoff=Backoff(first=1, last=1),
+            metrics=lambda: self.metrics,
         )
 
     async def settle(self, job: RLJob) -> Pass:
@@ -42,16 +51,31 @@ class Gangs:
                 return result
         pytest.fail("it does not settle")
 
-    async def begin(self, job: RLJob, room: int) -> Pass:
-        """Start a gang, of whose pods so many get a node, and let the others wait from now on."""
+    async def begin(
+        self, job: RLJob, room: int, *, start: timedelta = timedelta(), steps: bool = True
+    ) -> Pass:
+        """Start a gang, of whose pods so many get a node, and let the others wait from now on.
+
+        Args:
+            job: the gang's.
+            room: nodes that are there; if all its pods get one, they become Ready.
+            start: from then until it is Ready.
+            steps: whether it commits a step if it is Ready.
+        """
         await self.settle(job)
         (gang,) = self.server.of("Job")
-        nodes, now = gang["spec"]["completions"], self.server.now.isoformat()
-        gang["status"] = {"startTime": now, "active": nodes}
+        nodes = gang["spec"]["completions"]
+        gang["status"] = {"startTime": self.server.now.isoformat(), "active": nodes}
+        found = self.server.now.isoformat()
+        self.server.now += start
+        now = self.server.now.isoformat()
+        if steps and room >= nodes:
+            self.metrics = JobMetrics(step_attempt=int(gang["metadata"]["labels"][LABEL_ATTEMPT]))
         for number in range(nodes):
             pod = self.server.pod(gang, number, ready=room >= nodes)
-            found = {"status": "True"} if number < room else {"status": "False", "reason": "Unschedulable"}
-            scheduled = {"type": "PodScheduled", "lastTransitionTime": now, "message": NO_ROOM, **found}
+            pod["status"]["conditions"][0]["lastTransitionTime"] = now
+            has = {"status": "True"} if number < room else {"status": "False", "reason": "Unschedulable"}
+            scheduled = {"type": "PodScheduled", "lastTransitionTime": found, "message": NO_ROOM, **has}
             pod["status"]["conditions"].append(scheduled)
         return await self.settle(job)
 
@@ -231,6 +255,54 @@ async def test_a_gang_that_has_its_pods_or_is_about_to_end_is_not_replaced(
     gangs.server.gang_ends(code=1)
     await gangs.settle(elastic)
     assert gangs.server.stored.failures == (0 if happens in {deleted, evicted} else 1)
+
+
+@pytest.mark.parametrize(("start", "pause"), [(0, 10), (3, 10), (5, 15), (11, 33), (30, 90)])
+async def test_a_gang_that_starts_slowly_trains_for_longer_before_a_trial(
+    gangs: Gangs, elastic: RLJob, start: int, pause: int
+) -> None:
+    await gangs.begin(elastic, room=2)
+    await gangs.after(elastic, PATIENCE)
+    result = await gangs.begin(elastic, room=2, start=timedelta(minutes=start))
+    assert result.retry_at == gangs.server.now + timedelta(minutes=pause)
+    assert pause >= STARTS * start
+    await gangs.after(elastic, timedelta(minutes=pause) - timedelta(seconds=1))
+    assert gangs.nodes == attempt(2, 2)
+    await gangs.after(elastic, timedelta(seconds=1))
+    assert gangs.nodes == attempt(3, 4)
+
+
+async def test_waiting_for_nodes_is_no_part_of_the_start(gangs: Gangs, elastic: RLJob) -> None:
+    await gangs.begin(elastic, room=2)
+    await gangs.after(elastic, PATIENCE)
+    await gangs.begin(elastic, room=1)
+    await gangs.after(elastic, timedelta(hours=9))
+    await gangs.joins(elastic, 1)
+    gangs.metrics = JobMetrics(step_attempt=2)
+    ready = {"status": "True", "lastTransitionTime": gangs.server.now.isoformat()}
+    for pod in gangs.server.of("Pod"):
+        if pod["metadata"]["labels"].get(LABEL_ATTEMPT) == "2":
+            pod["status"]["conditions"][0] |= ready
+    result = await gangs.settle(elastic)
+    assert result.retry_at == gangs.server.now + LAST_TRIAL * PATIENCE
+
+
+@pytest.mark.parametrize("before", [None, JobMetrics(step=7, attempt=2, step_attempt=1)])
+async def test_no_gang_is_stopped_for_a_trial_before_it_has_trained_a_step(
+    gangs: Gangs, elastic: RLJob, before: JobMetrics | None
+) -> None:
+    await gangs.begin(elastic, room=2)
+    await gangs.after(elastic, PATIENCE)
+    gangs.metrics = before
+    await gangs.begin(elastic, room=2, steps=False)
+    await gangs.after(elastic, timedelta(hours=9))
+    assert gangs.nodes == attempt(2, 2)
+    gangs.metrics = merged(before, StepMetrics(8, 8, 1.0, trainer_attempt=2))
+    await gangs.settle(elastic)
+    assert gangs.nodes == attempt(2, 2), "a line between two steps"
+    gangs.metrics = merged(before, StepMetrics(8, 8, 1.0, 0.5, trainer_attempt=2, stats=StepStats()))
+    await gangs.settle(elastic)
+    assert gangs.nodes == attempt(3, 4)
 
 
 async def test_a_job_that_stalls_has_as_few_nodes_as_before(gangs: Gangs, make_job: MakeJob) -> None:

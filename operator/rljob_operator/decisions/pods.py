@@ -83,6 +83,7 @@ class Pod:
     Attributes:
         exit: the end of its newest process that has ended; a newer process may run.
         trouble: why it does not run, as far as Kubernetes reports a reason.
+        ready_since: when it was last found ready; None if it is not, or of a local process.
         scheduled: whether it has a node.
         scheduled_at: when it got one; None if it has none, or of a local process.
         unschedulable: that the scheduler finds no node for it; None if it does, or has not looked yet.
@@ -101,6 +102,7 @@ class Pod:
     evicted: bool
     exit: PodExit | None
     trouble: Trouble | None = None
+    ready_since: datetime | None = None
     scheduled: bool = False
     scheduled_at: datetime | None = None
     unschedulable: Unschedulable | None = None
@@ -128,6 +130,7 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         evicted=status.get("reason") == "Evicted" or _holds(conditions, "DisruptionTarget"),
         exit=end,
         trouble=None if doubtful else _trouble(status, conditions, end),
+        ready_since=_holds_since(conditions, "Ready"),
         scheduled=_holds(conditions, "PodScheduled"),
         scheduled_at=_holds_since(conditions, "PodScheduled"),
         unschedulable=_unschedulable(conditions),

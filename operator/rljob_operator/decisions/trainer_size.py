@@ -7,9 +7,12 @@ A gang starts with all nodes. With `minNodes`:
   `minNodes`, the gang waits, as one of a fixed size does. The time begins anew with each node that is found, because
   where one has come, the next may be about to come: a gang that has waited for `minNodes` is not cut to them at once.
 * Every other attempt tries all nodes again: after a crash, the loss of a node, or a change of the job.
-* A smaller gang that trains is stopped after ten times that time, whereby it saves a checkpoint, and the next attempt
-  tries all nodes. After each trial in vain it trains for as long as the gang has been smaller, so the time doubles, up
-  to sixty times: trials in vain take a tenth of the time at first, and in the end a sixtieth.
+* A smaller gang that has been Ready for ten times that time is stopped, whereby it saves a checkpoint, and the next
+  attempt tries all nodes. After each trial in vain it trains for as long as the gang has been smaller, so the time
+  doubles, up to sixty times: trials in vain take a tenth of the time at first, and in the end a sixtieth.
+* No gang is stopped for a trial before it has committed a step, and been Ready for three times as long as it took to
+  start on its nodes. Starting may take longer than all times above, since it depends on the model, and so may a step;
+  a job whose gangs are stopped before would never train.
 
 Only an attempt shows whether there is room for all pods: the operator may not read nodes, and only the scheduler knows
 which pods it would evict. A gang that tries in vain holds the nodes that it gets for that time, and then trains there.
@@ -28,6 +31,8 @@ FIRST_TRIAL = 10
 """For how many times the time that pods have to find a node a gang that has become smaller trains before a trial."""
 LAST_TRIAL = 60
 """The same at most, after trials in vain."""
+STARTS = 3
+"""The same at least, in times that the gang with all its nodes took until it was Ready: a fourth goes into starting."""
 
 REDUCED = "TrainerReduced"
 """The condition that the gang has fewer nodes than `numNodes`; its transition time is when that began."""
@@ -64,7 +69,7 @@ def decide_size(observed: Observed, gang: Gang, *, patience: timedelta) -> Size:
     if waiting := _waiting_since(gang, pods):
         return _smaller(observed, gang, pods, waiting, patience)
     if gang.nodes < trainer.num_nodes and _all_ready(gang.nodes, pods):
-        return _larger(observed, gang, patience)
+        return _larger(observed, gang, pods, patience)
     return Size(gang.nodes)
 
 
@@ -131,14 +136,18 @@ def _smaller(observed: Observed, gang: Gang, pods: list[Pod], waiting: datetime,
     return Size(able, (True, "Unschedulable", message))
 
 
-def _larger(observed: Observed, gang: Gang, patience: timedelta) -> Size:
-    if gang.began is None:
-        return Size(gang.nodes)
+def _larger(observed: Observed, gang: Gang, pods: list[Pod], patience: timedelta) -> Size:
+    metrics = observed.metrics
+    if gang.began is None or metrics is None or metrics.step_attempt < gang.attempt:
+        return Size(gang.nodes)  # until the metrics of its first step come
+    ready = max((pod.ready_since for pod in pods if pod.ready_since is not None), default=gang.began)
     before = condition(observed.status, REDUCED)
     lasted = timedelta()
     if before is not None and before.status == "True" and before.last_transition_time is not None:
-        lasted = gang.began - datetime.fromisoformat(before.last_transition_time)
-    trial = gang.began + min(max(lasted, FIRST_TRIAL * patience), LAST_TRIAL * patience)
+        lasted = ready - datetime.fromisoformat(before.last_transition_time)
+    pause = min(max(lasted, FIRST_TRIAL * patience), LAST_TRIAL * patience)
+    start = ready - max([gang.began, *(pod.scheduled_at for pod in pods if pod.scheduled_at is not None)])
+    trial = ready + max(pause, STARTS * start)
     if observed.now < trial:
         return Size(gang.nodes, retry_at=trial)
     return Size(observed.job.spec.trainer.num_nodes, all_nodes(observed, gang))
