@@ -27,6 +27,9 @@ _SHAPE: Manifest = {
     },
 }
 """The parts of every pod template that a patch can be applied to."""
+_RANKS_GIVE_UP = (
+    ": ranks that wait for others give up after 600 s, and the gang would fail before it is made smaller"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,12 @@ class Settings:
             SpecError: a variable is missing or wrong.
         """
 
-        def number(name: str, default: int, *, least: int, most: int) -> int:
+        def number(name: str, default: int, *, least: int, most: int, because: str = "") -> int:
             text = environment.get(name, str(default))
             if not text.isdecimal():
                 raise SpecError(name, f"{text!r} is not a number: write one, such as {default}")
             if not least <= int(text) <= most:
-                raise SpecError(name, f"{text} must be at least {least} and at most {most}")
+                raise SpecError(name, f"{text} must be at least {least} and at most {most}{because}")
             return int(text)
 
         def one_of(name: str, default: str, *values: str) -> str:
@@ -112,7 +115,7 @@ class Settings:
                 containers=True,
                 issuer=issuer,
                 token_seconds=number("RLJOB_NATS_CREDENTIALS_HOURS", 168, least=1, most=87_600) * 3600,
-                gang_seconds=number("RLJOB_GANG_SECONDS", 60, least=1, most=86_400),
+                gang_seconds=number("RLJOB_GANG_SECONDS", 60, least=1, most=500, because=_RANKS_GIVE_UP),
                 template=_template(environment),
                 egress=_egress(environment),
             ),

@@ -17,8 +17,8 @@ from rljob_runtime.messaging.nats.store import NatsStore
 class Coordinator:
     """Reports steps of 1,000 tokens, as a coordinator does."""
 
-    def __init__(self, store: NatsStore, speeds: Mapping[str, PoolSpeed]) -> None:
-        self._store, self._speeds = store, speeds
+    def __init__(self, store: NatsStore, speeds: Mapping[str, PoolSpeed], *, attempt: int) -> None:
+        self._store, self._speeds, self._attempt = store, speeds, attempt
         self._step = 0
         self._seconds = 0.0
         self.training, self.waiting = 1.0, 0.5
@@ -41,15 +41,16 @@ class Coordinator:
             stats=stats,
             tokens_generated=1000 * self._step,
             pools=self._speeds,
+            trainer_attempt=self._attempt,
         )
         await self._store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(line))
 
 
 @asynccontextmanager
 async def coordinator(
-    watched: Namespace, url: str, speeds: Mapping[str, PoolSpeed]
+    watched: Namespace, url: str, speeds: Mapping[str, PoolSpeed], *, attempt: int = 0
 ) -> AsyncIterator[Coordinator]:
-    """One of the job `sums`."""
+    """One of the job `sums`; `attempt` is the trainer's that trains its steps."""
     uid = (await asyncio.to_thread(watched.existing, "rljob", "sums"))["metadata"]["uid"]
     store = NatsStore(
         url,
@@ -58,6 +59,6 @@ async def coordinator(
     )
     await store.open()
     try:
-        yield Coordinator(store, speeds)
+        yield Coordinator(store, speeds, attempt=attempt)
     finally:
         await store.close()

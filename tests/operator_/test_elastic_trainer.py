@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 from e2e.harness.errors import ClusterError
+from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, manifest, until
 from own_control_plane import operator_there, own_control_plane
+from reporting_coordinator import coordinator
 
 pytestmark = pytest.mark.xdist_group("operator")
 
@@ -45,12 +48,12 @@ class Nodes:
         """What the condition gives once it gives anything true; until then, the kubelets work."""
 
         def after_kubelets() -> Any:
-            self._kubelets()
+            self.kubelets()
             return condition()
 
         return until(after_kubelets)
 
-    def _kubelets(self) -> None:
+    def kubelets(self) -> None:
         """They report that they live, and that their pods run; pods that are to end have ended."""
         for name in self._names:
             self._watched.patch(
@@ -61,7 +64,10 @@ class Nodes:
             if "deletionTimestamp" in pod["metadata"]:
                 self._end(name)
             elif "nodeName" in pod["spec"] and pod["status"]["phase"] == "Pending":
-                conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
+                conditions = [
+                    {"type": kind, "status": "True", "lastTransitionTime": now()}
+                    for kind in ("PodScheduled", "Ready")
+                ]
                 status = {"status": {"phase": "Running", "conditions": conditions}}
                 self._quietly("patch", "pod", name, "--type=merge", f"--patch={json.dumps(status)}")
 
@@ -79,8 +85,11 @@ class Nodes:
 
     @staticmethod
     def _ready() -> Object:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now}
+        return {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now()}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def elastic(**pod: Any) -> Object:
@@ -111,7 +120,25 @@ def reason(watched: Namespace) -> tuple[str, str]:
     return found.get("status", ""), found.get("reason", "")
 
 
-def test_a_gang_follows_the_nodes_that_there_are(operator: Operator, watched: Namespace) -> None:
+def trains_until(
+    nodes: Nodes, watched: Namespace, url: str, attempt: int, condition: Callable[[], bool]
+) -> None:
+    """The gang of the attempt commits steps until something holds."""
+
+    def after_kubelets() -> bool:
+        nodes.kubelets()
+        return condition()
+
+    async def trains() -> None:
+        async with coordinator(watched, url, {}, attempt=attempt) as job:
+            await job.report_until(after_kubelets)
+
+    asyncio.run(trains())
+
+
+def test_a_gang_follows_the_nodes_that_there_are(
+    operator: Operator, watched: Namespace, nats_server: EmbeddedServer
+) -> None:
     nodes = Nodes(watched, "a", "b")
     watched.apply(elastic())
     nodes.until(lambda: gang(watched) == ("sums-trainer-2", 2))
@@ -123,7 +150,7 @@ def test_a_gang_follows_the_nodes_that_there_are(operator: Operator, watched: Na
     assert (status["trainerNodes"], status["trainerRanks"]) == (2, 8)
 
     nodes.add("c")
-    nodes.until(lambda: gang(watched) == ("sums-trainer-3", 3))
+    trains_until(nodes, watched, nats_server.url, 2, lambda: gang(watched) == ("sums-trainer-3", 3))
     nodes.until(lambda: reason(watched) == ("False", "AllNodes"))
 
     nodes.lose("c")

@@ -10,11 +10,17 @@ import pytest
 from dictionary_server import DictionaryServer
 from small_job import MakeJob
 
+from rljob_core.messages import StepMetrics, StepStats
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
+from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL
+from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.status import Phase
+from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL, STARTS
+from rljob_operator.names import LABEL_ATTEMPT
+from rljob_operator.reconcile.metrics import merged
 from rljob_operator.reconcile.reconcile import Pass, Reconciler
 
 PATIENCE = timedelta(seconds=60)
@@ -26,8 +32,13 @@ class Gangs:
 
     def __init__(self, server: DictionaryServer, defaults: ClusterDefaults) -> None:
         self.server = server
+        self.metrics: JobMetrics | None = None
         self._reconciler = Reconciler(
-            server, defaults, clock=lambda: server.now, backoff=Backoff(first=1, last=1)
+            server,
+            defaults,
+            clock=lambda: server.now,
+            backoff=Backoff(first=1, last=1),
+            metrics=lambda: self.metrics,
         )
 
     async def settle(self, job: RLJob) -> Pass:
@@ -40,17 +51,41 @@ class Gangs:
                 return result
         pytest.fail("it does not settle")
 
-    async def begin(self, job: RLJob, room: int) -> Pass:
-        """Start a gang, of whose pods so many get a node, and let the others wait from now on."""
+    async def begin(
+        self, job: RLJob, room: int, *, start: timedelta = timedelta(), steps: bool = True
+    ) -> Pass:
+        """Start a gang, of whose pods so many get a node, and let the others wait from now on.
+
+        Args:
+            job: the gang's.
+            room: nodes that are there; if all its pods get one, they become Ready.
+            start: from then until it is Ready.
+            steps: whether it commits a step if it is Ready.
+        """
         await self.settle(job)
         (gang,) = self.server.of("Job")
-        nodes, now = gang["spec"]["completions"], self.server.now.isoformat()
-        gang["status"] = {"startTime": now, "active": nodes}
+        nodes = gang["spec"]["completions"]
+        gang["status"] = {"startTime": self.server.now.isoformat(), "active": nodes}
+        found = self.server.now.isoformat()
+        self.server.now += start
+        now = self.server.now.isoformat()
+        if steps and room >= nodes:
+            self.metrics = JobMetrics(step_attempt=int(gang["metadata"]["labels"][LABEL_ATTEMPT]))
         for number in range(nodes):
             pod = self.server.pod(gang, number, ready=room >= nodes)
-            found = {"status": "True"} if number < room else {"status": "False", "reason": "Unschedulable"}
-            scheduled = {"type": "PodScheduled", "lastTransitionTime": now, "message": NO_ROOM, **found}
+            pod["status"]["conditions"][0]["lastTransitionTime"] = now
+            has = {"status": "True"} if number < room else {"status": "False", "reason": "Unschedulable"}
+            scheduled = {"type": "PodScheduled", "lastTransitionTime": found, "message": NO_ROOM, **has}
             pod["status"]["conditions"].append(scheduled)
+        return await self.settle(job)
+
+    def pod(self, number: int) -> Manifest:
+        return next(pod for pod in self.server.of("Pod") if pod["metadata"]["name"].endswith(f"-{number}"))
+
+    async def joins(self, job: RLJob, number: int) -> Pass:
+        """A pod gets a node."""
+        (scheduled,) = (c for c in self.pod(number)["status"]["conditions"] if c["type"] == "PodScheduled")
+        scheduled |= {"status": "True", "lastTransitionTime": self.server.now.isoformat()}
         return await self.settle(job)
 
     async def after(self, job: RLJob, time: timedelta) -> Pass:
@@ -158,6 +193,132 @@ async def test_pods_that_a_quota_forbids_count_as_without_room(gangs: Gangs, ela
     assert gangs.nodes == attempt(2, 3)
     assert gangs.reduced is not None
     assert "quota" in gangs.reduced[2]
+
+
+@pytest.mark.parametrize("seconds", [(0,), (0, 59), (0, 30), (0, 1)])
+async def test_patience_begins_anew_with_each_node_that_joins(
+    gangs: Gangs, elastic: RLJob, seconds: tuple[int, ...]
+) -> None:
+    await gangs.begin(elastic, room=1)
+    await gangs.after(elastic, timedelta(hours=1))
+    for number, later in enumerate(seconds, start=1):
+        await gangs.after(elastic, timedelta(seconds=later))
+        result = await gangs.joins(elastic, number)
+        assert gangs.nodes == attempt(1, 4), "the next may be about to join"
+        assert result.retry_at == gangs.server.now + PATIENCE
+    await gangs.after(elastic, PATIENCE)
+    assert gangs.nodes == attempt(2, 1 + len(seconds))
+
+
+def counted_late(gangs: Gangs) -> None:
+    """The quota is free again, and the Job does not report the pod yet."""
+    gangs.pod(3)["status"]["conditions"].pop()
+    gangs.server.of("Job")[0]["status"]["active"] = 3
+
+
+def found_late(gangs: Gangs) -> None:
+    counted_late(gangs)
+    gangs.pod(3)["status"]["conditions"].append({"type": "PodScheduled", "status": "True"})
+
+
+def deleted(gangs: Gangs) -> None:
+    soon = gangs.server.now + 2 * PATIENCE
+    gangs.pod(3)["metadata"]["deletionTimestamp"] = soon.isoformat()
+
+
+def evicted(gangs: Gangs) -> None:
+    gangs.pod(3)["status"]["conditions"].append({"type": "DisruptionTarget", "status": "True"})
+
+
+def surplus(gangs: Gangs) -> None:
+    """All nodes are found, and a pod more than the Job wants waits."""
+    found_late(gangs)
+    (gang,) = gangs.server.of("Job")
+    waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": gangs.server.now.isoformat()}
+    gangs.server.pod(gang, 4)["status"]["conditions"].append(waits)
+
+
+def crashed(gangs: Gangs) -> None:
+    container = {"name": "trainer", "state": {"terminated": {"exitCode": 1}}}
+    gangs.pod(0)["status"]["containerStatuses"] = [container]
+
+
+@pytest.mark.parametrize("happens", [counted_late, found_late, deleted, evicted, surplus, crashed])
+async def test_a_gang_that_has_its_pods_or_is_about_to_end_is_not_replaced(
+    gangs: Gangs, elastic: RLJob, happens: Callable[[Gangs], None]
+) -> None:
+    await gangs.begin(elastic, room=3)
+    happens(gangs)
+    await gangs.after(elastic, PATIENCE)
+    assert gangs.nodes == attempt(1, 4)
+    assert gangs.reduced == ("False", "AllNodes", "")
+    gangs.server.gang_ends(code=1)
+    await gangs.settle(elastic)
+    assert gangs.server.stored.failures == (0 if happens in {deleted, evicted} else 1)
+
+
+@pytest.mark.parametrize(("start", "pause"), [(0, 10), (3, 10), (5, 15), (11, 33), (30, 90)])
+async def test_a_gang_that_starts_slowly_trains_for_longer_before_a_trial(
+    gangs: Gangs, elastic: RLJob, start: int, pause: int
+) -> None:
+    await gangs.begin(elastic, room=2)
+    await gangs.after(elastic, PATIENCE)
+    result = await gangs.begin(elastic, room=2, start=timedelta(minutes=start))
+    assert result.retry_at == gangs.server.now + timedelta(minutes=pause)
+    assert pause >= STARTS * start
+    await gangs.after(elastic, timedelta(minutes=pause) - timedelta(seconds=1))
+    assert gangs.nodes == attempt(2, 2)
+    await gangs.after(elastic, timedelta(seconds=1))
+    assert gangs.nodes == attempt(3, 4)
+
+
+async def test_waiting_for_nodes_is_no_part_of_the_start(gangs: Gangs, elastic: RLJob) -> None:
+    await gangs.begin(elastic, room=2)
+    await gangs.after(elastic, PATIENCE)
+    await gangs.begin(elastic, room=1)
+    await gangs.after(elastic, timedelta(hours=9))
+    await gangs.joins(elastic, 1)
+    gangs.metrics = JobMetrics(step_attempt=2)
+    ready = {"status": "True", "lastTransitionTime": gangs.server.now.isoformat()}
+    for pod in gangs.server.of("Pod"):
+        if pod["metadata"]["labels"].get(LABEL_ATTEMPT) == "2":
+            pod["status"]["conditions"][0] |= ready
+    result = await gangs.settle(elastic)
+    assert result.retry_at == gangs.server.now + LAST_TRIAL * PATIENCE
+
+
+@pytest.mark.parametrize("before", [None, JobMetrics(step=7, attempt=2, step_attempt=1)])
+async def test_no_gang_is_stopped_for_a_trial_before_it_has_trained_a_step(
+    gangs: Gangs, elastic: RLJob, before: JobMetrics | None
+) -> None:
+    await gangs.begin(elastic, room=2)
+    await gangs.after(elastic, PATIENCE)
+    gangs.metrics = before
+    await gangs.begin(elastic, room=2, steps=False)
+    await gangs.after(elastic, timedelta(hours=9))
+    assert gangs.nodes == attempt(2, 2)
+    gangs.metrics = merged(before, StepMetrics(8, 8, 1.0, trainer_attempt=2))
+    await gangs.settle(elastic)
+    assert gangs.nodes == attempt(2, 2), "a line between two steps"
+    gangs.metrics = merged(before, StepMetrics(8, 8, 1.0, 0.5, trainer_attempt=2, stats=StepStats()))
+    await gangs.settle(elastic)
+    assert gangs.nodes == attempt(3, 4)
+
+
+async def test_a_job_that_stalls_has_as_few_nodes_as_before(gangs: Gangs, make_job: MakeJob) -> None:
+    def job(**wrong: Any) -> RLJob:
+        return make_job(trainer__numNodes=4, trainer__minNodes=2, **wrong)
+
+    await gangs.begin(job(), room=2)
+    await gangs.after(job(), PATIENCE)
+    await gangs.begin(job(), room=2)
+    reduced = condition(gangs.server.stored, "TrainerReduced")
+    assert reduced is not None
+    gangs.server.now += timedelta(seconds=1)
+    result = await gangs._reconciler.reconcile(job(reward__template={"spec": {"containers": "x"}}))
+    assert result.phase is Phase.STALLED
+    assert condition(gangs.server.stored, "TrainerReduced") == reduced
+    assert gangs.nodes == attempt(2, 2)
 
 
 async def test_a_smaller_gang_tries_all_nodes_again_and_waits_twice_as_long_each_time(

@@ -78,6 +78,7 @@ class JobMetrics:
         stream_bytes: that the trajectory stream would have to hold, if the coordinator may not enlarge it itself.
         optimizer_reset: why the optimizer continued with an older or a fresh state; empty if it did not.
         attempt: the trainer's, which may be one before the status's.
+        step_attempt: the trainer's that committed the newest step; 0 if none has since this operator started.
         load: how fast the trainer and the engines are.
     """
 
@@ -94,6 +95,7 @@ class JobMetrics:
     stream_bytes: int = 0
     optimizer_reset: str = ""
     attempt: int = 0
+    step_attempt: int = 0
     load: TrainingLoad | None = None
 
 

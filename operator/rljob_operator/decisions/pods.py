@@ -83,7 +83,9 @@ class Pod:
     Attributes:
         exit: the end of its newest process that has ended; a newer process may run.
         trouble: why it does not run, as far as Kubernetes reports a reason.
+        ready_since: when it was last found ready; None if it is not, or of a local process.
         scheduled: whether it has a node.
+        scheduled_at: when it got one; None if it has none, or of a local process.
         unschedulable: that the scheduler finds no node for it; None if it does, or has not looked yet.
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
@@ -100,7 +102,9 @@ class Pod:
     evicted: bool
     exit: PodExit | None
     trouble: Trouble | None = None
+    ready_since: datetime | None = None
     scheduled: bool = False
+    scheduled_at: datetime | None = None
     unschedulable: Unschedulable | None = None
     doubtful_until: datetime | None = None
     lost: bool = False
@@ -126,7 +130,9 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         evicted=status.get("reason") == "Evicted" or _holds(conditions, "DisruptionTarget"),
         exit=end,
         trouble=None if doubtful else _trouble(status, conditions, end),
+        ready_since=_holds_since(conditions, "Ready"),
         scheduled=_holds(conditions, "PodScheduled"),
+        scheduled_at=_holds_since(conditions, "PodScheduled"),
         unschedulable=_unschedulable(conditions),
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
@@ -139,11 +145,16 @@ def _holds(conditions: dict[str, Any], kind: str) -> bool:
     return bool(conditions.get(kind, {}).get("status") == "True")
 
 
+def _holds_since(conditions: dict[str, Any], kind: str) -> datetime | None:
+    since = conditions.get(kind, {}).get("lastTransitionTime")
+    return datetime.fromisoformat(since) if since is not None and _holds(conditions, kind) else None
+
+
 def _start_seconds(metadata: Manifest, conditions: dict[str, Any]) -> float | None:
-    created, ready = metadata.get("creationTimestamp"), conditions.get("Ready", {}).get("lastTransitionTime")
-    if created is None or ready is None or not _holds(conditions, "Ready"):
+    created, ready = metadata.get("creationTimestamp"), _holds_since(conditions, "Ready")
+    if created is None or ready is None:
         return None
-    return max((datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds(), 0.0)
+    return max((ready - datetime.fromisoformat(created)).total_seconds(), 0.0)
 
 
 def _unscheduled_since(conditions: dict[str, Any]) -> datetime | None:

@@ -228,6 +228,9 @@ def _status(
         values["OptimizerReset"] = (True, "CheckpointLost", observed.metrics.optimizer_reset)
     if attempt is not None and phase is Phase.RUNNING:
         smaller = attempt.reduced or reduced(observed, attempt.number, attempt.nodes)
+    elif phase is Phase.STALLED:
+        # The gang stays as it is, and so do the condition and the time from which trials count.
+        smaller = None
     else:
         smaller = (False, "NotTraining", "") if condition(observed.status, REDUCED) is not None else None
     if smaller is not None:

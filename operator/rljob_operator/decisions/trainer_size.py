@@ -4,11 +4,15 @@ A gang starts with all nodes. With `minNodes`:
 
 * If a pod of the gang finds no node in the time that the cluster's settings give it (`gang_seconds`), or the Job cannot
   create it because a quota is used up, a gang of as many nodes as have been found replaces it. If these are fewer than
-  `minNodes`, the gang waits, as one of a fixed size does.
+  `minNodes`, the gang waits, as one of a fixed size does. The time begins anew with each node that is found, because
+  where one has come, the next may be about to come: a gang that has waited for `minNodes` is not cut to them at once.
 * Every other attempt tries all nodes again: after a crash, the loss of a node, or a change of the job.
-* A smaller gang that trains is stopped after ten times that time, whereby it saves a checkpoint, and the next attempt
-  tries all nodes. After each trial in vain it trains for as long as the gang has been smaller, so the time doubles, up
-  to sixty times: trials in vain take a tenth of the time at first, and in the end a sixtieth.
+* A smaller gang that has been Ready for ten times that time is stopped, whereby it saves a checkpoint, and the next
+  attempt tries all nodes. After each trial in vain it trains for as long as the gang has been smaller, so the time
+  doubles, up to sixty times: trials in vain take a tenth of the time at first, and in the end a sixtieth.
+* No gang is stopped for a trial before it has committed a step, and been Ready for three times as long as it took to
+  start on its nodes. Starting may take longer than all times above, since it depends on the model, and so may a step;
+  a job whose gangs are stopped before would never train.
 
 Only an attempt shows whether there is room for all pods: the operator may not read nodes, and only the scheduler knows
 which pods it would evict. A gang that tries in vain holds the nodes that it gets for that time, and then trains there.
@@ -27,6 +31,8 @@ FIRST_TRIAL = 10
 """For how many times the time that pods have to find a node a gang that has become smaller trains before a trial."""
 LAST_TRIAL = 60
 """The same at most, after trials in vain."""
+STARTS = 3
+"""The same at least, in times that the gang with all its nodes took until it was Ready: a fourth goes into starting."""
 
 REDUCED = "TrainerReduced"
 """The condition that the gang has fewer nodes than `numNodes`; its transition time is when that began."""
@@ -57,12 +63,13 @@ def decide_size(observed: Observed, gang: Gang, *, patience: timedelta) -> Size:
     """
     trainer = observed.job.spec.trainer
     pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
-    if trainer.min_nodes is None:
+    # The Job is about to end because of a pod that has, and whether that counts as a failure is decided then.
+    if trainer.min_nodes is None or any(pod.exit is not None for pod in pods):
         return Size(gang.nodes)
     if waiting := _waiting_since(gang, pods):
-        return _smaller(observed, gang, pods, waiting + patience)
+        return _smaller(observed, gang, pods, waiting, patience)
     if gang.nodes < trainer.num_nodes and _all_ready(gang.nodes, pods):
-        return _larger(observed, gang, patience)
+        return _larger(observed, gang, pods, patience)
     return Size(gang.nodes)
 
 
@@ -101,33 +108,46 @@ def reduced(observed: Observed, attempt: int, nodes: int) -> ConditionValue | No
 
 def _waiting_since(gang: Gang, pods: list[Pod]) -> datetime | None:
     """Since when one of the gang's pods waits for room; None if none does."""
-    times = [pod.unschedulable.since for pod in pods if pod.unschedulable is not None]
-    if gang.uncreated and gang.began is not None:
+    times = [pod.unschedulable.since for pod in pods if pod.unschedulable is not None and not _leaves(pod)]
+    # A pod may be seen before the Job counts it.
+    if gang.uncreated and len(pods) < gang.nodes and gang.began is not None:
         times.append(gang.began)
     return min(times, default=None)
 
 
-def _smaller(observed: Observed, gang: Gang, pods: list[Pod], until: datetime) -> Size:
-    able = sum(pod.scheduled and not pod.terminating and not pod.evicted and pod.exit is None for pod in pods)
-    if able < observed.job.spec.trainer.least_nodes:
+def _leaves(pod: Pod) -> bool:
+    """Whether the pod is going, which ends the attempt: its Job has no retries."""
+    return pod.terminating or pod.evicted
+
+
+def _smaller(observed: Observed, gang: Gang, pods: list[Pod], waiting: datetime, patience: timedelta) -> Size:
+    with_node = [pod for pod in pods if pod.scheduled and not _leaves(pod)]
+    able = len(with_node)
+    if not observed.job.spec.trainer.least_nodes <= able < gang.nodes:
         return Size(gang.nodes)
+    found = (pod.scheduled_at for pod in with_node if pod.scheduled_at is not None)
+    until = max([waiting, *found]) + patience
     if observed.now < until:
         return Size(gang.nodes, retry_at=until)
-    found = (pod.unschedulable.message for pod in pods if pod.unschedulable is not None)
-    why = next(found, "the others cannot be created: is a quota of the namespace used up?")
+    messages = (p.unschedulable.message for p in pods if p.unschedulable is not None and not _leaves(p))
+    why = next(messages, "the others cannot be created: is a quota of the namespace used up?")
     wanted = observed.job.spec.trainer.num_nodes
     message = f"{able} of {wanted} nodes have room for attempt {gang.attempt}: {why}"
     return Size(able, (True, "Unschedulable", message))
 
 
-def _larger(observed: Observed, gang: Gang, patience: timedelta) -> Size:
-    if gang.began is None:
-        return Size(gang.nodes)
+def _larger(observed: Observed, gang: Gang, pods: list[Pod], patience: timedelta) -> Size:
+    metrics = observed.metrics
+    if gang.began is None or metrics is None or metrics.step_attempt < gang.attempt:
+        return Size(gang.nodes)  # until the metrics of its first step come
+    ready = max((pod.ready_since for pod in pods if pod.ready_since is not None), default=gang.began)
     before = condition(observed.status, REDUCED)
     lasted = timedelta()
     if before is not None and before.status == "True" and before.last_transition_time is not None:
-        lasted = gang.began - datetime.fromisoformat(before.last_transition_time)
-    trial = gang.began + min(max(lasted, FIRST_TRIAL * patience), LAST_TRIAL * patience)
+        lasted = ready - datetime.fromisoformat(before.last_transition_time)
+    pause = min(max(lasted, FIRST_TRIAL * patience), LAST_TRIAL * patience)
+    start = ready - max([gang.began, *(pod.scheduled_at for pod in pods if pod.scheduled_at is not None)])
+    trial = ready + max(pause, STARTS * start)
     if observed.now < trial:
         return Size(gang.nodes, retry_at=trial)
     return Size(observed.job.spec.trainer.num_nodes, all_nodes(observed, gang))

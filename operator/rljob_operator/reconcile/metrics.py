@@ -138,6 +138,7 @@ def merged(before: JobMetrics | None, line: StepMetrics) -> JobMetrics:
         trainer_waiting=_smoothed(before.trainer_waiting, stats.seconds_waiting, seconds),
         engines_idle=_smoothed(before.engines_idle, line.slots - line.assigned, line.slots),
         step=line.step,
+        step_attempt=line.trainer_attempt,
         policy_version=line.version,
         reward_mean=round(line.reward_mean, _DIGITS),
         staleness_max=max(before.staleness_max or 0, line.stats.staleness_max),

@@ -186,10 +186,14 @@ class KubeCluster:
             self._take(changed)
 
     async def status(self, job: RLJob) -> RLJobStatus:
-        """The stored status; empty if there is none that this version can read."""
+        """The stored status; empty if there is none that this version can read.
+
+        Fields that it does not know are ignored: those of a newer operator, from which the cluster has gone back.
+        Without the others, a finished job would run again, and attempts would be counted from 0.
+        """
         manifest = self._cache.job(_key(job))
         try:
-            return RLJobStatus.model_validate((manifest or {}).get("status") or {})
+            return RLJobStatus.model_validate((manifest or {}).get("status") or {}, extra="ignore")
         except ValidationError:
             return RLJobStatus()
 
