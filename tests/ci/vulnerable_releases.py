@@ -58,6 +58,8 @@ aliases:
 - CVE-2099-1
 modified: 2099-01-01T00:00:00Z
 """
+PYSEC = "vulns/aiohttp/PYSEC-2099-1.yaml"
+"""Where PyPA's database has a record, in YAML or JSON, which is YAML, too."""
 ALLOWED = '[[allowed]]\nid = "{id}"\npackage = "{package}"\nreason = "not reachable"\nexpires = {expires}\n'
 
 
