@@ -94,7 +94,7 @@ class Repository:
         self.allowed.write_text(ALLOWED.format(id=advisory, package=package, expires=expires))
 
     def waive(self, *, expires: str = "2099-04-01") -> None:
-        self.allowed.write_text(f'[empty-database]\nreason = "no advisories here"\nexpires = {expires}\n')
+        self.allowed.write_text(f'[stale-database]\nreason = "no advisories here"\nexpires = {expires}\n')
 
     def scan(self, *arguments: str, today: str = "2099-03-11") -> tuple[int, str]:
         files = [f"--repository={self.folder}", f"--allowed={self.allowed}"]
