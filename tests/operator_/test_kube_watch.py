@@ -118,6 +118,7 @@ async def test_a_real_server_is_read_in_pages_and_followed(
         with attempt:  # the server may still be busy with the CRD
             await watches.read()
     assert len(cache) == 1
+    assert cache.filled
     following = asyncio.create_task(watches.run())
     await make("after")
     await until(lambda: said == ["ADDED after"], following)
@@ -161,6 +162,25 @@ async def answering(
     finally:
         await api.close()
         await runner.cleanup()
+
+
+async def test_a_cache_counts_as_filled_once_every_kind_was_listed(tmp_path: Path) -> None:
+    failing = True
+
+    async def answer(request: web.Request) -> web.Response:
+        if failing and "rolloutpools" in request.path:
+            return web.json_response({"kind": "Status", "code": 503}, status=503)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+
+    cache = KubeCache()
+    async with answering(answer, tmp_path) as api:
+        watches = ChildWatches(api, cache, ["a"], seen=lambda *_: None)
+        with pytest.raises(ApiError):
+            await watches.read()
+        assert not cache.filled
+        failing = False
+        await watches.read()
+        assert cache.filled
 
 
 async def test_metadata_is_read_from_a_server_that_sends_whole_objects(tmp_path: Path) -> None:
