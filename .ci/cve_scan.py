@@ -6,7 +6,8 @@
 It reads .ci/cve-database.json, which `make cve-snapshot` writes, and says how old that is; an answer older than 30 days
 is a warning. A vulnerability without a fix, or one that cannot be reached, is accepted for a while in
 .ci/cve-allowed.toml. An entry there that has expired, or that accepts nothing that is known, also fails the scan. So
-does a database that knows none of the locked Python packages, unless the table `empty-database` there accepts that.
+does a database that knows none of the locked Python packages, or has answers about them that are older than 180 days,
+unless the table `stale-database` there accepts that.
 Exit status: 0 nothing to do, 1 something was found, 2 a file cannot be read.
 """
 
@@ -31,6 +32,8 @@ from vulnerabilities import (
 )
 
 MAX_AGE_DAYS = 30
+STALE_DAYS = 180
+"""An answer about a Python package that is older counts as none."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,11 +61,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"cve-scan: warning: {warning}", file=sys.stderr)
     problems = open_vulnerabilities(releases, known, allowances, options.today)
     problems += idle_allowances(known, allowances)
-    problems += empty_database(known, waiver, options.today)
-    if waiver is not None and not _of(PYTHON, known) and not problems:
-        print(
-            f"cve-scan: no Python package was looked up, which is accepted until {waiver.expires}: {waiver.reason}"
-        )
+    problems += stale_database(known, waiver, options.today)
+    if waiver is not None and (lack := _lack(known, options.today)) and not problems:
+        print(f"cve-scan: {lack}, which is accepted until {waiver.expires}: {waiver.reason}")
     if options.complete:
         problems += [
             f"{release}: not looked up within {MAX_AGE_DAYS} days: run `make cve-snapshot`"
@@ -146,13 +147,25 @@ def _upgrade(release: Release) -> str:
     return "pin such a release there (`python -m e2e.harness pin` writes go.mod)"
 
 
-def empty_database(known: Mapping[Release, Record], waiver: Waiver | None, today: date) -> list[str]:
-    """A line if no Python package was looked up and nobody accepts that today."""
-    if _of(PYTHON, known) or (waiver is not None and today <= waiver.expires):
+def stale_database(known: Mapping[Release, Record], waiver: Waiver | None, today: date) -> list[str]:
+    """A line if nothing recent is known of Python packages and nobody accepts that today."""
+    lack = _lack(known, today)
+    if lack is None or (waiver is not None and today <= waiver.expires):
         return []
     expired = f" (accepted until {waiver.expires})" if waiver is not None else ""
-    remedy = f"run `make cve-snapshot`, or accept it for a while in {ALLOWED.name} (empty-database)"
-    return [f"no Python package was looked up, so nothing would be found{expired}: {remedy}"]
+    remedy = f"run `make cve-snapshot`, or accept it for a while in {ALLOWED.name} (stale-database)"
+    return [f"{lack}, so known vulnerabilities would not be found{expired}: {remedy}"]
+
+
+def _lack(known: Mapping[Release, Record], today: date) -> str | None:
+    """What the scan cannot vouch for; None if it has answers that are recent enough."""
+    looked_up = _of(PYTHON, known)
+    if not looked_up:
+        return "no Python package was looked up"
+    stale = [release for release in looked_up if (today - known[release].looked_up).days > STALE_DAYS]
+    if not stale:
+        return None
+    return f"{len(stale)} of {len(looked_up)} Python packages were last looked up more than {STALE_DAYS} days ago"
 
 
 def idle_allowances(known: Mapping[Release, Record], allowances: Sequence[Allowance]) -> list[str]:

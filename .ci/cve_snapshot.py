@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         "--advisories",
         type=Path,
         metavar="FOLDER",
-        help="look into this git clone instead, for example of github.com/pypa/advisory-database or golang/vulndb",
+        help="look into this git clone instead, of github.com/pypa/advisory-database or golang/vulndb",
     )
     parser.add_argument("--repository", type=Path, default=ROOT, metavar="FOLDER")
     parser.add_argument("--database", type=Path, default=DATABASE)

@@ -1,7 +1,9 @@
 """A local git clone of an OSV database, and which of its advisories affect a release.
 
-The clone may be bare, shallow or partial; only YAML and JSON files of its last commit are read. A file that is
-no OSV record is skipped. https://ossf.github.io/osv-schema/ defines records and how versions match them.
+Only clones of databases that are complete for an ecosystem are read: those of PyPA and of Go, by where these keep their
+files. Of another one, an answer "nothing is known" would replace what is known from them. The clone may be bare,
+shallow or partial; only its last commit is read. A file that is no OSV record is skipped.
+https://ossf.github.io/osv-schema/ defines records and how versions match them.
 """
 
 from __future__ import annotations
@@ -73,15 +75,15 @@ def read_clone(folder: Path) -> OsvDatabase:
     """Read the last commit of a clone.
 
     Raises:
-        ValueError: it is no clone, or holds no advisory.
+        ValueError: it is no clone, or not of a known database, or holds no advisory.
     """
     day = datetime.fromtimestamp(int(_git(folder, "log", "-1", "--format=%ct")), UTC).date()
     database = OsvDatabase(day)
-    for record in _records(folder):
+    for ecosystem, record in _records(folder):
         for affected in record["affected"]:
             package = affected.get("package") or {}
-            ecosystem, name = package.get("ecosystem"), package.get("name")
-            if not ecosystem or not name:
+            name = package.get("name")
+            if package.get("ecosystem") != ecosystem or not name:
                 continue
             database.ecosystems.add(ecosystem)
             if not record.get("withdrawn"):
@@ -94,10 +96,12 @@ def read_clone(folder: Path) -> OsvDatabase:
 
 def is_affected(release: Release, affected: Mapping[str, Any]) -> bool:
     """Whether one `affected` of an advisory about this package names its version, or has a range that holds it."""
-    if any(_same(release, listed) for listed in affected.get("versions") or ()):
+    versions = _names(release)
+    listed = [_canonical(release.ecosystem, version) for version in affected.get("versions") or ()]
+    if any(_canonical(release.ecosystem, version) in listed for version in versions):
         return True
-    order = _ORDERS[release.ecosystem]
-    return any(_in_range(release.version, events, order) for events in _ranges(release, affected))
+    order, ranges = _ORDERS[release.ecosystem], list(_ranges(release, affected))
+    return any(_in_range(version, events, order) for events in ranges for version in versions)
 
 
 def semantic_order(version: str) -> tuple[Any, ...]:
@@ -116,10 +120,16 @@ _ORDERS: Mapping[str, Order] = {PYTHON: Version, GO: semantic_order}
 _RANGES = {PYTHON: "ECOSYSTEM", GO: "SEMVER"}
 
 
-def _same(release: Release, listed: str) -> bool:
+def _names(release: Release) -> set[str]:
+    """The versions by which an advisory may speak of a release: a build of `2.9.0` (`2.9.0+cu128`) is affected, too."""
     if release.ecosystem == PYTHON:
-        return canonicalize_version(release.version) == canonicalize_version(listed)
-    return semantic_order(release.version) == semantic_order(listed)
+        return {release.version, Version(release.version).public}
+    return {release.version}
+
+
+def _canonical(ecosystem: str, version: str) -> Any:
+    """What is the same for spellings of a version; PyPA lists old ones that are no versions, as `a3`."""
+    return canonicalize_version(version) if ecosystem == PYTHON else semantic_order(version)
 
 
 def _ranges(release: Release, affected: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
@@ -154,26 +164,39 @@ def _fixed_in(release: Release, parts: Sequence[Mapping[str, Any]]) -> list[str]
     return sorted(fixed, key=order)
 
 
-def _records(folder: Path) -> Iterator[Mapping[str, Any]]:
+def _records(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The records of a clone, each with the ecosystem of its database."""
     names = _git(folder, "ls-tree", "-r", "--name-only", "-z", "HEAD").decode().split("\0")
-    wanted = [f"*{suffix}" for suffix in _SUFFIXES if any(name.endswith(suffix) for name in names)]
-    if not wanted:
-        return
-    archive = _git(folder, "archive", "--format=tar", "HEAD", "--", *wanted)
+    found = [
+        (ecosystem, pattern) for ecosystem, pattern in _LAYOUTS.items() if any(map(pattern.fullmatch, names))
+    ]
+    if not found:
+        raise ValueError(
+            f"{folder}: its last commit is not of a known database: PyPA's (github.com/pypa/advisory-database) has "
+            "vulns/PACKAGE/PYSEC-*.yaml, Go's (github.com/golang/vulndb) has data/osv/GO-*.json"
+        )
+    if len(found) > 1:
+        raise ValueError(f"{folder}: its last commit mixes the files of more than one database")
+    ((ecosystem, pattern),) = found
+    archive = _git(folder, "archive", "--format=tar", "HEAD", "--", _ROOTS[ecosystem])
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         for member in files:
-            content = files.extractfile(member) if member.isfile() else None
+            wanted = member.isfile() and pattern.fullmatch(member.name)
+            content = files.extractfile(member) if wanted else None
             if content is None:
                 continue
             text = content.read()
-            if b"affected" not in text or b"ecosystem" not in text:
-                continue  # parsing is what takes the time
             record = json.loads(text) if member.name.endswith(".json") else yaml.load(text, _LOADER)
             if isinstance(record, dict) and record.get("id") and isinstance(record.get("affected"), list):
-                yield record
+                yield ecosystem, record
 
 
-_SUFFIXES = (".json", ".yaml", ".yml")
+_LAYOUTS = {
+    PYTHON: re.compile(r"vulns/[^/]+/PYSEC-[0-9-]+\.yaml"),
+    GO: re.compile(r"data/osv/GO-[0-9-]+\.json"),
+}
+"""The files of the databases that are read."""
+_ROOTS = {PYTHON: "vulns", GO: "data/osv"}
 # All scalars are texts to this loader: 1.10 is a version, not a number.
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 

@@ -93,26 +93,26 @@ def write_database(records: Mapping[Release, Record], path: Path = DATABASE) -> 
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """That nothing of what is pinned was looked up is accepted until a day, inclusive."""
+    """That locked Python packages were not looked up, or long ago, is accepted until a day, inclusive."""
 
     reason: str
     expires: date
 
 
 def read_waiver(path: Path = ALLOWED) -> Waiver | None:
-    """The waiver of an empty database; None if there is none.
+    """The waiver of a database that is empty or old; None if there is none.
 
     Raises:
         ValueError: it gives no reason, or its `expires` is no date.
     """
-    entry = tomllib.loads(path.read_text(encoding="utf-8")).get("empty-database")
+    entry = tomllib.loads(path.read_text(encoding="utf-8")).get("stale-database")
     if entry is None:
         return None
     reason, expires = entry.get("reason"), entry.get("expires")
     if not isinstance(reason, str) or not reason.strip():
-        raise ValueError(f"{path}: empty-database: `reason` has to be a text that is not empty")
+        raise ValueError(f"{path}: stale-database: `reason` has to be a text that is not empty")
     if type(expires) is not date:
-        raise ValueError(f"{path}: empty-database: `expires` has to be a date, as in 2027-01-31")
+        raise ValueError(f"{path}: stale-database: `expires` has to be a date, as in 2027-01-31")
     return Waiver(reason, expires)
 
 

@@ -148,7 +148,7 @@ def _address(environment: Mapping[str, str], name: str) -> str:
     text = environment.get(name, "")
     host, _, port = text.rpartition(":")
     if text and not (host and port.isdecimal() and int(port) <= 65_535):
-        raise SpecError(name, f"{text!r} is not an address to listen on: write one, such as 0.0.0.0:9090")
+        raise SpecError(name, f"{text!r} is not an address to listen on: write one, such as [::]:9090")
     return text
 
 

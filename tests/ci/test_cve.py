@@ -100,7 +100,7 @@ def test_a_database_that_knows_nothing_is_no_pass(repository: Repository, conten
         repository.database.write_text(content)
     code, output = repository.scan()
     assert code == 1
-    assert "no Python package was looked up, so nothing would be found: run `make cve-snapshot`" in output
+    assert "no Python package was looked up, so known vulnerabilities would not be found: run" in output
     repository.waive()
     code, output = repository.scan(today="2099-04-01")
     assert code == 0
@@ -110,14 +110,44 @@ def test_a_database_that_knows_nothing_is_no_pass(repository: Repository, conten
     assert "(accepted until 2099-04-01)" in output
 
 
+def test_answers_of_long_ago_are_no_pass(repository: Repository) -> None:
+    repository.know()
+    records = repository.records()
+    records["aiohttp==3.9.0"]["looked_up"] = "2098-10-02"
+    repository.database.write_text(json.dumps(records))
+    code, output = repository.scan(today="2099-03-31")
+    assert code == 0, "180 days after the oldest answer"
+    assert "older than 30 days" in output
+    code, output = repository.scan(today="2099-04-01")
+    assert code == 1
+    lack = "1 of 3 Python packages were last looked up more than 180 days ago"
+    assert f"{lack}, so known vulnerabilities would not be found: run `make cve-snapshot`" in output
+    repository.waive()
+    code, output = repository.scan(today="2099-04-01")
+    assert code == 0
+    assert f"{lack}, which is accepted until 2099-04-01: no advisories here" in output
+    assert "older than 30 days" in output
+    code, output = repository.scan(today="2099-04-02")
+    assert code == 1
+    assert "(accepted until 2099-04-01)" in output
+
+
+def test_a_waiver_of_old_answers_accepts_no_vulnerability(repository: Repository) -> None:
+    repository.know("2098-01-01", aiohttp=[KNOWN])
+    repository.waive()
+    code, output = repository.scan()
+    assert code == 1
+    assert "aiohttp==3.9.0 (worker.txt) has PYSEC-2099-1" in output
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('[[allowed]]\nid = "CVE-1"\npackage = "a"\nexpires = 2099-01-01\n', "entry 1: `reason`"),
         (ALLOWED.format(id="CVE-1", package="a", expires='"soon"'), "entry 1: `expires`"),
         ("[[allowed]", "cve-scan: "),
-        ("[empty-database]\nexpires = 2099-01-01\n", "empty-database: `reason`"),
-        ('[empty-database]\nreason = "r"\nexpires = "soon"\n', "empty-database: `expires`"),
+        ("[stale-database]\nexpires = 2099-01-01\n", "stale-database: `reason`"),
+        ('[stale-database]\nreason = "r"\nexpires = "soon"\n', "stale-database: `expires`"),
     ],
     ids=["no reason", "no date", "no TOML", "waiver without reason", "waiver without date"],
 )

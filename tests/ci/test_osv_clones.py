@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ci.vulnerable_releases import KNOWN, RECORD, AdvisoryClone, Repository, advisory, osv_server
+from tests.ci.vulnerable_releases import KNOWN, PYSEC, RECORD, AdvisoryClone, Repository, advisory, osv_server
 
 
 @pytest.fixture
@@ -22,8 +22,9 @@ def clone(tmp_path: Path) -> AdvisoryClone:
 def test_a_clone_is_read_as_of_its_last_commit(
     repository: Repository, clone: AdvisoryClone, tmp_path: Path
 ) -> None:
-    clone.write("vulns/aiohttp/PYSEC-2099-1.yaml", RECORD)
+    clone.write(PYSEC, RECORD)
     clone.write("README.md", "affected ecosystem")
+    clone.write("vulns/aiohttp/notes.yaml", RECORD.replace("AioHTTP", "tokenizers"))
     clone.commit("2099-02-01")
     clone.write("triage/notes.json", '{"affected": "no ecosystem"}')
     clone.commit("2099-03-01")
@@ -119,7 +120,7 @@ def test_a_clone_is_read_as_of_its_last_commit(
 def test_which_versions_an_advisory_affects(
     repository: Repository, clone: AdvisoryClone, record: dict[str, Any], found: bool
 ) -> None:
-    clone.write("record.json", record)
+    clone.write(PYSEC, record)
     clone.commit("2099-03-01")
     assert repository.look_into(clone.folder, "aiohttp")[0] == 0
     (one,) = repository.records().values()
@@ -171,7 +172,7 @@ def test_go_modules_are_looked_up_by_semantic_version(repository: Repository, cl
 
 
 def test_of_two_answers_the_newer_counts(repository: Repository, clone: AdvisoryClone) -> None:
-    clone.write("record.json", advisory("aiohttp", events=[{"introduced": "0"}, {"fixed": "3.9.9"}]))
+    clone.write(PYSEC, advisory("aiohttp", events=[{"introduced": "0"}, {"fixed": "3.9.9"}]))
     clone.commit("2024-10-10")
     assert repository.look_into(clone.folder)[0] == 0
     assert repository.records()["aiohttp==3.9.0"] == {"looked_up": "2024-10-10", "vulnerabilities": [KNOWN]}
@@ -189,7 +190,7 @@ def test_a_folder_without_advisories_is_refused(
 ) -> None:
     repository.know()
     before = repository.database.read_text()
-    clone.write("record.json", {"id": "A-1", "affected": [{"versions": ["1"], "ecosystem": "none"}]})
+    clone.write(PYSEC, {"id": "A-1", "affected": [{"versions": ["1"], "ecosystem": "none"}]})
     clone.commit("2099-03-01")
     for folder, message in (
         (clone.folder, "holds no OSV record that names a package"),
@@ -198,10 +199,90 @@ def test_a_folder_without_advisories_is_refused(
         code, output = repository.look_into(folder)
         assert code == 1
         assert message in output
-    clone.write("record.json", advisory("aiohttp", events=[{"introduced": "0"}, {"fixed": "soon"}]))
+    clone.write(PYSEC, advisory("aiohttp", events=[{"introduced": "0"}, {"fixed": "soon"}]))
     clone.commit("2099-03-02")
     code, output = repository.look_into(clone.folder)
     assert code == 1
     assert "cve-snapshot: PYSEC-2099-1" in output
     assert "soon" in output
     assert repository.database.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("listed", "events", "found"),
+    [
+        (["3.9.0"], [], True),
+        (["3.9.0+cu128"], [], True),
+        (["a3", "3.9.0"], [], True),
+        (["a3", "3.9.0+cu130", "3.9.1"], [], False),
+        ([], [{"introduced": "3.9"}, {"last_affected": "3.9.0"}], True),
+        ([], [{"introduced": "3.9.0+cu128"}], True),
+        ([], [{"introduced": "3.9"}, {"fixed": "3.9.1"}], True),
+        ([], [{"introduced": "0"}, {"fixed": "3.9.0"}], False),
+        ([], [{"introduced": "3.9.1"}], False),
+    ],
+)
+def test_a_build_of_a_release_has_the_advisories_of_the_release(
+    repository: Repository, clone: AdvisoryClone, listed: list[str], events: list[dict[str, str]], found: bool
+) -> None:
+    (repository.folder / "requirements" / "worker.txt").write_text("aiohttp==3.9.0+cu128\n")
+    record = advisory("aiohttp", events=events)
+    record["affected"][0]["versions"] = listed
+    clone.write(PYSEC, record)
+    clone.commit("2099-03-01")
+    code, output = repository.look_into(clone.folder)
+    assert code == 0, output
+    vulnerabilities = repository.records()["aiohttp==3.9.0+cu128"]["vulnerabilities"]
+    assert [each["id"] for each in vulnerabilities] == ["PYSEC-2099-1"] * found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "record.json",
+        "advisories/github-reviewed/2099/03/GHSA-aaaa/GHSA-aaaa.json",
+        "vulns/aiohttp/OTHER-2099-1.yaml",
+        "vulns/PYSEC-2099-1.yaml",
+        "copy/vulns/aiohttp/PYSEC-2099-1.yaml",
+        "data/reports/GO-2099-1.yaml",
+    ],
+)
+def test_a_clone_of_another_database_replaces_nothing(
+    repository: Repository, clone: AdvisoryClone, name: str
+) -> None:
+    """It may hold a few advisories of an ecosystem, and then knows nothing of the others."""
+    repository.know(aiohttp=[KNOWN])
+    before = repository.database.read_text()
+    clone.write(name, advisory("tokenizers", events=[{"introduced": "0"}]))
+    clone.commit("2099-03-05")
+    code, output = repository.look_into(clone.folder)
+    assert code == 1
+    assert "not of a known database" in output
+    assert "vulns/PACKAGE/PYSEC-*.yaml" in output
+    assert repository.database.read_text() == before
+
+
+def test_a_clone_that_mixes_two_databases_replaces_nothing(
+    repository: Repository, clone: AdvisoryClone
+) -> None:
+    repository.know(aiohttp=[KNOWN])
+    before = repository.database.read_text()
+    clone.write(PYSEC, RECORD)
+    clone.write("data/osv/GO-2099-1.json", advisory("a.example/b", events=[], ecosystem="Go"))
+    clone.commit("2099-03-05")
+    code, output = repository.look_into(clone.folder)
+    assert code == 1
+    assert "more than one database" in output
+    assert repository.database.read_text() == before
+
+
+def test_a_database_speaks_of_its_own_ecosystem_only(repository: Repository, clone: AdvisoryClone) -> None:
+    repository.know(aiohttp=[KNOWN])
+    before = repository.records()
+    stray = advisory("tokenizers", events=[{"introduced": "0"}])
+    clone.write("data/osv/GO-2099-1.json", advisory("a.example/b", events=[], ecosystem="Go"))
+    clone.write("data/osv/GO-2099-2.json", stray)
+    clone.commit("2099-03-05")
+    code, output = repository.look_into(clone.folder)
+    assert code == 0, output
+    assert repository.records() == before

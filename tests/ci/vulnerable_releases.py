@@ -58,6 +58,8 @@ aliases:
 - CVE-2099-1
 modified: 2099-01-01T00:00:00Z
 """
+PYSEC = "vulns/aiohttp/PYSEC-2099-1.yaml"
+"""Where PyPA's database has a record, in YAML or JSON, which is YAML, too."""
 ALLOWED = '[[allowed]]\nid = "{id}"\npackage = "{package}"\nreason = "not reachable"\nexpires = {expires}\n'
 
 
@@ -92,7 +94,7 @@ class Repository:
         self.allowed.write_text(ALLOWED.format(id=advisory, package=package, expires=expires))
 
     def waive(self, *, expires: str = "2099-04-01") -> None:
-        self.allowed.write_text(f'[empty-database]\nreason = "no advisories here"\nexpires = {expires}\n')
+        self.allowed.write_text(f'[stale-database]\nreason = "no advisories here"\nexpires = {expires}\n')
 
     def scan(self, *arguments: str, today: str = "2099-03-11") -> tuple[int, str]:
         files = [f"--repository={self.folder}", f"--allowed={self.allowed}"]

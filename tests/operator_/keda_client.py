@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +62,15 @@ class Keda:
 
     def next_activity(self) -> bool:
         """What the stream of activity says first."""
+        with self.activity() as stream:
+            return next(stream)
+
+    @contextmanager
+    def activity(self) -> Iterator[Iterator[bool]]:
+        """The stream of activity, which is open meanwhile."""
         stream = self._scaler.StreamIsActive(self._object, timeout=30)
         try:
-            return bool(next(stream).result)
+            yield (bool(said.result) for said in stream)
         finally:
             stream.cancel()
 

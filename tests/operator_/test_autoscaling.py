@@ -254,6 +254,7 @@ async def test_a_pool_follows_the_operator_s_decision_by_keda_s_protocol(
         said = re.search(r"external scaler of KEDA on port (\d+)", log.read_text())
         assert said is not None
         with Keda(tmp_path, f"127.0.0.1:{said[1]}", watched.name, "sums", rolloutPool=POOL) as keda:
+            until(lambda: f"there is no RolloutPool {watched.name}/{POOL}" in refusal(keda))
             with pytest.raises(grpc.RpcError, match=f"there is no RolloutPool {watched.name}/{POOL}"):
                 keda.is_active()
             watched.apply(manifest(steps=100_000, rollout=DECIDED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,12 @@ from e2e.harness.fixtures import SharedControlPlane
 from kubeconfigs import write_kubeconfig
 from tenacity import AsyncRetrying, stop_after_delay, wait_fixed
 
-from rljob_operator.cluster.kube.api import KubeApi, Page
+from rljob_operator.cluster.kube.api import _METADATA, KubeApi, Page
 from rljob_operator.cluster.kube.cache import KubeCache
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.kube.watch import ChildWatches
-from rljob_operator.cluster.port import Manifest
+from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.names import LABEL_JOB
 
 pytestmark = pytest.mark.xdist_group("operator")
@@ -118,6 +118,7 @@ async def test_a_real_server_is_read_in_pages_and_followed(
         with attempt:  # the server may still be busy with the CRD
             await watches.read()
     assert len(cache) == 1
+    assert cache.filled
     following = asyncio.create_task(watches.run())
     await make("after")
     await until(lambda: said == ["ADDED after"], following)
@@ -129,23 +130,88 @@ async def test_a_version_of_the_past_and_a_server_that_is_gone_are_errors(tmp_pa
         status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
         return web.Response(text=json.dumps({"type": "ERROR", "object": status}) + "\n")
 
+    async with answering(answer, tmp_path) as api:
+
+        async def status() -> int:
+            try:
+                async for _ in api.watch("Pod", "", LABEL_JOB, "1"):
+                    raise AssertionError
+            except ApiError as error:
+                return error.status
+            raise AssertionError
+
+        assert await status() == 410
+    assert await status() == 0
+    await api.close()
+
+
+@asynccontextmanager
+async def answering(
+    answer: Callable[[web.Request], Awaitable[web.Response]], folder: Path
+) -> AsyncIterator[KubeApi]:
+    """A client of an API server that answers every GET so; afterwards, of one that is gone."""
     application = web.Application()
     application.router.add_get("/{path:.*}", answer)
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    api = KubeApi(KubeLogin(write_kubeconfig(tmp_path / "kubeconfig", {"server": server}, {})))
+    api = KubeApi(KubeLogin(write_kubeconfig(folder / "kubeconfig", {"server": server}, {})))
+    try:
+        yield api
+    finally:
+        await api.close()
+        await runner.cleanup()
 
-    async def status() -> int:
-        try:
-            async for _ in api.watch("Pod", "", LABEL_JOB, "1"):
-                raise AssertionError
-        except ApiError as error:
-            return error.status
-        raise AssertionError
 
-    assert await status() == 410
-    await runner.cleanup()
-    assert await status() == 0
+async def test_a_cache_counts_as_filled_once_every_kind_was_listed(tmp_path: Path) -> None:
+    failing = True
+
+    async def answer(request: web.Request) -> web.Response:
+        if failing and "rolloutpools" in request.path:
+            return web.json_response({"kind": "Status", "code": 503}, status=503)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+
+    cache = KubeCache()
+    async with answering(answer, tmp_path) as api:
+        watches = ChildWatches(api, cache, ["a"], seen=lambda *_: None)
+        with pytest.raises(ApiError):
+            await watches.read()
+        assert not cache.filled
+        failing = False
+        await watches.read()
+        assert cache.filled
+
+
+async def test_metadata_is_read_from_a_server_that_sends_whole_objects(tmp_path: Path) -> None:
+    """A server of an aggregated API may not know `PartialObjectMetadataList`."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        accepted = [part.strip() for part in request.headers["Accept"].split(",")]
+        asked.extend(accepted)
+        if "application/json" not in accepted:
+            return web.json_response({"kind": "Status", "code": 406, "reason": "NotAcceptable"}, status=406)
+        found = {**config_map("one", 7), "data": {"text": "x"}}
+        return web.json_response({"kind": "ConfigMapList", "metadata": {}, "items": [found]})
+
+    async with answering(answer, tmp_path) as api:
+        assert await api.find(Ref("ConfigMap", "a", "one")) == config_map("one", 7)
+    assert asked[0].startswith("application/json;as=PartialObjectMetadataList"), "preferred"
+
+
+async def test_a_real_server_sends_metadata_alone(control_plane: SharedControlPlane, namespace: str) -> None:
+    api = KubeApi(KubeLogin(control_plane.kubeconfig))
+    ref = Ref("ConfigMap", namespace, "found")
+    metadata = {"name": ref.name, "namespace": namespace}
+    made = await api.create(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}}
+    )
+    found = await api.find(ref)
+    assert found is not None
+    assert found["metadata"]["uid"] == made["metadata"]["uid"]
+    assert await api.find(Ref("ConfigMap", namespace, "absent")) is None
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    listed = await api._request("GET", "ConfigMap", path, accept=_METADATA)
+    assert listed["kind"] == "PartialObjectMetadataList"
     await api.close()

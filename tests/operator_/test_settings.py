@@ -98,7 +98,7 @@ def test_what_a_variable_sets(variable: str, value: str, attribute: str, read: A
         ({**URL, "RLJOB_NATS_CREDENTIALS_HOURS": "0"}, "RLJOB_NATS_CREDENTIALS_HOURS", "at least 1"),
         ({**URL, "RLJOB_PROBE_PORT": ""}, "RLJOB_PROBE_PORT", "is not a number"),
         ({**URL, "RLJOB_PROBE_PORT": "70000"}, "RLJOB_PROBE_PORT", "at most 65535"),
-        ({**URL, "RLJOB_KEDA_ADDRESS": "9090"}, "RLJOB_KEDA_ADDRESS", "write one, such as 0.0.0.0:9090"),
+        ({**URL, "RLJOB_KEDA_ADDRESS": "9090"}, "RLJOB_KEDA_ADDRESS", "write one, such as [::]:9090"),
         ({**URL, "RLJOB_KEDA_ADDRESS": "here:99999"}, "RLJOB_KEDA_ADDRESS", "is not an address"),
         ({**URL, "RLJOB_LOG_LEVEL": "LOUD"}, "RLJOB_LOG_LEVEL", "must be one of INFO, DEBUG, WARNING"),
     ],

@@ -1,7 +1,7 @@
 """`ExternalScaler`: the gRPC server that KEDA asks how many engines a RolloutPool should have.
 
 KEDA lets a HorizontalPodAutoscaler divide the metric by its target, which is 1: so the metric is the number of engines.
-Where nothing is decided, the call fails, and KEDA leaves the pool as it is.
+Where nothing is decided, or the operator has just started, the call fails, and KEDA leaves the pool as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from rljob_operator.decisions.wanted_engines import NotDecided
+from rljob_operator.decisions.wanted_engines import NotDecided, NotYetRead
 from rljob_operator.keda import protocol
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,9 @@ METRIC = "replicas"
 _TARGET = 1
 _LOOK_SECONDS = 1.0
 _LARGEST_REQUEST = 1 << 16
+_MOST_CALLS = 4_000  # at once; each trigger of type `external-push` keeps one open
+_CONNECTION_SECONDS = 1_800.0
+_GRACE_SECONDS = 30.0  # for the calls of a connection that has become too old; KEDA opens its streams again
 
 
 class ExternalScaler:
@@ -29,16 +32,34 @@ class ExternalScaler:
 
     Args:
         wanted: returns the engines that the RolloutPool of a namespace and a name should have.
+        most_calls: how many are answered at once; others are refused (RESOURCE_EXHAUSTED).
+        connection_seconds: after which a connection is closed, so that those of clients that are gone do not pile up.
+        grace_seconds: that its calls may take then.
     """
 
-    def __init__(self, wanted: Callable[[str, str], int]) -> None:
+    def __init__(
+        self,
+        wanted: Callable[[str, str], int],
+        *,
+        most_calls: int = _MOST_CALLS,
+        connection_seconds: float = _CONNECTION_SECONDS,
+        grace_seconds: float = _GRACE_SECONDS,
+    ) -> None:
         self._wanted = wanted
+        self._most_calls = most_calls
+        self._connection_seconds = connection_seconds
+        self._grace_seconds = grace_seconds
         self._server: Any = None
 
     async def start(self, address: str) -> int:
         """Serve on `host:port`; returns the port, which is a free one if it was 0."""
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _LARGEST_REQUEST)]
-        self._server = grpc.aio.server(options=options)
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", _LARGEST_REQUEST),
+            ("grpc.max_connection_age_ms", round(self._connection_seconds * 1000)),
+            ("grpc.max_connection_age_grace_ms", round(self._grace_seconds * 1000)),
+        ]
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
         reference, request = protocol.ScaledObjectRef, protocol.GetMetricsRequest
         methods = {
             "IsActive": grpc.unary_unary_rpc_method_handler(self._is_active, *_codec(reference)),
@@ -89,6 +110,9 @@ class ExternalScaler:
             return self._wanted(reference.namespace, name)
         except NotDecided as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+        except NotYetRead as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rljob_operator.cluster.kube.cache import KubeCache
 from rljob_operator.cluster.port import Ref
-from rljob_operator.decisions.wanted_engines import NotDecided, wanted_engines
+from rljob_operator.decisions.wanted_engines import NotDecided, NotYetRead, wanted_engines
 
 
 class WantedReplicas:
@@ -31,12 +31,16 @@ class WantedReplicas:
         """How many engines the autoscaler of a RolloutPool should give it.
 
         Raises:
+            NotYetRead: the operator has not read all objects since it started.
             NotDecided: nothing is decided, or the operator itself sets the number.
         """
+        if not self._cache.filled:
+            raise NotYetRead("the operator has not read the objects of jobs yet")
         key = self._cache.key_of(Ref("RolloutPool", namespace, name))
-        job = None if key is None else self._cache.job(key)
-        if job is None:
+        if key is None:
             raise NotDecided(f"there is no RolloutPool {namespace}/{name}, or its job is suspended")
+        if (job := self._cache.job(key)) is None:  # RLJobs are not listed together with their objects
+            raise NotYetRead(f"the operator has not read RLJob {'/'.join(key)} yet")
         wanted = wanted_engines(job).get(name)
         if wanted is None:
             raise NotDecided(

@@ -30,7 +30,9 @@ FIELD_MANAGER = "rljob-operator"
 _APPLY = "application/apply-patch+yaml"  # YAML, of which JSON is a part
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
-_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_METADATA = (
+    f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"  # not every server makes the former
+)
 _PAGE = 250  # objects
 _ABSENT = {"resourceVersion": "1"}  # which no object has: the first write to a store makes revision 2
 _ENDING_SECONDS = 0.1

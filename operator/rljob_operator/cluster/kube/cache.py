@@ -42,9 +42,14 @@ class _Kept:
 
 
 class KubeCache:
-    """Copies of objects, by job and address."""
+    """Copies of objects, by job and address.
+
+    Attributes:
+        filled: whether all objects that belong to jobs were read once; RLJobs themselves may be missing.
+    """
 
     def __init__(self) -> None:
+        self.filled = False
         self._objects: dict[JobKey, dict[Ref, _Kept]] = {}
         self._jobs: dict[Ref, JobKey] = {}
 

@@ -63,6 +63,7 @@ class ChildWatches:
                 self._versions[kind, namespace] = page.version
                 for manifest in page.manifests:
                     self._cache.put(manifest)
+        self._cache.filled = True
 
     async def run(self) -> None:
         """Watch all kinds; returns only when cancelled."""
