@@ -6,36 +6,14 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import weakref
 from pathlib import Path
 from typing import Self
 
+from e2e.harness.ports import hold_port
 from rljob_core.errors import StoreUnavailable
 from rljob_runtime.messaging.nats.server import SYNC_INTERVAL, command, render_config
-
-
-def hold_port(port: int = 0) -> socket.socket:
-    """Reserve a port of the loopback interface: the system gives it to no other process while the socket is open.
-
-    nats-server can listen on it nevertheless, because it reuses addresses, also after it was killed. A port that is
-    merely free may be given to another process first, even to a client that tries to connect to it.
-
-    Args:
-        port: the number; 0 for any free one.
-
-    Raises:
-        OSError: another process listens on it.
-    """
-    held = socket.socket()
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", port))
-    except OSError:
-        held.close()
-        raise
-    return held
 
 
 def read_ports(ports_dir: Path, pid: int) -> str | None:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import nats
-from e2e.harness.nats_server import hold_port
+from e2e.harness.ports import hold_port
 from links import Link
 
 from rljob_runtime.messaging.nats.server import binary, render_config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from e2e.harness.ports import hold_port
 
 from rljob_runtime.engines.vllm.names import EXTENSION
 
@@ -33,7 +33,8 @@ def vllm_server(model: Path, log: Path, *, ours: bool = True, slots: int = 8) ->
         ours: whether it has our worker extension.
         slots: sequences at once.
     """
-    port = _free_port()
+    held = hold_port()  # it takes minutes to start, in which others look for free ports
+    port = held.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += [
         "--model",
@@ -66,6 +67,7 @@ def vllm_server(model: Path, log: Path, *, ours: bool = True, slots: int = 8) ->
         yield url
     finally:
         end(process)
+        held.close()
 
 
 def _wait_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -110,9 +112,3 @@ def is_there(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

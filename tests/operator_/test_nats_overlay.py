@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
 from e2e.harness.fixtures import SharedControlPlane
-from e2e.harness.nats_server import hold_port
+from e2e.harness.ports import hold_port
 from installation import MANIFESTS, Object, of_kind, rendered
 
 from rljob_core.ports import Channel
