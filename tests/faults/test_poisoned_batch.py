@@ -48,7 +48,7 @@ from rljob_runtime.training.backends.torch import TorchBackend
 from rljob_runtime.training.options import TorchBackendOptions
 
 MORE = 32 << 20  # bytes that the process may map besides those that it has mapped
-TOKENS = 12_000
+TOKENS = 150_000  # a tensor of hidden states has 77 MB: malloc has to map that, whatever it holds of what was freed
 
 class Options(TorchBackendOptions):
     group: str = ""

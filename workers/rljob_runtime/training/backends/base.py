@@ -223,17 +223,17 @@ class BackendBase(BackendState):
 
     def _accumulate_batch(self, rows: Sequence[Row], batch: Any, reference: Tensor | None) -> None:
         found = self._log_probabilities(self._model, batch, rows)
-        sums = loss_sums(
-            found,
-            behaviour=batch.columns.behaviour,
-            advantages=batch.columns.advantages,
-            weights=batch.columns.weights,
-            sequences=batch.columns.sequences,
-            loss=self._loss,
-            settings=self._settings,
-            reference=reference,
-        )
         with self._explaining_memory(rows):
+            sums = loss_sums(
+                found,
+                behaviour=batch.columns.behaviour,
+                advantages=batch.columns.advantages,
+                weights=batch.columns.weights,
+                sequences=batch.columns.sequences,
+                loss=self._loss,
+                settings=self._settings,
+                reference=reference,
+            )
             self._backward(sums.loss if rows else found.sum() * 0.0)
         self._sums.forwards += 1
         if rows:
@@ -241,7 +241,8 @@ class BackendBase(BackendState):
 
     def _batch(self, rows: Sequence[Row]) -> Any:
         weight = self._loss.average.token_weight
-        return self._packing.pack(rows, weight=weight, dtype=self._wide, device=self._device)
+        with self._explaining_memory(rows):
+            return self._packing.pack(rows, weight=weight, dtype=self._wide, device=self._device)
 
     def _log_probabilities(self, model: Any, batch: Any, rows: Sequence[Row]) -> Tensor:
         with self._explaining_memory(rows):
