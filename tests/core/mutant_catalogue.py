@@ -634,8 +634,8 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.liveness",
         "        if engine not in self.retired:\n",
         "        if True:\n",
-        by=("simulation",),
-        seed=3270,
+        by=("tests",),
+        tests=SUSPECTS,
     ),
     "rollouts start below the minVersion": Mutant(
         "rljob_runtime.roles.rollout.assignments",

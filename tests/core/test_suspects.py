@@ -128,6 +128,20 @@ def test_siblings_that_wait_on_other_engines_are_given_back_when_one_kills_its_e
     assert len(recalled(job)) == 1, "they are together now"
 
 
+def test_the_coordinator_s_own_removal_of_a_key_is_not_another_death() -> None:
+    job = RecordedPlanner(rollout={"progressTokens": 0})
+    job.engine("e0.x")
+    job.lose("e0.x")
+    job.engine("e0.x")  # it is alive, and had signalled before it was declared lost
+    sibling = job.planner.state.sibling("g0.0")
+    assert sibling is not None
+    assert (sibling.engine, sibling.attempt, sibling.deaths) == ("e0.x", 2, 1)
+    job.lose("e0.x")  # the coordinator reads of its own removal
+    assert (sibling.engine, sibling.attempt, sibling.deaths) == ("e0.x", 2, 1)
+    job.lose("e0.x")
+    assert sibling.deaths == 2
+
+
 def test_nothing_is_given_back_for_an_engine_of_which_nobody_says_that_it_crashed() -> None:
     job = of_two_engines()
     job.lose("e0.x")
