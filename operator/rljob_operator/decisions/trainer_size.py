@@ -4,7 +4,7 @@ A gang starts with all nodes. With `minNodes`:
 
 * If a pod of the gang finds no node in the time that the cluster's settings give it (`gang_seconds`), or the Job cannot
   create it because a quota is used up, a gang of as many nodes as have been found replaces it. If these are fewer than
-  `minNodes`, the gang waits, as one of a fixed size does. The time begins anew with each node that is found, because
+  `minNodes`, the gang waits, as one of a fixed size does. The time begins again with each node that is found, because
   where one has come, the next may be about to come: a gang that has waited for `minNodes` is not cut to them at once.
 * Every other attempt tries all nodes again: after a crash, the loss of a node, or a change of the job.
 * A smaller gang that has been Ready for ten times that time is stopped, whereby it saves a checkpoint, and the next

@@ -183,7 +183,8 @@ class Reconciler:
         assessment = with_scaling(assessment, observed, scaling, metrics_due=due)
         stalled = assessment.phase is Phase.STALLED
         await self._write(job, observed.status, assessment.status)
-        self._metrics_written = now if due else self._metrics_written
+        if due:
+            self._metrics_written = now
         if stalled:
             await self._renew(observed, tokens)
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))

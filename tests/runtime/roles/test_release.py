@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from role_jobs import SECONDS, check, finish, job, ledger
@@ -20,8 +22,9 @@ from rljob_core.messages import (
     EngineWorkBatch,
     Release,
 )
-from rljob_core.ports import Channel
+from rljob_core.ports import Channel, EngineEvent
 from rljob_core.records import Dispatched, SiblingReset
+from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.roles.rollout import progress_publisher
 
 
@@ -53,21 +56,38 @@ def slow_job(tmp_path: Path, model: Path) -> JobConfig:
     return config.model_copy(update={"spec": spec})
 
 
+async def finish_while(asking: Coroutine[Any, Any, None], roles: Roles) -> None:
+    """The job runs to its end while engines are asked to release."""
+    task = asyncio.create_task(asking)
+    try:
+        await asyncio.wait_for(finish(roles), SECONDS)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await check(roles)
+
+
+async def recall_everything(roles: Roles, engine: str, epoch: int) -> None:
+    """Ask an engine to release all that it was ever sent and has not begun."""
+    for sent in [r for r in await ledger(roles.store) if isinstance(r, Dispatched) and r.engine == engine]:
+        release = Release(sent.trajectories, sent.attempts, unless_begun=True)
+        work = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, (release,)))
+        await roles.store.publish(Channel.WORK, f"engine.{engine}", work)
+
+
+async def resets(roles: Roles) -> list[SiblingReset]:
+    """Of what engines released."""
+    return [r for r in await ledger(roles.store) if isinstance(r, SiblingReset) and r.reason == RELEASED]
+
+
 async def test_what_is_released_resumes_with_its_tokens(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_publisher, "PROGRESS_SECONDS", 0.05)
     model = tiny_model(tmp_path_factory.mktemp("model"))
     async with Roles(slow_job(tmp_path, model), model) as roles:
-        releasing = asyncio.create_task(release_everything(roles))
-        try:
-            await asyncio.wait_for(finish(roles), SECONDS)
-        finally:
-            releasing.cancel()
-            await asyncio.gather(releasing, return_exceptions=True)
-    await check(roles)
-    records = await ledger(roles.store)
-    released = [r for r in records if isinstance(r, SiblingReset) and r.reason == RELEASED]
+        await finish_while(release_everything(roles), roles)
+    records, released = await ledger(roles.store), await resets(roles)
     assert released
     assert all(r.carries and not r.failure for r in released)
     resumed = [i for r in records if isinstance(r, Dispatched) for i in r.inherited.values()]
@@ -88,21 +108,43 @@ async def test_what_has_begun_is_not_given_back_where_only_the_other_is_asked_fo
                 continue
             signal = ENGINE_SIGNAL.validate_json(value)
             begun.update((name, attempt) for name, attempt, _ in signal.longest)
-            sent = [r for r in await ledger(roles.store) if isinstance(r, Dispatched)]
-            for dispatched in (r for r in sent if r.engine == signal.engine):
-                release = Release(dispatched.trajectories, dispatched.attempts, unless_begun=True)
-                work = ENGINE_WORK.dump_json(EngineWorkBatch(signal.epoch, (release,)))
-                await roles.store.publish(Channel.WORK, f"engine.{signal.engine}", work)
+            await recall_everything(roles, signal.engine, signal.epoch)
 
     async with Roles(slow_job(tmp_path, model), model) as roles:
-        recalling = asyncio.create_task(recall(roles))
-        try:
-            await asyncio.wait_for(finish(roles), SECONDS)
-        finally:
-            recalling.cancel()
-            await asyncio.gather(recalling, return_exceptions=True)
-    await check(roles)
-    resets = [r for r in await ledger(roles.store) if isinstance(r, SiblingReset) and r.reason == RELEASED]
-    assert resets
+        await finish_while(recall(roles), roles)
+    released = await resets(roles)
+    assert released
     assert begun
-    assert not begun & {(r.trajectory, r.attempt - 1) for r in resets}
+    assert not begun & {(r.trajectory, r.attempt - 1) for r in released}
+
+
+async def test_what_has_ended_is_not_given_back_although_nothing_of_it_is_stored_yet(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store takes nothing for a while, so that responses wait in the engine."""
+    model = tiny_model(tmp_path_factory.mktemp("model"))
+    config, taken, asked = slow_job(tmp_path, model), asyncio.Event(), 0
+    events = EmulatedEngine.events
+
+    async def late(engine: EmulatedEngine) -> Sequence[EngineEvent]:
+        await taken.wait()
+        return await events(engine)
+
+    monkeypatch.setattr(EmulatedEngine, "events", late)
+
+    async def recall(roles: Roles) -> None:
+        nonlocal asked
+        async for key, value in roles.store.watch_signals():
+            if not key.startswith(ENGINE_SIGNALS) or not value or taken.is_set():
+                continue
+            signal = ENGINE_SIGNAL.validate_json(value)
+            if signal.held and not signal.running:  # all that it was sent has ended
+                asked += 1
+                await recall_everything(roles, signal.engine, signal.epoch)
+                await asyncio.sleep(1.0)  # until it has done as it was asked
+                taken.set()
+
+    async with Roles(config, model) as roles:
+        await finish_while(recall(roles), roles)
+    assert asked
+    assert not await resets(roles)

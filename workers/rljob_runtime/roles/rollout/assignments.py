@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import GenerationFailed
@@ -37,34 +35,13 @@ from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
+from rljob_runtime.roles.rollout.running import Running, request_id, request_of
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 
 log = logging.getLogger(__name__)
 
 #: Assignments that an instance remembers, so that it does not generate one again that is sent again.
 REMEMBERED = 100_000
-
-
-def request_id(trajectory: str, attempt: int) -> str:
-    """The name of an assignment within its engine: trajectory and attempt."""
-    return f"{trajectory}@{attempt}"
-
-
-def _request(work: Generate) -> str:
-    return request_id(work.trajectory, work.attempt)
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """An assignment that the engine generates.
-
-    Attributes:
-        work: the assignment.
-        prompt: its prompt's tokens, int32 [p].
-    """
-
-    work: Generate
-    prompt: NDArray[np.int32]
 
 
 class Assignments:
@@ -147,8 +124,8 @@ class Assignments:
                         self._cancel(item)
                     elif isinstance(item, Release):
                         await self._release(item)
-                    elif self._received.add(_request(item)):
-                        await self._accept(item, inherited.get(_request(item)))
+                    elif self._received.add(request_of(item)):
+                        await self._accept(item, inherited.get(request_of(item)))
                     elif not self._has(item):
                         await retry_while_full(
                             partial(
@@ -162,7 +139,8 @@ class Assignments:
                 self.changed.set()
 
     def _has(self, work: Generate) -> bool:
-        return work in self.waiting or _request(work) in (self.running.keys() | self.storing)
+        request = request_of(work)
+        return work in self.waiting or request in self.running or request in self.storing
 
     async def _inherited_progress(self, batch: EngineWorkBatch) -> dict[str, PartialTrajectory]:
         """By request, the stored progress that assignments continue, where it is stored and may be continued."""
@@ -173,7 +151,7 @@ class Assignments:
         found = await asyncio.gather(*(self._progress_store.get(w.trajectory, i) for w, i in continued))
         longest = self._config.spec.rollout.sampling.max_tokens
         return {
-            _request(work): partial_trajectory
+            request_of(work): partial_trajectory
             for (work, inherited), partial_trajectory in zip(continued, found, strict=True)
             if partial_trajectory is not None and inherited.tokens < longest
         }
@@ -182,16 +160,16 @@ class Assignments:
         if (
             work.inherited is not None and inherited is None
         ):  # the coordinator then has it generated from the start
-            await self.report_ended(work, Stopped(_request(work), "ProgressLost", failure=False))
+            await self.report_ended(work, Stopped(request_of(work), "ProgressLost", failure=False))
             return
-        self._progress.follow(_request(work), work, inherited)
+        self._progress.follow(request_of(work), work, inherited)
         self.waiting.append(work)
 
     def _cancel(self, cancel: Cancel) -> None:
         cancelled = set(map(request_id, cancel.trajectories, cancel.attempts))
         for request in sorted(cancelled):
             self._received.add(request)  # so that it is not generated if it arrives later
-        self.waiting = [w for w in self.waiting if _request(w) not in cancelled]
+        self.waiting = [w for w in self.waiting if request_of(w) not in cancelled]
         running = [request for request in self.running if request in cancelled]
         for request in running:
             del self.running[request]
@@ -201,14 +179,11 @@ class Assignments:
     async def _release(self, release: Release) -> None:
         """Give back what runs of these, once its progress is stored; what cannot be stored is generated to its end."""
         named = set(map(request_id, release.trajectories, release.attempts))
-        free = named & self.running.keys()
         if release.unless_begun:
-            await self.return_waiting([w for w in self.waiting if _request(w) in named], RELEASED)
-            begun, load = await self._engine.progress(dict.fromkeys(free, 1)), self._engine.load()
-            some_ended = len(self.running) > load.running + load.waiting  # of which there is no progress, too
-            free = set() if some_ended else free - {progress.id for progress in begun}
+            await self.return_waiting([w for w in self.waiting if request_of(w) in named], RELEASED)
+            free = await self._not_begun(named & self.running.keys())
         else:
-            free = await self._progress.store(free)
+            free = await self._progress.store(named & self.running.keys())
         for request in sorted(free):
             running = self.running.pop(request, None)
             if running is None:  # it has ended meanwhile
@@ -216,6 +191,14 @@ class Assignments:
             self._engine.cancel([request])
             self._progress.unfollow([request])
             await self.report_ended(running.work, Stopped(request, RELEASED, failure=False))
+
+    async def _not_begun(self, requests: set[str]) -> set[str]:
+        """Those of these requests of which the engine has no token; none if it holds responses that have ended."""
+        begun = {progress.id for progress in await self._engine.progress(dict.fromkeys(requests, 1))}
+        load = self._engine.load()
+        if len(self.running) > load.running + load.waiting:
+            return set()  # some have ended and wait to be stored: they have no progress either
+        return requests - begun
 
     async def start_admitted(self) -> None:
         """Submit the assignments that the engine's version admits and whose turn it is; the others wait.
@@ -232,11 +215,11 @@ class Assignments:
         requests = [self._to_request(work) for work in admitted]
         for work, request in zip(admitted, requests, strict=True):
             self.running[request.id] = Running(work, request.tokens)
-        self.waiting = [w for w in self.waiting if _request(w) not in self.running]
+        self.waiting = [w for w in self.waiting if request_of(w) not in self.running]
         self._careful.begin(admitted, requests)
         refused = [(self.running.pop(name).work, error) for name, error in self._submit(requests).items()]
         for work, refusal in refused:
-            name, reason = _request(work), f"EngineRefused: {error_in_words(refusal)}"
+            name, reason = request_of(work), f"EngineRefused: {error_in_words(refusal)}"
             log.warning("%s: %s", name, reason, exc_info=refusal)
             await self._progress.delete([name])
             await self.report_ended(work, Stopped(name, reason, failure=True))
@@ -244,7 +227,7 @@ class Assignments:
     def _to_request(self, work: Generate) -> Request:
         sampling = self._config.spec.rollout.sampling
         return Request(
-            id=_request(work),
+            id=request_of(work),
             tokens=np.asarray(self._tokenizer.encode(work.text), dtype=np.int32),
             temperature=0.0 if work.sample == "greedy" else sampling.temperature,
             top_p=1.0 if work.sample == "greedy" else sampling.top_p,
@@ -252,7 +235,7 @@ class Assignments:
             stop_tokens=self._tokenizer.stop_tokens,
             stop=tuple(sampling.stop),
             seed=work.seed,
-            inherited=self._progress.inherited(_request(work)),
+            inherited=self._progress.inherited(request_of(work)),
         )
 
     def _submit(self, requests: Sequence[Request]) -> dict[str, Exception]:
@@ -295,6 +278,6 @@ class Assignments:
             reason: a word for the coordinator.
         """
         self.waiting = [one for one in self.waiting if one not in work]
-        self._progress.unfollow(map(_request, work))
+        self._progress.unfollow(map(request_of, work))
         for one in work:
-            await self.report_ended(one, Stopped(_request(one), reason, failure=False))
+            await self.report_ended(one, Stopped(request_of(one), reason, failure=False))

@@ -15,8 +15,9 @@ from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan, grou
 from rljob_runtime.engines.output_checks import output_fault
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
-from rljob_runtime.roles.rollout.assignments import Assignments, Running, request_id
+from rljob_runtime.roles.rollout.assignments import Assignments
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
+from rljob_runtime.roles.rollout.running import Running, request_id
 
 log = logging.getLogger(__name__)
 
