@@ -650,7 +650,7 @@ MUTANTS: dict[str, Mutant] = {
         "",
         by=("simulation",),
     ),
-    "a gang begins anew for a coordinator that was replaced": Mutant(
+    "a gang begins again for a coordinator that was replaced": Mutant(
         "rljob_runtime.roles.trainer.trainer",
         "case Hello() if work.epoch > self._epoch:",
         "case Hello():",

@@ -6,7 +6,8 @@ There is no node here, so pods are told to be ready as kubelets would.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from e2e.harness.errors import ClusterError
 from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, manifest, until
 from own_control_plane import operator_there, own_control_plane
-from reporting_coordinator import coordinator
+from reporting_coordinator import Coordinator, coordinator
 
 from rljob_core.autoscale import SCHEDULE_SECONDS
 from rljob_core.messages import PoolSpeed
@@ -61,14 +62,21 @@ def costs(watched: Namespace, *per_hour: float) -> bool:
     return status(watched).get("cost", {}).get("perHour") in per_hour
 
 
-async def test_pools_follow_what_the_trainer_needs(
-    operator: Operator, watched: Namespace, nats_server: EmbeddedServer
-) -> None:
+@asynccontextmanager
+async def scaled_pools(watched: Namespace, url: str) -> AsyncIterator[Coordinator]:
+    """A job whose pools have grown to what its trainer needs, and the coordinator that reports."""
     watched.apply(manifest(steps=100_000, rollout=SCALED))
     until(lambda: engines(watched) == {"cheap": 1, "fast": 1})
     watched.pods_run()
-    async with coordinator(watched, nats_server.url, SPEEDS) as job:
+    async with coordinator(watched, url, SPEEDS) as job:
         await job.report_until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
+        yield job
+
+
+async def test_pools_follow_what_the_trainer_needs(
+    operator: Operator, watched: Namespace, nats_server: EmbeddedServer
+) -> None:
+    async with scaled_pools(watched, nats_server.url) as job:
         until(lambda: watched.condition("sums", "ScalingLimited"))
         limited = watched.condition("sums", "ScalingLimited") or {}
         assert (limited["status"], limited["reason"]) == ("False", "DemandMet")
@@ -152,11 +160,7 @@ def waited_longer(watched: Namespace, pod: str) -> None:
 async def test_engines_of_another_pool_take_the_place_of_an_evicted_one_that_finds_no_node(
     operator: Operator, watched: Namespace, nats_server: EmbeddedServer
 ) -> None:
-    watched.apply(manifest(steps=100_000, rollout=SCALED))
-    until(lambda: engines(watched) == {"cheap": 1, "fast": 1})
-    watched.pods_run()
-    async with coordinator(watched, nats_server.url, SPEEDS) as job:
-        await job.report_until(lambda: engines(watched) == {"cheap": 2, "fast": 3})
+    async with scaled_pools(watched, nats_server.url) as job:
         until(lambda: len(of_pool(watched, "fast")) == 3)
         watched.pods_run()
         job.waiting = 0.0

@@ -196,7 +196,7 @@ async def test_pods_that_a_quota_forbids_count_as_without_room(gangs: Gangs, ela
 
 
 @pytest.mark.parametrize("seconds", [(0,), (0, 59), (0, 30), (0, 1)])
-async def test_patience_begins_anew_with_each_node_that_joins(
+async def test_patience_begins_again_with_each_node_that_joins(
     gangs: Gangs, elastic: RLJob, seconds: tuple[int, ...]
 ) -> None:
     await gangs.begin(elastic, room=1)

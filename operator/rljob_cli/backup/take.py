@@ -55,7 +55,7 @@ class BackedUpJob:
 
     Attributes:
         namespace, name, uid: of the job.
-        reports: reads them anew.
+        reports: reads them again.
     """
 
     namespace: str
